@@ -36,10 +36,19 @@ def write_table(path: Path, num_rows: int) -> None:
             num = min(_PART, num_rows - first)
             numbers = random.normal(size=(num, 15)) * 100
             columns = [np.char.mod("%.5f", numbers[:, at]) for at in range(15)]
-            columns += [np.char.mod("kind %d", random.integers(0, size, num)) for size in (3, 30, 300)]
-            columns.append((np.datetime64("2020-01-01") + random.integers(0, 2000, num)).astype(str))
-            columns.append(np.char.mod("%.4f", numbers[:, :3].sum(axis=1) + random.normal(size=num)))
-            file.writelines(f"{','.join(row)}\n" for row in zip(*(each.tolist() for each in columns), strict=True))
+            columns += [
+                np.char.mod("kind %d", random.integers(0, size, num)) for size in (3, 30, 300)
+            ]
+            columns.append(
+                (np.datetime64("2020-01-01") + random.integers(0, 2000, num)).astype(str)
+            )
+            columns.append(
+                np.char.mod("%.4f", numbers[:, :3].sum(axis=1) + random.normal(size=num))
+            )
+            file.writelines(
+                f"{','.join(row)}\n"
+                for row in zip(*(each.tolist() for each in columns), strict=True)
+            )
 
 
 class PeakMemory:
@@ -53,7 +62,11 @@ class PeakMemory:
     @staticmethod
     def read() -> int:
         """Return the memory of now."""
-        (line,) = (each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("RssAnon"))
+        (line,) = (
+            each
+            for each in Path("/proc/self/status").read_text().splitlines()
+            if each.startswith("RssAnon")
+        )
         return int(line.split()[1]) * 1024
 
     def _watch(self) -> None:
@@ -110,9 +123,18 @@ def main() -> None:
             write_table(table, num_rows)
             words = [sys.executable, __file__, "--table", str(table)]
             words += [] if given.limit_mb is None else ["--limit-mb", str(given.limit_mb)]
-            variables = {**os.environ, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            variables = {
+                **os.environ,
+                "XDG_CACHE_HOME": folder,
+                "OMP_NUM_THREADS": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+            }
             done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
-            print(f"{num_rows:>10,} rows", done.stdout.strip() or done.stderr.strip().splitlines()[-1], flush=True)
+            print(
+                f"{num_rows:>10,} rows",
+                done.stdout.strip() or done.stderr.strip().splitlines()[-1],
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

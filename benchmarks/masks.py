@@ -44,7 +44,9 @@ class Peer(Segmenter):
         return {"loss": loss, "logits": logits.detach(), "target": masks}
 
 
-def score(kind: type[Segmenter], *, seed: int, epochs: int, num_images: int, image_size: int) -> dict[str, Any]:
+def score(
+    kind: type[Segmenter], *, seed: int, epochs: int, num_images: int, image_size: int
+) -> dict[str, Any]:
     """Train a model and return its scores of the test split, its parameters and the seconds of the training."""
     seed_everything(seed, verbose=False)
     data = DrawnMasks(num_images=num_images, image_size=image_size, batch_size=16, num_workers=0)
@@ -58,12 +60,20 @@ def score(kind: type[Segmenter], *, seed: int, epochs: int, num_images: int, ima
     spent_s = time.monotonic() - began_s
     [found] = trainer.test(model, data, verbose=False)
     num = sum(each.numel() for each in model.parameters())
-    return {"model": kind.__name__, "seed": seed, "parameters": num, "fit_s": round(spent_s, 1), **found}
+    return {
+        "model": kind.__name__,
+        "seed": seed,
+        "parameters": num,
+        "fit_s": round(spent_s, 1),
+        **found,
+    }
 
 
 def main() -> None:
     """Print a line of JSON for each training, and the difference of the means."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--num-images", type=int, default=400)
     parser.add_argument("--image-size", type=int, default=96)
@@ -75,7 +85,11 @@ def main() -> None:
         ious = []
         for seed in range(options.seeds):
             found = score(
-                kind, seed=seed, epochs=options.epochs, num_images=options.num_images, image_size=options.image_size
+                kind,
+                seed=seed,
+                epochs=options.epochs,
+                num_images=options.num_images,
+                image_size=options.image_size,
             )
             print(json.dumps(found), flush=True)
             ious.append(found["test/iou"])

@@ -42,7 +42,9 @@ def read_data(packages: Path, name: str) -> tuple[list[str], Rows]:
         header, *found = list(csv.reader(stream))
     at = header.index("price")
     names = [each for each in header if each != "price"]
-    return [*names, "target"], [[*row[:at], *row[at + 1 :], repr(math.log(float(row[at])))] for row in found]
+    return [*names, "target"], [
+        [*row[:at], *row[at + 1 :], repr(math.log(float(row[at])))] for row in found
+    ]
 
 
 def draw_splits(num_rows: int, seed: int) -> list[str]:
@@ -69,7 +71,11 @@ def score_trees(names: Sequence[str], rows: Rows, splits: Sequence[str], seed: i
     inputs = np.empty((len(rows), len(names) - 1))
     for at, column in enumerate(columns[:-1]):
         values = np.array(column)[:, None]
-        inputs[:, at] = OrdinalEncoder().fit_transform(values)[:, 0] if are_texts[at] else values[:, 0].astype(float)
+        inputs[:, at] = (
+            OrdinalEncoder().fit_transform(values)[:, 0]
+            if are_texts[at]
+            else values[:, 0].astype(float)
+        )
     is_test = np.array([split == "test" for split in splits])
     is_class = names[0] == "x0"
     kind = HistGradientBoostingClassifier if is_class else HistGradientBoostingRegressor
@@ -78,7 +84,11 @@ def score_trees(names: Sequence[str], rows: Rows, splits: Sequence[str], seed: i
     model.fit(inputs[~is_test], target[~is_test])
     found = model.predict(inputs[is_test])
     wanted = target[is_test]
-    return float((found == wanted).mean()) if is_class else float(np.sqrt(np.square(found - wanted).mean()))
+    return (
+        float((found == wanted).mean())
+        if is_class
+        else float(np.sqrt(np.square(found - wanted).mean()))
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -90,7 +100,13 @@ def _is_number(text: str) -> bool:
 
 
 def score_lightkit(
-    folder: Path, names: Sequence[str], rows: Rows, splits: Sequence[str], *, seed: int, settings: dict[str, Any]
+    folder: Path,
+    names: Sequence[str],
+    rows: Rows,
+    splits: Sequence[str],
+    *,
+    seed: int,
+    settings: dict[str, Any],
 ) -> float:
     """Train and test with the command line, and return the same from the run's record."""
     with (folder / "rows.csv").open("w", newline="", encoding="utf-8") as file:
@@ -99,11 +115,19 @@ def score_lightkit(
         writer.writerows([*row, split] for row, split in zip(rows, splits, strict=True))
     (folder / "job.yaml").write_text(json.dumps(settings), encoding="utf-8")
     command = [sys.executable, "-m", "lightkit"]
-    subprocess.run([*command, "fit", "-c", "job.yaml", f"--seed_everything={seed}", "--quiet"], cwd=folder, check=True)
+    subprocess.run(
+        [*command, "fit", "-c", "job.yaml", f"--seed_everything={seed}", "--quiet"],
+        cwd=folder,
+        check=True,
+    )
     subprocess.run([*command, "test", "--run", "latest", "--quiet"], cwd=folder, check=True)
     summary = json.loads(max(folder.glob("runs/job/2*/summary.json")).read_text(encoding="utf-8"))
     scores = summary["stages"]["test"]
-    return float(scores["test/accuracy"]) if "test/accuracy" in scores else math.sqrt(scores["test/mse"])
+    return (
+        float(scores["test/accuracy"])
+        if "test/accuracy" in scores
+        else math.sqrt(scores["test/mse"])
+    )
 
 
 def describe(values: Sequence[float]) -> str:
@@ -117,13 +141,17 @@ def describe(values: Sequence[float]) -> str:
 
 def main() -> None:
     """Print a line for each data set as soon as it is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("packages", type=Path)
     parser.add_argument("--data", default="satimage,spambase,diamonds")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--network", default="tabm")
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE of the model, as JSON")
+    parser.add_argument(
+        "--set", action="append", default=[], help="KEY=VALUE of the model, as JSON"
+    )
     given = parser.parse_args()
     model = {
         "network": given.network,
@@ -137,7 +165,11 @@ def main() -> None:
         "accelerator": "cpu",
         "run": {"report": False},
     }
-    print(f"{'data':<10} {'network':<7} {'lightkit':>18} {'trees':>18} {'difference':>18} {'s a fit':>8}", flush=True)
+    print(
+        f"{'data':<10} {'network':<7} {'lightkit':>18} {'trees':>18} {'difference':>18}"
+        f" {'s a fit':>8}",
+        flush=True,
+    )
     for name in given.data.split(","):
         names, rows = read_data(given.packages, name)
         ours: list[float] = []
@@ -148,13 +180,19 @@ def main() -> None:
             theirs.append(score_trees(names, rows, splits, seed))
             with tempfile.TemporaryDirectory() as folder:
                 began_s = time.monotonic()
-                ours.append(score_lightkit(Path(folder), names, rows, splits, seed=seed, settings=settings))
+                ours.append(
+                    score_lightkit(Path(folder), names, rows, splits, seed=seed, settings=settings)
+                )
                 spent_s += time.monotonic() - began_s
-            print(f"  {name} seed {seed}: {ours[-1]:.4f} {theirs[-1]:.4f}", file=sys.stderr, flush=True)
+            print(
+                f"  {name} seed {seed}: {ours[-1]:.4f} {theirs[-1]:.4f}",
+                file=sys.stderr,
+                flush=True,
+            )
         gaps = [one - other for one, other in zip(ours, theirs, strict=True)]
         print(
-            f"{name:<10} {given.network:<7} {describe(ours):>18} {describe(theirs):>18} {describe(gaps):>18} "
-            f"{spent_s / given.seeds:>8.0f}",
+            f"{name:<10} {given.network:<7} {describe(ours):>18} {describe(theirs):>18}"
+            f" {describe(gaps):>18} {spent_s / given.seeds:>8.0f}",
             flush=True,
         )
 

@@ -47,10 +47,15 @@ def read_texts(root: Path) -> tuple[list[str], list[str]]:
     return list(found), list(found.values())
 
 
-def run_lightkit(folder: Path, texts: list[str], labels: list[str], splits: list[str], seed: int, epochs: int) -> float:
+def run_lightkit(
+    folder: Path, texts: list[str], labels: list[str], splits: list[str], seed: int, epochs: int
+) -> float:
     """Train and test in processes, and return the accuracy of the test."""
     rows = zip(texts, labels, splits, strict=True)
-    lines = [json.dumps({"text": text, "label": label, "split": split}) + "\n" for text, label, split in rows]
+    lines = [
+        json.dumps({"text": text, "label": label, "split": split}) + "\n"
+        for text, label, split in rows
+    ]
     (folder / "texts.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "t.yaml").write_text(CONFIG.format(seed=seed, epochs=epochs), encoding="utf-8")
     command = [sys.executable, "-m", "lightkit"]
@@ -76,7 +81,9 @@ def check_accuracy(run: Path, accuracy: float) -> None:
 def run_peer(texts: list[str], labels: list[str], is_test: np.ndarray) -> float:
     """Train and test the peer in this process."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), min_df=2)
-    train = vectorizer.fit_transform([text for text, held in zip(texts, is_test, strict=True) if not held])
+    train = vectorizer.fit_transform(
+        [text for text, held in zip(texts, is_test, strict=True) if not held]
+    )
     test = vectorizer.transform([text for text, held in zip(texts, is_test, strict=True) if held])
     model = LogisticRegression(C=10, max_iter=1000)
     model.fit(train, [label for label, held in zip(labels, is_test, strict=True) if not held])
@@ -94,7 +101,9 @@ def describe(values: list[float]) -> str:
 
 def main() -> None:
     """Run all seeds and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=5)
@@ -119,7 +128,11 @@ def main() -> None:
         began = time.perf_counter()
         accuracies["scikit-learn"].append(run_peer(texts, labels, splits == "test"))
         seconds["scikit-learn"].append(time.perf_counter() - began)
-        print(f"seed {seed}: " + ", ".join(f"{name} {each[-1]:.4f}" for name, each in accuracies.items()), flush=True)
+        print(
+            f"seed {seed}: "
+            + ", ".join(f"{name} {each[-1]:.4f}" for name, each in accuracies.items()),
+            flush=True,
+        )
     for name, values in accuracies.items():
         print(f"{name:14} accuracy {describe(values)}   seconds {describe(seconds[name])}")
 

@@ -28,7 +28,15 @@ else:  # or every misspelt name would have a type
         return getattr(api, name)
 
 
-__all__ = ["LightkitCLI", "TrainingRun", "__version__", "fit", "list_runs", "load_config", "load_run"]
+__all__ = [
+    "LightkitCLI",
+    "TrainingRun",
+    "__version__",
+    "fit",
+    "list_runs",
+    "load_config",
+    "load_run",
+]
 
 
 def __dir__() -> list[str]:

@@ -41,7 +41,13 @@ PathLike: TypeAlias = "str | os.PathLike[str]"
 Files: TypeAlias = "PathLike | Sequence[PathLike]"
 _ERRORS = {
     error.exit_code: error
-    for error in (errors.LightkitError, errors.ConfigError, errors.DataError, errors.Stalled, errors.RunLocked)
+    for error in (
+        errors.LightkitError,
+        errors.ConfigError,
+        errors.DataError,
+        errors.Stalled,
+        errors.RunLocked,
+    )
 }
 """For the exit code of a launch of several processes."""
 
@@ -89,21 +95,27 @@ class TrainingRun:
         """
         with _command():
             stage_config = open_run_config(
-                Invocation("export", options={"run": str(self.folder), "ckpt_path": os.fspath(checkpoint)}),
+                Invocation(
+                    "export", options={"run": str(self.folder), "ckpt_path": os.fspath(checkpoint)}
+                ),
                 is_quiet=True,
             )
             # Late: they load torch and Lightning.
             from lightkit.cli.model_builder import build_model, translate_model_errors
             from lightkit.cli.model_export import load_model
 
-            assert stage_config.ckpt_path is not None  # a run without checkpoints is an error before
+            assert (
+                stage_config.ckpt_path is not None
+            )  # a run without checkpoints is an error before
             with translate_model_errors(stage_config.resolved) as stack:
                 module, _ = build_model(stage_config, stack)
                 load_model(module, None, Path(stage_config.ckpt_path))
             module.trainer = None
             return module
 
-    def predict(self, images: Files, *, top_k: int | Literal["all"] | None = None) -> list[dict[str, Any]]:
+    def predict(
+        self, images: Files, *, top_k: int | Literal["all"] | None = None
+    ) -> list[dict[str, Any]]:
         """Predict image files with the best checkpoint, as `lightkit predict --run RUN IMAGES` does.
 
         Args:
@@ -136,10 +148,14 @@ class TrainingRun:
         """
         from lightkit.reports.pages import write_run_report  # here: it loads numpy
 
-        return write_run_report(runs.open_run(self.folder), Path(output).absolute() if output else None).absolute()
+        return write_run_report(
+            runs.open_run(self.folder), Path(output).absolute() if output else None
+        ).absolute()
 
 
-def fit(config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: bool = False) -> TrainingRun:
+def fit(
+    config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: bool = False
+) -> TrainingRun:
     """Train a model, or resume the run that was interrupted, as `lightkit fit` does.
 
     Args:
@@ -201,7 +217,9 @@ def list_runs(
         pandas.DataFrame(lightkit.list_runs())  # where pandas is installed
         ```
     """
-    return [entry.fields(now=time.time()) for entry in index_runs(_find_root(root), name, metric=metric)]
+    return [
+        entry.fields(now=time.time()) for entry in index_runs(_find_root(root), name, metric=metric)
+    ]
 
 
 def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -237,13 +255,17 @@ def _find_root(root: PathLike | None) -> Path:
 
 
 def _list_files(files: Files) -> list[str]:
-    return [os.fspath(file) for file in ([files] if isinstance(files, (str, os.PathLike)) else files)]
+    return [
+        os.fspath(file) for file in ([files] if isinstance(files, (str, os.PathLike)) else files)
+    ]
 
 
 def _config_args(config: Files, overrides: Mapping[str, Any] | None) -> list[str]:
     words = [word for file in _list_files(config) for word in ("-c", file)]
     for key, value in (overrides or {}).items():
-        words.append(f"{key}={os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)}")
+        words.append(
+            f"{key}={os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)}"
+        )
     return words
 
 
@@ -255,8 +277,13 @@ def _run(stage: str, words: list[str]) -> TrainingRun:
         code = run_stage(invocation, watch, notifier)
         if watch.received is not None:
             raise errors.Interrupted(watch.received)
-    if code or notifier.run is None:  # other processes, or the ranks of a launcher, have printed why
-        text = notifier.message.strip().removeprefix("error: ") or f"{stage} ended with exit code {code}; see above"
+    if (
+        code or notifier.run is None
+    ):  # other processes, or the ranks of a launcher, have printed why
+        text = (
+            notifier.message.strip().removeprefix("error: ")
+            or f"{stage} ended with exit code {code}; see above"
+        )
         raise _ERRORS.get(code, errors.LightkitError)(text)
     return TrainingRun(notifier.run.folder)
 

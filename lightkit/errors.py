@@ -109,7 +109,9 @@ class ConfigErrors(ConfigError):
     def __init__(self, problems: Iterable[ConfigError]) -> None:
         self._problems = tuple(problems)
         text = "\nerror: ".join(str(problem) for problem in self._problems)
-        super().__init__(text, places=[place for problem in self._problems for place in problem.places])
+        super().__init__(
+            text, places=[place for problem in self._problems for place in problem.places]
+        )
 
     @property
     def problems(self) -> tuple[ConfigError, ...]:
@@ -225,7 +227,9 @@ def is_interruption(error: BaseException) -> bool:
     Native code that was loading a library makes an `ImportError` or a `SystemError` of it, whose context is lost; what
     stumbles over a library of which one half is loaded has the interruption in its context.
     """
-    return any(isinstance(each, (Interrupted, ImportError, SystemError)) for each in exception_chain(error))
+    return any(
+        isinstance(each, (Interrupted, ImportError, SystemError)) for each in exception_chain(error)
+    )
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -253,7 +257,10 @@ def format_interruption(interruption: Interrupted, *, stage: str = "") -> str:
     if interruption.checkpoint is None:
         return f"interrupted by {name}; there is nothing to resume"
     where = interruption.checkpoint
-    return f"interrupted by {name}; the same command resumes from {where}, unless run.resume says otherwise"
+    return (
+        f"interrupted by {name}; the same command resumes from {where}, unless run.resume says"
+        " otherwise"
+    )
 
 
 def join_names(names: Collection[str], *, most: int = 5) -> str:

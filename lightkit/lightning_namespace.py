@@ -25,7 +25,13 @@ from lightkit.errors import ConfigError
 _TOP = "lightning"
 _REAL = {"lightning.pytorch": "pytorch_lightning", "lightning.fabric": "lightning_fabric"}
 _EXPORTS = {
-    "pytorch_lightning": ("Callback", "LightningDataModule", "LightningModule", "Trainer", "__version__"),
+    "pytorch_lightning": (
+        "Callback",
+        "LightningDataModule",
+        "LightningModule",
+        "Trainer",
+        "__version__",
+    ),
     "lightning_fabric": ("Fabric", "seed_everything"),
 }
 """Names that `lightning/__init__.py` of version 2.6 imports, by the module that has them here."""
@@ -56,8 +62,9 @@ def install() -> None:
         return
     if _TOP in sys.modules:
         raise ConfigError(
-            "the package lightning was imported before lightkit, so that its classes are not those that lightkit "
-            "trains. Import lightkit first: put `from lightkit import LightkitCLI` above `import lightning`."
+            "the package lightning was imported before lightkit, so that its classes are not those"
+            " that lightkit trains. Import lightkit first: put `from lightkit import LightkitCLI`"
+            " above `import lightning`."
         )
     sys.meta_path.insert(0, _Finder())
 
@@ -117,7 +124,10 @@ class _AliasLoader:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the real module."""
         module = importlib.import_module(self._real)
-        self._kept = {key: module.__dict__.get(key) for key in ("__spec__", "__loader__", "__package__", "__path__")}
+        self._kept = {
+            key: module.__dict__.get(key)
+            for key in ("__spec__", "__loader__", "__package__", "__path__")
+        }
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -142,7 +152,7 @@ def _warn_of_another_version(version: str) -> None:
         return
     if installed != version:
         warnings.warn(
-            f"the package lightning {installed} is installed and not used: `import lightning` gives the code of "
-            f"pytorch-lightning {version}",
+            f"the package lightning {installed} is installed and not used: `import lightning` gives"
+            f" the code of pytorch-lightning {version}",
             stacklevel=2,
         )

@@ -12,7 +12,13 @@ from collections.abc import Callable, Sequence
 
 from lightkit.cli.command_line import Command, Invocation
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL, parse
-from lightkit.cli.console import FULL_TRACEBACK, discard_output, flush_or_discard, guard_standard_output, print_error
+from lightkit.cli.console import (
+    FULL_TRACEBACK,
+    discard_output,
+    flush_or_discard,
+    guard_standard_output,
+    print_error,
+)
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutputLost, format_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -111,7 +117,9 @@ def _print_general_help(*, is_asked: bool) -> int:
 
 def _format_help(invocation: Invocation) -> str:
     if invocation.command in WITH_MODEL and invocation.topics:
-        from lightkit.cli.help_topics import format_topic  # here, because it loads what reads configs
+        from lightkit.cli.help_topics import (
+            format_topic,
+        )  # here, because it loads what reads configs
 
         return format_topic(invocation.command, invocation.topics)
     from lightkit.cli.help import format_command_help  # here: other commands need none of its words

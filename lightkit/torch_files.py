@@ -25,18 +25,42 @@ from torch import serialization
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-_REASON = re.compile(r"WeightsUnpickler error:\s*(\S.*)")  # torch 2.15 puts it two lines further down
+_REASON = re.compile(
+    r"WeightsUnpickler error:\s*(\S.*)"
+)  # torch 2.15 puts it two lines further down
 
 _HARMLESS = (
     *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
     *(dt.timedelta, dt.datetime, dt.date, dt.time, dt.timezone),
     *(decimal.Decimal, uuid.UUID),
-    *(argparse.Namespace, jsonargparse.Namespace, list, dict, tuple, frozenset, str, int, float, bool, range, slice),
+    *(
+        argparse.Namespace,
+        jsonargparse.Namespace,
+        list,
+        dict,
+        tuple,
+        frozenset,
+        str,
+        int,
+        float,
+        bool,
+        range,
+        slice,
+    ),
 )
 """Classes that users' callbacks keep values in, added to those that torch allows: building one runs its own constructor
 alone. numpy's are not among them: to unpickle an array can reach into memory."""
 _NOT_READ = (
-    *(RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+    ),
     *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile),
 )
 """What torch 2.15 raises for files that are cut short, damaged or something else."""
@@ -57,16 +81,26 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
     for weights_only in (True, False):
         try:
             with warnings.catch_warnings(), harmless_allowed():
-                warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below has the consequence
+                warnings.filterwarnings(
+                    "ignore", "Detected pickle protocol"
+                )  # the error below has the consequence
                 return torch.load(path, weights_only=weights_only, **settings)
         except (*_NOT_READ, pickle.UnpicklingError) as error:
             names: list[str] = []
             if weights_only and isinstance(error, pickle.UnpicklingError):
-                with suppress(*_NOT_READ, pickle.UnpicklingError):  # all of them, where the file's format has a list
+                with suppress(
+                    *_NOT_READ, pickle.UnpicklingError
+                ):  # all of them, where the file's format has a list
                     names = classes_beside_tensors(path)
                 names = names or runs.find_class_names(str(error))
-            if not (weights_only and isinstance(error, pickle.UnpicklingError) and runs.is_trusting()):
-                text = runs.refusal(path, names) if names else explain_unreadable(path, error, kind=kind)
+            if not (
+                weights_only and isinstance(error, pickle.UnpicklingError) and runs.is_trusting()
+            ):
+                text = (
+                    runs.refusal(path, names)
+                    if names
+                    else explain_unreadable(path, error, kind=kind)
+                )
                 raise ConfigError(f"{key}{text}") from error
         rank_zero_only(runs.warn_of_trust)(path, names)
     raise AssertionError  # the second attempt returns or raises
@@ -74,10 +108,15 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
 
 def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
     """Format the error for a file that torch cannot load as a ``kind``."""
-    reason = _REASON.search(str(error))  # in the midst of advice on weights_only, which is not for a command line
+    reason = _REASON.search(
+        str(error)
+    )  # in the midst of advice on weights_only, which is not for a command line
     text = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
     hint = " If you know who made it, --trust on the command line may read it." if reason else ""
-    return f"{path} cannot be read as a {kind}: it is damaged, cut short, or something else ({text}).{hint}"
+    return (
+        f"{path} cannot be read as a {kind}: it is damaged, cut short, or something else"
+        f" ({text}).{hint}"
+    )
 
 
 def classes_beside_tensors(path: str | Path) -> list[str]:

@@ -36,7 +36,16 @@ from urllib.parse import unquote
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 RECIPE = 1  # raise it when a change to this file changes the wheel; where one is installed, --anew replaces it
-TOOLS = ("cmake>=3.18,<4", "setuptools>=77,<81", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi")
+TOOLS = (
+    "cmake>=3.18,<4",
+    "setuptools>=77,<81",
+    "wheel",
+    "packaging",
+    "cloudpickle",
+    "psutil",
+    "pyyaml",
+    "cffi",
+)
 CPU = {
     "HOROVOD_WITH_PYTORCH": "1",
     "HOROVOD_WITHOUT_TENSORFLOW": "1",
@@ -45,7 +54,9 @@ CPU = {
 }
 STANDARDS = {"201402": 14, "201703": 17, "202002": 20, "202302": 23}
 ALL_H = Path("include/torch/csrc/api/include/torch/all.h")
-BUILD_VARIABLE = re.compile(r"HOROVOD_(WITH|WITHOUT|GPU|CPU|CUDA|ROCM|NCCL|MPI|CCL|ALLOW|BUILD|DEBUG|CMAKE)")
+BUILD_VARIABLE = re.compile(
+    r"HOROVOD_(WITH|WITHOUT|GPU|CPU|CUDA|ROCM|NCCL|MPI|CCL|ALLOW|BUILD|DEBUG|CMAKE)"
+)
 CHECK = """
 import horovod
 import horovod.torch as hvd
@@ -80,7 +91,9 @@ def installed_torch() -> Torch:
     """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
-        raise BuildError(f"there is no torch in {sys.prefix}. Install it first: make fit, or pip install torch.")
+        raise BuildError(
+            f"there is no torch in {sys.prefix}. Install it first: make fit, or pip install torch."
+        )
     root = Path(spec.origin).parent
     version = str(runpy.run_path(str(root / "version.py"))["__version__"])
     return Torch(version, cxx_standard((root / ALL_H).read_text(encoding="utf-8")))
@@ -94,7 +107,9 @@ def cxx_standard(header: str) -> int:
     """
     found = re.search(r"__cplusplus\s*<\s*(\d{6})L", header)
     if found is None or found[1] not in STANDARDS:
-        raise BuildError(f"{ALL_H} of the installed torch does not say which C++ standard it needs.")
+        raise BuildError(
+            f"{ALL_H} of the installed torch does not say which C++ standard it needs."
+        )
     return STANDARDS[found[1]]
 
 
@@ -130,7 +145,9 @@ def cache_key(torch: Torch, flags: Mapping[str, str], *, python: str, platform: 
     parts = ["gloo"] if flags.get("HOROVOD_WITH_GLOO") == "1" else []
     parts += ["mpi"] if flags.get("HOROVOD_WITH_MPI") == "1" else []
     parts += ["gpu"] if wants_gpu(flags) else []
-    digest = hashlib.sha256(repr((RECIPE, torch.standard, sorted(flags.items()))).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(
+        repr((RECIPE, torch.standard, sorted(flags.items()))).encode()
+    ).hexdigest()[:8]
     return f"horovod-{VERSION}-torch-{torch.version}-{python}-{platform}-{'-'.join(parts)}-{digest}"
 
 
@@ -151,7 +168,10 @@ def patched(name: str, text: str, *, standard: int, gpu: bool) -> str:
     else:
         old, new = "(CUDA_HOME is not None)", "(CUDA_HOME is not None)" if gpu else "False"
     if old not in text:
-        raise BuildError(f"{name} of horovod {VERSION} does not hold {old!r}; the sources are not those expected.")
+        raise BuildError(
+            f"{name} of horovod {VERSION} does not hold {old!r}; the sources are not those"
+            " expected."
+        )
     return text.replace(old, new)
 
 
@@ -180,15 +200,27 @@ def check_compiler(standard: int) -> None:
     Raises:
         BuildError: If there is no compiler or no make, or if the compiler is too old.
     """
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    missing = [name for name, path in (("a C++ compiler", compiler), ("make", shutil.which("make"))) if not path]
+    compiler = (
+        os.environ.get("CXX")
+        or shutil.which("c++")
+        or shutil.which("g++")
+        or shutil.which("clang++")
+    )
+    missing = [
+        name
+        for name, path in (("a C++ compiler", compiler), ("make", shutil.which("make")))
+        if not path
+    ]
     if missing:
         raise BuildError(f"{' and '.join(missing)} not found. On Debian: apt-get install g++ make.")
     words = [*str(compiler).split(), f"-std=c++{standard}", "-x", "c++", "-fsyntax-only", "-"]
-    tried = subprocess.run(words, input="#include <string>\n", capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        words, input="#include <string>\n", capture_output=True, text=True, check=False
+    )
     if tried.returncode:
         raise BuildError(
-            f"{compiler} cannot compile C++{standard}, which this torch needs; g++ 11 can:\n{tried.stderr}"
+            f"{compiler} cannot compile C++{standard}, which this torch needs; g++ 11"
+            f" can:\n{tried.stderr}"
         )
 
 
@@ -199,10 +231,14 @@ def run(words: list[str], *, log: Path, what: str, **environ: str) -> None:
         BuildError: If it fails, with the end of its output.
     """
     with log.open("a", encoding="utf-8") as file:
-        ended = subprocess.run(words, env={**os.environ, **environ}, stdout=file, stderr=subprocess.STDOUT, check=False)
+        ended = subprocess.run(
+            words, env={**os.environ, **environ}, stdout=file, stderr=subprocess.STDOUT, check=False
+        )
     if ended.returncode:
         last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-40:])
-        raise BuildError(f"{last}\n{what} failed (code {ended.returncode}); its whole output is in {log}")
+        raise BuildError(
+            f"{last}\n{what} failed (code {ended.returncode}); its whole output is in {log}"
+        )
 
 
 def pip(*words: str) -> list[str]:
@@ -213,8 +249,17 @@ def pip(*words: str) -> list[str]:
 def fetch_tools(place: Path, *, log: Path) -> dict[str, str]:
     """Install the build's tools into a folder of their own, and give the variables that make the build use them."""
     what = f"fetching the build's tools ({', '.join(TOOLS)})"
-    run(pip("install", "--target", str(place), *TOOLS), log=log, what=what, PIP_CONSTRAINT="", PYTHONPATH="")
-    return {"PYTHONPATH": str(place), "HOROVOD_CMAKE": str(place / "cmake" / "data" / "bin" / "cmake")}
+    run(
+        pip("install", "--target", str(place), *TOOLS),
+        log=log,
+        what=what,
+        PIP_CONSTRAINT="",
+        PYTHONPATH="",
+    )
+    return {
+        "PYTHONPATH": str(place),
+        "HOROVOD_CMAKE": str(place / "cmake" / "data" / "bin" / "cmake"),
+    }
 
 
 def fetch_sources(place: Path, *, log: Path, tools: Mapping[str, str]) -> Path:
@@ -223,7 +268,10 @@ def fetch_sources(place: Path, *, log: Path, tools: Mapping[str, str]) -> Path:
     wanted = place / "wanted.txt"
     wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n", encoding="utf-8")
     options = ("--no-deps", "--no-binary", "horovod", "--no-build-isolation", "--dest", str(place))
-    what = f"downloading horovod {VERSION} (a network, or pip's find-links, must have its source distribution)"
+    what = (
+        f"downloading horovod {VERSION} (a network, or pip's find-links, must have its source"
+        " distribution)"
+    )
     run(pip("download", "--requirement", str(wanted), *options), log=log, what=what, **tools)
     unpack(place / f"horovod-{VERSION}.tar.gz", place)
     return place / f"horovod-{VERSION}"
@@ -248,13 +296,22 @@ def build(folder: Path, torch: Torch, flags: Mapping[str, str], *, work: Path, l
     """Build the wheel in ``work`` and leave it in ``folder``, which appears only when it is whole."""
     tools = fetch_tools(work / "tools", log=log)
     sources = fetch_sources(work / "sources", log=log, tools=tools)
-    for name in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt", "cmake/Modules/FindPytorch.cmake"):
+    for name in (
+        "CMakeLists.txt",
+        "horovod/torch/CMakeLists.txt",
+        "cmake/Modules/FindPytorch.cmake",
+    ):
         file = sources / name
         text = file.read_text(encoding="utf-8")
-        file.write_text(patched(name, text, standard=torch.standard, gpu=wants_gpu(flags)), encoding="utf-8")
+        file.write_text(
+            patched(name, text, standard=torch.standard, gpu=wants_gpu(flags)), encoding="utf-8"
+        )
     environ = {**tools, **flags, "MAKEFLAGS": f"-j{num_cores()}"}
     options = ("--no-deps", "--no-build-isolation", "--wheel-dir", str(work / "wheel"))
-    print(f"building horovod {VERSION} for torch {torch.version} (C++{torch.standard}): some minutes", flush=True)
+    print(
+        f"building horovod {VERSION} for torch {torch.version} (C++{torch.standard}): some minutes",
+        flush=True,
+    )
     run(pip("wheel", *options, str(sources)), log=log, what="building the wheel", **environ)
     partial = folder.with_name(f"{folder.name}.partial")
     for stale in (partial, folder):
@@ -280,9 +337,17 @@ def install(wheel: Path) -> None:
     """Install the wheel into this interpreter's environment and load it."""
     log = wheel.parent.with_name(f"{wheel.parent.name}.install.log")
     log.unlink(missing_ok=True)
-    run(pip("install", "--force-reinstall", "--no-deps", str(wheel)), log=log, what="installing the wheel")
+    run(
+        pip("install", "--force-reinstall", "--no-deps", str(wheel)),
+        log=log,
+        what="installing the wheel",
+    )
     run(pip("install", str(wheel)), log=log, what="installing what horovod needs")
-    run([sys.executable, "-c", CHECK], log=log, what=f"loading the installed horovod (--anew builds {wheel} again)")
+    run(
+        [sys.executable, "-c", CHECK],
+        log=log,
+        what=f"loading the installed horovod (--anew builds {wheel} again)",
+    )
     print(log.read_text(encoding="utf-8", errors="replace").splitlines()[-1])
 
 
@@ -300,9 +365,14 @@ def kept(torch: Torch, environ: Mapping[str, str], *, python: str, platform: str
     wished = cache_key(torch, wishes(environ), python=python, platform=platform)
     if own != wished and wishes(environ) != wishes({}):
         return None
-    if own.startswith("horovod-") and own.partition(f"-{platform}-")[0] != wished.partition(f"-{platform}-")[0]:
+    if (
+        own.startswith("horovod-")
+        and own.partition(f"-{platform}-")[0] != wished.partition(f"-{platform}-")[0]
+    ):
         return None
-    tried = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        [sys.executable, "-c", CHECK], capture_output=True, text=True, check=False
+    )
     return tried.stdout.splitlines()[-1] if tried.returncode == 0 else None
 
 
@@ -311,7 +381,9 @@ def main() -> int:
     summary, _, more = (__doc__ or "").partition("\n\n")
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=summary, epilog=more, formatter_class=form)
-    parser.add_argument("--anew", action="store_true", help="build even where it is installed, or the cache has it")
+    parser.add_argument(
+        "--anew", action="store_true", help="build even where it is installed, or the cache has it"
+    )
     anew = parser.parse_args().anew
     try:
         torch = installed_torch()

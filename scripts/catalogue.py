@@ -117,7 +117,10 @@ def build_catalogue() -> dict[str, Any]:
     built = build_parsers()
     classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
     sections = {
-        section: {"help": describe_class(cls)["help"], "arguments": describe_arguments(built["fit"], f"{section}.")}
+        section: {
+            "help": describe_class(cls)["help"],
+            "arguments": describe_arguments(built["fit"], f"{section}."),
+        }
         for section, cls in _SECTIONS.items()
     }
     for section, cls in _READ_BY_LIGHTKIT.items():
@@ -138,15 +141,24 @@ def build_catalogue() -> dict[str, Any]:
     names = short_names(classes, _asked_for(sections, classes))
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
+        "versions": {
+            name: _public(metadata.version(name))
+            for name in sorted({*PACKAGES.values(), "jsonargparse"})
+        },
         "sections": sections,
         "top": _top_level(built),
         "strategies": StrategyRegistry.available_strategies(),
-        "bases": {section: [import_path(base) for base in bases] for section, bases in SECTION_BASES.items()},
+        "bases": {
+            section: [import_path(base) for base in bases]
+            for section, bases in SECTION_BASES.items()
+        },
         "classes": {path: _describe(cls) for path, cls in sorted(classes.items())},
         "names": names,
         "aliases": aliases(classes),
-        "exports": {path: sorted(name for name in dir(import_module(path)) if name[0] != "_") for path in _MODULES},
+        "exports": {
+            path: sorted(name for name in dir(import_module(path)) if name[0] != "_")
+            for path in _MODULES
+        },
     }
 
 
@@ -157,7 +169,11 @@ def _describe(cls: type) -> dict[str, Any]:
         return described
     for name, argument in described["arguments"].items():
         default = argument.get("default")
-        if isinstance(default, bool) or not isinstance(default, (int, float)) or _takes(cls, name, -1.0):
+        if (
+            isinstance(default, bool)
+            or not isinstance(default, (int, float))
+            or _takes(cls, name, -1.0)
+        ):
             continue
         keyword = "minimum" if _takes(cls, name, 0.0) else "exclusiveMinimum"
         argument["schema"] = with_bounds(argument["schema"], {keyword: 0})
@@ -192,7 +208,10 @@ def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, A
                 top.setdefault(name, argument)
                 taken[name].append(stage)
     return {
-        name: {**argument, **({} if len(taken[name]) == len(build_parsers) else {"commands": taken[name]})}
+        name: {
+            **argument,
+            **({} if len(taken[name]) == len(build_parsers) else {"commands": taken[name]}),
+        }
         for name, argument in sorted(top.items())
     }
 
@@ -201,7 +220,11 @@ def _classes() -> set[type]:
     """List the classes that a config may name by a path that people know, or in short."""
     found = {cls for room in _MODULES for cls in _public_classes(room)} | {ReduceLROnPlateau}
     by_short_name = {import_object(path) for base in BASES for path in get_all_subclass_paths(base)}
-    return {cls for cls in found | by_short_name if cls.__module__.partition(".")[0] in PACKAGES and _is_wanted(cls)}
+    return {
+        cls
+        for cls in found | by_short_name
+        if cls.__module__.partition(".")[0] in PACKAGES and _is_wanted(cls)
+    }
 
 
 def _is_readable(cls: type) -> bool:
@@ -213,7 +236,11 @@ def _is_readable(cls: type) -> bool:
 
 
 def _is_wanted(cls: type) -> bool:
-    return issubclass(cls, BASES) and not cls.__name__.startswith("_") and not cls.__module__.startswith("lightkit.cli")
+    return (
+        issubclass(cls, BASES)
+        and not cls.__name__.startswith("_")
+        and not cls.__module__.startswith("lightkit.cli")
+    )
 
 
 def _public_classes(room: str) -> Iterator[type]:
@@ -228,7 +255,9 @@ def _asked_for(sections: dict[str, Any], classes: dict[str, type]) -> list[type]
     """List all classes that any argument asks for."""
     texts = json.dumps([sections, *(describe_class(cls) for cls in classes.values())])
     paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, BASES)}
-    return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]  # as good as any name is one
+    return [
+        import_object(path) for path in sorted(paths - {"torch.nn.Module"})
+    ]  # as good as any name is one
 
 
 def _public(version: str) -> str:
@@ -237,7 +266,12 @@ def _public(version: str) -> str:
 
 def aliases(classes: dict[str, type]) -> dict[str, str]:
     """Give the other paths that lead to classes, each with the one that they are known by."""
-    return {other: path for path, cls in sorted(classes.items()) for other in sorted(paths_to(cls)) if other != path}
+    return {
+        other: path
+        for path, cls in sorted(classes.items())
+        for other in sorted(paths_to(cls))
+        if other != path
+    }
 
 
 def short_names(classes: dict[str, type], bases: list[type]) -> dict[str, dict[str, Any]]:
@@ -253,7 +287,9 @@ def short_names(classes: dict[str, type], bases: list[type]) -> dict[str, dict[s
             cls = import_object(path)
             if cls is base or cls.__module__.partition(".")[0] in PACKAGES:
                 found[cls.__name__].append(known.get(cls, path))
-        names[import_path(base)] = {name: _meant(base, name, paths, known) for name, paths in sorted(found.items())}
+        names[import_path(base)] = {
+            name: _meant(base, name, paths, known) for name, paths in sorted(found.items())
+        }
     return names
 
 

@@ -37,7 +37,9 @@ def versions_in(report: Path) -> tuple[str, dict[str, str]]:
     """Give the Python version of a report of pip's, and the version of each package in it."""
     content = json.loads(report.read_text(encoding="utf-8"))
     found = [package["metadata"] for package in content["install"]]
-    names = {re.sub(r"[-_.]+", "-", package["name"].lower()): package["version"] for package in found}
+    names = {
+        re.sub(r"[-_.]+", "-", package["name"].lower()): package["version"] for package in found
+    }
     return content["environment"]["python_version"], names
 
 
@@ -49,7 +51,10 @@ def lines_for(name: str, versions: dict[str, str | None]) -> list[str]:
         versions: Its version by Python version, oldest first; None where it is not needed.
     """
     pythons = list(versions)
-    runs = [(version, list(run)) for version, run in groupby(pythons, key=lambda python: versions[python])]
+    runs = [
+        (version, list(run))
+        for version, run in groupby(pythons, key=lambda python: versions[python])
+    ]
     wanted = [(version, run) for version, run in runs if version is not None]
     if len({version for version, _ in wanted}) == 1:
         return [f"{name}=={wanted[0][0]}"]
@@ -64,12 +69,25 @@ def lines_for(name: str, versions: dict[str, str | None]) -> list[str]:
 
 def main() -> None:
     """Merge the reports that the command line names."""
-    by_python = dict(sorted((versions_in(Path(name)) for name in sys.argv[1:]), key=lambda pair: pair[0].split(".")[1]))
-    names = sorted({name for versions in by_python.values() for name in versions if name != "lightkit-train"})
+    by_python = dict(
+        sorted(
+            (versions_in(Path(name)) for name in sys.argv[1:]),
+            key=lambda pair: pair[0].split(".")[1],
+        )
+    )
+    names = sorted(
+        {name for versions in by_python.values() for name in versions if name != "lightkit-train"}
+    )
     print(HEAD_TPU if "torch-xla" in names else HEAD, end="")
     for name in names:
         if name in OWN or not name.startswith(LEFT_TO_TORCH):
-            print("\n".join(lines_for(name, {python: versions.get(name) for python, versions in by_python.items()})))
+            print(
+                "\n".join(
+                    lines_for(
+                        name, {python: versions.get(name) for python, versions in by_python.items()}
+                    )
+                )
+            )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ MOST_BYTES = 500_000
 def write_configs(workspace: Workspace) -> None:
     """Write the configs of all jobs and what they train on."""
     workspace.write("my_project.py", MY_PROJECT)
-    workspace.write("small.yaml", {**SMALL, "data": {**SMALL["data"], "init_args": {"note": "small.yaml"}}})
+    workspace.write(
+        "small.yaml", {**SMALL, "data": {**SMALL["data"], "init_args": {"note": "small.yaml"}}}
+    )
     longer = {**SMALL, "trainer": {**SMALL["trainer"], "max_epochs": 3}}
 
     def sender(signum: int) -> dict[str, object]:
@@ -65,20 +67,28 @@ def write_configs(workspace: Workspace) -> None:
     trainer = {name: value for name, value in longer["trainer"].items() if name != "logger"}
     loggers = {"mlflow": {"class_path": "MLflow"}, "tensorboard": {"class_path": "TensorBoard"}}
     workspace.write(
-        "tracked.yaml", {**longer, "trainer": trainer, "logger": loggers, "callbacks": sender(signal.SIGKILL)}
+        "tracked.yaml",
+        {**longer, "trainer": trainer, "logger": loggers, "callbacks": sender(signal.SIGKILL)},
     )
 
     rows = {"a": [x / 40 for x in range(40)], "b": [x % 7 / 7 for x in range(40)], "c": [1.0] * 40}
     rows["y"] = [2 * a + b for a, b in zip(rows["a"], rows["b"], strict=True)]
     (workspace.folder / "rows").mkdir()
     pq.write_table(pa.table(rows), workspace.folder / "rows" / "part-0.parquet")
-    arguments = {"path": "rows", "features": ["a", "b", "c"], "label": "y", "target": "value", "num_workers": 0}
+    arguments = {
+        "path": "rows",
+        "features": ["a", "b", "c"],
+        "label": "y",
+        "target": "value",
+        "num_workers": 0,
+    }
     table = {"class_path": "Table", "init_args": {**arguments, "batch_size": 8}}
     workspace.write("table.yaml", {**SMALL, "data": table})
 
     gate = {"metric": "test/loss", "mode": "min", "max": 9.0, "max_drop": 5.0}
     workspace.write(
-        "night.yaml", {**SMALL, "data": {**SMALL["data"], "init_args": {"note": "night.yaml"}}, "gate": gate}
+        "night.yaml",
+        {**SMALL, "data": {**SMALL["data"], "init_args": {"note": "night.yaml"}}, "gate": gate},
     )
     write_skilled(workspace)
     workspace.write("net.yaml", SKILLED_JOB)
@@ -110,7 +120,9 @@ def make_runs(workspace: Workspace) -> None:
 
     def is_tested() -> bool:
         found = sorted(workspace.folder.glob("runs/night/2*"))
-        return any(event["stage"] == "test" for event in (read_events(found[0], "stage") if found else []))
+        return any(
+            event["stage"] == "test" for event in (read_events(found[0], "stage") if found else [])
+        )
 
     killed.wait_for(is_tested, timeout_s=300)
     killed.signal_group(signal.SIGKILL)
@@ -121,7 +133,11 @@ def make_runs(workspace: Workspace) -> None:
     nightly.mkdir()
     workspace.run("init", "--template", "cron", folder=nightly).ok()
     crontab = nightly / "crontab"
-    (command,) = (line.split(maxsplit=5)[5] for line in crontab.read_text().splitlines() if line.startswith("15 2"))
+    (command,) = (
+        line.split(maxsplit=5)[5]
+        for line in crontab.read_text().splitlines()
+        if line.startswith("15 2")
+    )
     subprocess.run(["sh", "-c", command], check=True, env=workspace.environ())
 
 
@@ -177,10 +193,14 @@ def main(source: str, archive: str) -> None:
     try:
         for name in ("source", "venv"):
             (PLACE / name).mkdir()
-        PROGRAM.write_text('#!/bin/sh\nexec /srv/lightkit/venv/bin/python -m lightkit "$@"\n', encoding="utf-8")
+        PROGRAM.write_text(
+            '#!/bin/sh\nexec /srv/lightkit/venv/bin/python -m lightkit "$@"\n', encoding="utf-8"
+        )
         PROGRAM.chmod(0o755)
         words = [str(Path(word).absolute()) for word in (source, sys.prefix, __file__, archive)]
-        subprocess.run(["unshare", "--uts", "--mount", "sh", "-ec", INSIDE, "sh", *words], check=True)
+        subprocess.run(
+            ["unshare", "--uts", "--mount", "sh", "-ec", INSIDE, "sh", *words], check=True
+        )
     finally:
         shutil.rmtree(PLACE)
 

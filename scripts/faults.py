@@ -109,20 +109,33 @@ def prepare(place: Path, *, seconds: float) -> Path:
     """Write a job of about so many seconds into a folder of its own."""
     place.mkdir(parents=True)
     (place / "slowly.py").write_text(SLOWLY, encoding="utf-8")
-    pause_s = max(0.0, seconds - 5) / (EPOCHS * STEPS_AN_EPOCH)  # five seconds or so are gone before the first step
+    pause_s = max(0.0, seconds - 5) / (
+        EPOCHS * STEPS_AN_EPOCH
+    )  # five seconds or so are gone before the first step
     job = {
         "seed_everything": 7,
         "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.01}},
         "data": {
             "class_path": "ImageFolder",
-            "init_args": {"root": "pictures", "image_size": 32, "batch_size": 8, "num_workers": 1, "color_jitter": 0.3},
+            "init_args": {
+                "root": "pictures",
+                "image_size": 32,
+                "batch_size": 8,
+                "num_workers": 1,
+                "color_jitter": 0.3,
+            },
         },
         "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
         "callbacks": {
             "checkpoint": {"init_args": {"save_last_every_n_steps": 2}},
             "slowly": {"class_path": "slowly.Slowly", "init_args": {"seconds": round(pause_s, 4)}},
         },
-        "trainer": {"accelerator": "cpu", "max_epochs": EPOCHS, "log_every_n_steps": 1, "logger": False},
+        "trainer": {
+            "accelerator": "cpu",
+            "max_epochs": EPOCHS,
+            "log_every_n_steps": 1,
+            "logger": False,
+        },
     }
     (place / "faults.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
     dice = np.random.default_rng(5)
@@ -158,7 +171,9 @@ def finish(place: Path) -> str | None:
             os.killpg(process.pid, signal.SIGKILL)
             return f"the same command has not ended within {TIMEOUT_S} s"
     return (
-        None if process.returncode == 0 else f"the same command ended with {process.returncode}: {said.strip()[-500:]}"
+        None
+        if process.returncode == 0
+        else f"the same command ended with {process.returncode}: {said.strip()[-500:]}"
     )
 
 
@@ -173,7 +188,9 @@ def strike(kill: Kill, place: Path, length: Length) -> str:
     after_s = kill.moment * length.whole_s
     with start(place) as process:
         try:
-            if after_s > length.start_s:  # counted from the first record on, for machines are not always equally busy
+            if (
+                after_s > length.start_s
+            ):  # counted from the first record on, for machines are not always equally busy
                 while process.poll() is None and not any(recorded(place)):
                     time.sleep(0.02)
                 after_s -= length.start_s
@@ -185,7 +202,11 @@ def strike(kill: Kill, place: Path, length: Length) -> str:
         process.stderr.close()  # type: ignore[union-attr]
     last = next(reversed([event["event"] for event in recorded(place)]), "nothing")
     whom = "the group" if kill.of_group else "the process"
-    how = f"killed {whom}" if process.returncode == -signal.SIGKILL else f"ended with {process.returncode} before it"
+    how = (
+        f"killed {whom}"
+        if process.returncode == -signal.SIGKILL
+        else f"ended with {process.returncode} before it"
+    )
     return f"at {kill.moment:6.1%} of the job: {how}; recorded last: {last}"
 
 
@@ -210,9 +231,14 @@ def broken_promises(place: Path, whole: Path, *, saved: int | None) -> list[str]
         broken.append("its summary does not say done")
     resumed = [event["step"] for event in recorded(place) if event["event"] == "resume"]
     if saved and max(resumed, default=0) < saved:
-        broken.append(f"a checkpoint was lost: {saved} steps were saved, and it went on from {max(resumed, default=0)}")
+        broken.append(
+            f"a checkpoint was lost: {saved} steps were saved, and it went on from"
+            f" {max(resumed, default=0)}"
+        )
     paths = (run.checkpoints / "last.ckpt", run.checkpoints / "best.ckpt")
-    broken += [f"{path.name} is not whole" for path in paths if not path.is_file() or runs.find_fault(path)]
+    broken += [
+        f"{path.name} is not whole" for path in paths if not path.is_file() or runs.find_fault(path)
+    ]
     if not broken:
         broken += differences(run, other)
     if runs.lock_holder(place / "runs", "faults") is not None:
@@ -224,7 +250,9 @@ def broken_promises(place: Path, whole: Path, *, saved: int | None) -> list[str]
 
 def differences(run: runs.Run, other: runs.Run) -> list[str]:
     """List in what two trainings differ."""
-    one, two = (torch.load(each.checkpoints / "last.ckpt", weights_only=True) for each in (run, other))
+    one, two = (
+        torch.load(each.checkpoints / "last.ckpt", weights_only=True) for each in (run, other)
+    )
     keys = ("epoch", "global_step", "state_dict", "optimizer_states")
     differing = [f"{key} differs" for key in keys if not equal(one[key], two[key])]
     return differing + (["metrics.csv differs"] if rows(run) != rows(other) else [])
@@ -235,7 +263,9 @@ def equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(
+            equal(value, other[key]) for key, value in one.items()
+        )
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(equal, one, other))
     return bool(one == other)
@@ -245,7 +275,8 @@ def rows(run: runs.Run) -> list[dict[str, str]]:
     """Give metrics.csv without what depends on the clock."""
     with run.metrics_path.open(encoding="utf-8", newline="") as file:
         return [
-            {name: value for name, value in row.items() if name not in BY_THE_CLOCK} for row in csv.DictReader(file)
+            {name: value for name, value in row.items() if name not in BY_THE_CLOCK}
+            for row in csv.DictReader(file)
         ]
 
 
@@ -262,7 +293,9 @@ def played(kill: Kill, whole: Path, *, seconds: float, length: Length) -> Outcom
     told = strike(kill, place, length)
     before = list(recorded(place))
     saved = max((event["step"] for event in before if event["event"] == "checkpoint"), default=0)
-    if any(event["event"] == "end" for event in before):  # the moment was after it: there is nothing to go on with
+    if any(
+        event["event"] == "end" for event in before
+    ):  # the moment was after it: there is nothing to go on with
         return Outcome(kill, told, broken_promises(place, whole, saved=None))
     failed = finish(place)
     return Outcome(kill, told, [failed] if failed else broken_promises(place, whole, saved=saved))
@@ -270,9 +303,13 @@ def played(kill: Kill, whole: Path, *, seconds: float, length: Length) -> Outcom
 
 def main(words: list[str] | None = None) -> int:
     """Kill as often as asked, print a line a kill and the result; the exit code is 1 if a promise was broken."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=30, help="number of kills (30)")
-    parser.add_argument("--seed", type=int, default=None, help="of the moments; drawn and printed if not given")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the moments; drawn and printed if not given"
+    )
     parser.add_argument("--seconds", type=float, default=60, help="length of the job (60)")
     parser.add_argument("--jobs", type=int, default=1, help="kills under way at the same time (1)")
     parser.add_argument("--keep", type=Path, default=None, help="folder to work in and to keep")
@@ -282,7 +319,8 @@ def main(words: list[str] | None = None) -> int:
     # One moment from each part of the job, so that none is left out: not a coin for each, but a shuffled deck.
     parts = dice.sample(range(asked.kills), asked.kills)
     kills = [
-        Kill(number, (part + dice.random()) / asked.kills, dice.random() < 0.5) for number, part in enumerate(parts, 1)
+        Kill(number, (part + dice.random()) / asked.kills, dice.random() < 0.5)
+        for number, part in enumerate(parts, 1)
     ]
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="lightkit-faults-"))
     try:
@@ -302,7 +340,10 @@ def told(kills: list[Kill], whole: Path, *, seed: int, seconds: float, jobs: int
         return 1
     first = datetime.fromisoformat(next(recorded(whole))["time"])
     length = Length((first - began).total_seconds(), time.monotonic() - began_s)
-    print(f"undisturbed: {length.whole_s:.1f} s, of which {length.start_s:.1f} s to the first record", flush=True)
+    print(
+        f"undisturbed: {length.whole_s:.1f} s, of which {length.start_s:.1f} s to the first record",
+        flush=True,
+    )
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool:
         for played_out in as_completed(
@@ -312,7 +353,12 @@ def told(kills: list[Kill], whole: Path, *, seed: int, seconds: float, jobs: int
             verdict = "; ".join(outcome.broken) or "the same command ended it, with equal weights"
             print(f"kill {outcome.kill.number:2} {outcome.told}: {verdict}", flush=True)
     kept = sum(not outcome.broken for outcome in outcomes)
-    result = {"kills": len(kills), "kept": kept, "seed": seed, "seconds": round(time.monotonic() - began_s)}
+    result = {
+        "kills": len(kills),
+        "kept": kept,
+        "seed": seed,
+        "seconds": round(time.monotonic() - began_s),
+    }
     print(json.dumps(result))
     return 0 if kept == len(kills) else 1
 

@@ -21,10 +21,23 @@ from lightkit.runs import events, folder
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
 DOCS = Path(__file__).parents[1] / "docs"
-SECTIONS = ("run", "accelerator", "launch", "watchdog", "gate", "sweep", "trainer", "callbacks", "logger")
+SECTIONS = (
+    "run",
+    "accelerator",
+    "launch",
+    "watchdog",
+    "gate",
+    "sweep",
+    "trainer",
+    "callbacks",
+    "logger",
+)
 OTHER_CODES = {
     0: "done",
-    6: "`--if-changed`: nothing has changed, nothing was done (0 with `--unchanged-ok`); `upgrade`: nothing to change",
+    6: (
+        "`--if-changed`: nothing has changed, nothing was done (0 with `--unchanged-ok`);"
+        " `upgrade`: nothing to change"
+    ),
     75: "interrupted by a signal, with a checkpoint: the same command resumes",
     129: "SIGHUP, with nothing to resume",
     130: "SIGINT, with nothing to resume",
@@ -45,20 +58,28 @@ def help_of(*arguments: str) -> str:
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table of Markdown."""
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [
+        head,
+        ["---"] * len(head),
+        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def format_commands() -> str:
     """Return the help of every command."""
     texts = (f"## {name}\n\n```\n{help_of(name, '--help')}\n```" for name in COMMANDS)
-    return "\n\n".join(["Every command with its options, as `lightkit COMMAND --help` prints them.", *texts])
+    return "\n\n".join(
+        ["Every command with its options, as `lightkit COMMAND --help` prints them.", *texts]
+    )
 
 
 def format_keys() -> str:
     """Return the help of every section of a config."""
     texts = (f"## {name}\n\n```\n{help_of('fit', '--help', name)}\n```" for name in SECTIONS)
-    return "\n\n".join(["Every key of a config, as `lightkit fit --help SECTION` prints it.", *texts])
+    return "\n\n".join(
+        ["Every key of a config, as `lightkit fit --help SECTION` prints it.", *texts]
+    )
 
 
 def format_events() -> str:
@@ -66,18 +87,25 @@ def format_events() -> str:
     text = inspect.cleandoc(events.__doc__ or "")
     before, table, after = re.split(r"^=+ +=+$", text, flags=re.MULTILINE)
     rows = []
-    for event, meaning, fields in re.findall(r"^(\w+) +((?:.|\n +)+?)\n +fields: (.*)", table, re.MULTILINE):
+    for event, meaning, fields in re.findall(
+        r"^(\w+) +((?:.|\n +)+?)\n +fields: (.*)", table, re.MULTILINE
+    ):
         kinds = [f"`{name}`: {kind}" for name, kind in re.findall(r"(\w+) \(([^)]*)\)", fields)]
         rows.append([f"`{event}`", ", ".join(kinds), " ".join(meaning.split())])
     end = f"{format_table(['event', 'fields', 'meaning'], rows)}\n\n{' '.join(after.split())}"
     before = " ".join(before.split("\n\n", 1)[1].split())
-    note = "`events.jsonl` in the run folder has one JSON object a line; `--output json` prints the same."
+    note = (
+        "`events.jsonl` in the run folder has one JSON object a line; `--output json` prints the"
+        " same."
+    )
     return f"{note}\n{before}\n\n{end}".replace("``", "`")
 
 
 def format_files() -> str:
     """Return the files of a run, and the fields of summary.json."""
-    found = re.findall(r"^([\w./]+)  +(\S.*)$", inspect.cleandoc(folder.__doc__ or ""), re.MULTILINE)
+    found = re.findall(
+        r"^([\w./]+)  +(\S.*)$", inspect.cleandoc(folder.__doc__ or ""), re.MULTILINE
+    )
     files = format_table(["file", "content"], [[f"`{name}`", content] for name, content in found])
     schema: dict[str, Any] = json.loads(SUMMARY_SCHEMA.read_text(encoding="utf-8"))
     required = set(schema["required"])
@@ -85,9 +113,13 @@ def format_files() -> str:
         [f"`{name}`" + ("" if name in required else " (not always)"), field.get("description", "")]
         for name, field in schema["properties"].items()
     ]
-    summary = f"## summary.json\n\n{schema['description']}\n`lightkit schema --summary` prints its JSON Schema."
-    return f"A run has those of these files that its commands have written.\n\n{files}\n\n{summary}\n\n" + format_table(
-        ["field", "meaning"], fields
+    summary = (
+        f"## summary.json\n\n{schema['description']}\n`lightkit schema --summary` prints its JSON"
+        " Schema."
+    )
+    return (
+        "A run has those of these files that its commands have"
+        f" written.\n\n{files}\n\n{summary}\n\n" + format_table(["field", "meaning"], fields)
     )
 
 
@@ -105,9 +137,15 @@ def format_exit_codes() -> str:
         for error in walk(errors.LightkitError)
     ]
     found += [(code, "", meaning) for code, meaning in OTHER_CODES.items()]
-    rows = [[str(code), name, meaning] for code, name, meaning in sorted(found, key=lambda row: (row[0], not row[1]))]
+    rows = [
+        [str(code), name, meaning]
+        for code, name, meaning in sorted(found, key=lambda row: (row[0], not row[1]))
+    ]
     table = format_table(["code", "exception of `lightkit.errors`", "meaning"], rows)
-    note = "An exit code gives the kind of an error; [Troubleshooting](../troubleshooting.md) has the remedies."
+    note = (
+        "An exit code gives the kind of an error; [Troubleshooting](../troubleshooting.md) has the"
+        " remedies."
+    )
     return f"{note}\n\n{table}\n\nAny other exception is code 1, with a traceback."
 
 
@@ -121,13 +159,17 @@ def format_llms_index() -> str:
             for page in pages:
                 text = (DOCS / page).read_text(encoding="utf-8")
                 heading = re.search(r"^# (.+)", text, re.MULTILINE)
-                prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL).split("\n\n")
+                prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL).split(
+                    "\n\n"
+                )
                 paragraph = next((each for each in prose if each.strip()[:1] not in "#|>:-("), "")
                 assert heading is not None, page
                 sentence = re.split(r"(?<=[.:]) ", " ".join(paragraph.split()))[0]
                 plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence).rstrip(":")
                 address = page.removesuffix("index.md").removesuffix(".md")
-                lines.append(f"- [{heading[1]}]({address + '/' if address else './'}): {plain}".rstrip(": "))
+                lines.append(
+                    f"- [{heading[1]}]({address + '/' if address else './'}): {plain}".rstrip(": ")
+                )
     return "\n".join(lines)
 
 
@@ -150,7 +192,10 @@ def pages() -> dict[str, str]:
 
 if __name__ == "__main__":
     is_check, stale = sys.argv[1:] == ["--check"], []
-    for write in (pages, lambda: {"llms.txt": format_llms_index() + "\n"}):  # the index reads the pages
+    for write in (
+        pages,
+        lambda: {"llms.txt": format_llms_index() + "\n"},
+    ):  # the index reads the pages
         for name, text in write().items():
             file = DOCS / name
             if file.is_file() and file.read_text(encoding="utf-8") == text:

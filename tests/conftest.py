@@ -39,11 +39,15 @@ def _as_before() -> Iterator[None]:
     tracking = getattr(sys.modules.get(_TRACKING), "_tracking_uri", None)
     waking = signal.getsignal(signal.SIGURG)
     yield
-    if signal.getsignal(signal.SIGURG) != waking:  # the watchdog of a fit that failed before it began
+    if (
+        signal.getsignal(signal.SIGURG) != waking
+    ):  # the watchdog of a fit that failed before it began
         signal.signal(signal.SIGURG, signal.SIG_DFL)
     for name in set(os.environ) - set(environ) - {"PYTEST_CURRENT_TEST"}:
         del os.environ[name]  # the processes that a later test starts would take it for theirs
-    os.environ.update({name: value for name, value in environ.items() if name != "PYTEST_CURRENT_TEST"})
+    os.environ.update(
+        {name: value for name, value in environ.items() if name != "PYTEST_CURRENT_TEST"}
+    )
     own.handlers[:], own.propagate = handlers, propagate
     own.setLevel(level)
     if (fluent := sys.modules.get("mlflow.tracking.fluent")) is not None:

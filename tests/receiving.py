@@ -74,7 +74,9 @@ class Receiver:
 
     def wait_for(self, count: int, timeout_s: float = 60) -> list[Request]:
         with self.arrived:
-            assert self.arrived.wait_for(lambda: len(self.requests) >= count, timeout_s), self.requests
+            assert self.arrived.wait_for(lambda: len(self.requests) >= count, timeout_s), (
+                self.requests
+            )
             return list(self.requests)
 
     def of(self, name: str) -> list[Request]:
@@ -97,12 +99,17 @@ def receiving() -> Iterator[Receiver]:
             elif answer.status == -2:
                 self.wfile.write(b"220 this is a server of mail\r\n\r\n")
             elif answer.status in (-3, -4):
-                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: " + b"\r\n\r\n" * (answer.status == -4))
+                self.wfile.write(
+                    b"HTTP/1.1 200 OK\r\nX-Long: " + b"\r\n\r\n" * (answer.status == -4)
+                )
                 while not receiver.over.wait(0.02):
                     self.wfile.write(b"x")
             elif answer.status:
                 self.send_response(answer.status)
-                for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
+                for name, value in {
+                    "Content-Length": str(len(answer.body)),
+                    **answer.headers,
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(answer.body)
@@ -113,11 +120,15 @@ def receiving() -> Iterator[Receiver]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(self, *_args: object) -> None: ...  # a client that has left is no news here
+        def handle_error(
+            self, *_args: object
+        ) -> None: ...  # a client that has left is no news here
 
     with Server(("127.0.0.1", 0), Handler) as server:
         receiver.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         thread.start()
         try:
             yield receiver

@@ -24,12 +24,22 @@ def create_parser(name: str, description: str | None, *, repeat: int) -> argpars
         repeat: Rounds, unless said otherwise.
     """
     description = (description or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog=f"benchmarks/bench {name}", description=description, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=f"benchmarks/bench {name}", description=description, allow_abbrev=False
+    )
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
-    parser.add_argument("--repeat", type=int, default=repeat, help=f"rounds that count (default: {repeat})")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, data and the order of turns (default: 0)")
-    parser.add_argument("--quick", action="store_true", help="one round, as little as shows that everything runs")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the JSON into this file too"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=repeat, help=f"rounds that count (default: {repeat})"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of weights, data and the order of turns (default: 0)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, as little as shows that everything runs"
+    )
     return parser
 
 
@@ -46,7 +56,11 @@ def parse_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> argp
 
 
 def run_bench(
-    name: str, options: argparse.Namespace, measure: Callable[[], Mapping[str, Any]], *, threads: int | None
+    name: str,
+    options: argparse.Namespace,
+    measure: Callable[[], Mapping[str, Any]],
+    *,
+    threads: int | None,
 ) -> int:
     """Measure, print a table or JSON, and return the exit code, which is 0 where a target is missed.
 
@@ -66,7 +80,12 @@ def run_bench(
     except KeyboardInterrupt:
         print("interrupted; nothing was measured to its end", file=sys.stderr)
         return 130
-    settings = {"repeat": options.repeat, "quick": options.quick, "seed": options.seed, **result.get("settings", {})}
+    settings = {
+        "repeat": options.repeat,
+        "quick": options.quick,
+        "seed": options.seed,
+        **result.get("settings", {}),
+    }
     result |= {"settings": settings, "seconds": round(time.monotonic() - start, 1)}
     result["environment"] = describe_environment(threads=threads, load_before=before)
     if options.out is not None:

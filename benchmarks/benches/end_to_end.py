@@ -55,9 +55,15 @@ def run(words: Sequence[str]) -> int:
     """
     parser = create_parser("end_to_end", __doc__, repeat=3)
     add_options(parser, weights=False, max_images=MAX_IMAGES)
-    parser.add_argument("--epochs", type=int, default=3, help="of each training, 2 at least (default: 3)")
-    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default: 224)")
-    parser.add_argument("--fixed", action="store_true", help=f"lightkit takes {FIXED} on any hardware")
+    parser.add_argument(
+        "--epochs", type=int, default=3, help="of each training, 2 at least (default: 3)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the crops in pixels (default: 224)"
+    )
+    parser.add_argument(
+        "--fixed", action="store_true", help=f"lightkit takes {FIXED} on any hardware"
+    )
     options = parse_options(parser, words)
     options.max_images = options.max_images or (50 if options.quick else MAX_IMAGES)
     if options.quick:
@@ -65,7 +71,9 @@ def run(words: Sequence[str]) -> int:
     if options.epochs < 2:
         parser.error(f"--epochs: expected 2 or more, got {options.epochs}")
     photos = find_photos(parser, options.photos)
-    return run_bench("end_to_end", options, lambda: measure(options, photos), threads=options.threads)
+    return run_bench(
+        "end_to_end", options, lambda: measure(options, photos), threads=options.threads
+    )
 
 
 def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
@@ -81,7 +89,9 @@ def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
 
         def of_seed(name: str, seed: int) -> float:
             training = create_contestants(split, options, seed=seed)[name]
-            moments = run_training(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
+            moments = run_training(
+                training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads
+            )
             result.setdefault(name, []).append(moments)
             return compute_images_per_s(moments, split.num_train)
 
@@ -93,14 +103,21 @@ def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
     settings = {name: getattr(options, name) for name in ("epochs", "size", "fixed", "threads")}
     return {
         "comparisons": list_comparisons(result, split.num_train, split.num_val),
-        "rounds": {"images_per_s": rounds, "accuracy": {name: _list_accuracies(each) for name, each in result.items()}},
+        "rounds": {
+            "images_per_s": rounds,
+            "accuracy": {name: _list_accuracies(each) for name, each in result.items()},
+        },
         "settings": {**settings, "num_train": split.num_train, "num_val": split.num_val},
         "notes": [format_accuracy(result, split.num_val, options.epochs)],
     }
 
 
 def create_contestants(
-    split: PhotoSplit, options: argparse.Namespace, *, seed: int, accelerator: Mapping[str, Any] | None = None
+    split: PhotoSplit,
+    options: argparse.Namespace,
+    *,
+    seed: int,
+    accelerator: Mapping[str, Any] | None = None,
 ) -> dict[str, Training]:
     """Return the three trainings by name.
 
@@ -127,7 +144,9 @@ def create_contestants(
     by_hand = {**data, **net, **trainer, "seed": seed, "checkpoint": "last.pt"}
     trainings = [
         create_lightkit_training(own),
-        create_cli_training({"model": net, "data": data, "trainer": plain, "seed_everything": seed}),
+        create_cli_training(
+            {"model": net, "data": data, "trainer": plain, "seed_everything": seed}
+        ),
         create_loop_training("end_to_end_loop", by_hand),
     ]
     return {training.name: training for training in trainings}
@@ -152,20 +171,42 @@ def list_comparisons(result: Found, num_train: int, num_val: int) -> list[dict[s
         than `compute_noise` for the target.
     """
     epochs = len(next(iter(result.values()))[0].epochs_s) - 1
-    later = {name: [compute_images_per_s(moments, num_train) for moments in each] for name, each in result.items()}
-    first = {name: [num_train / moments.epochs_s[1] for moments in each] for name, each in result.items()}
-    whole = {name: [epochs * num_train / moments.epochs_s[-1] for moments in each] for name, each in result.items()}
+    later = {
+        name: [compute_images_per_s(moments, num_train) for moments in each]
+        for name, each in result.items()
+    }
+    first = {
+        name: [num_train / moments.epochs_s[1] for moments in each] for name, each in result.items()
+    }
+    whole = {
+        name: [epochs * num_train / moments.epochs_s[-1] for moments in each]
+        for name, each in result.items()
+    }
     means = {name: statistics.mean(_list_accuracies(each)) for name, each in result.items()}
     lines = []
     for other in (LIGHTNING_CLI, BY_HAND):
         chance = compute_noise(result, num_val, other)
-        title = f"{TITLE}; accuracy {means[LIGHTKIT]:.2f} against {means[other]:.2f} (chance {chance:.2f})"
+        title = (
+            f"{TITLE}; accuracy {means[LIGHTKIT]:.2f} against {means[other]:.2f} (chance"
+            f" {chance:.2f})"
+        )
         target = AT_LEAST if other == LIGHTNING_CLI else None
         is_as_good = means[LIGHTKIT] >= means[other] - chance
         lines.append(
-            compare(title, later, of=LIGHTKIT, to=other, unit="images/s", at_least=target, provided=is_as_good)
+            compare(
+                title,
+                later,
+                of=LIGHTKIT,
+                to=other,
+                unit="images/s",
+                at_least=target,
+                provided=is_as_good,
+            )
         )
-    rows = (("ResNet-18, first epoch with start-up", first), (f"ResNet-18, {epochs} epochs with start-up", whole))
+    rows = (
+        ("ResNet-18, first epoch with start-up", first),
+        (f"ResNet-18, {epochs} epochs with start-up", whole),
+    )
     return lines + [
         compare(title, rounds, of=LIGHTKIT, to=other, unit="images/s")
         for title, rounds in rows
@@ -199,9 +240,10 @@ def format_accuracy(result: Found, num_val: int, epochs: int) -> str:
     gap = abs(means[LIGHTKIT] - means[LIGHTNING_CLI])
     accuracies = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
     return (
-        f"Accuracy on {num_val} photos after {epochs} epochs, mean of {rounds} seed{'s' * (rounds > 1)}: {accuracies}. "
-        f"lightkit's and LightningCLI's differ by {gap:.3f}, {'within' if gap <= chance else 'beyond'} {chance:.3f}, "
-        "twice the standard error of the difference."
+        f"Accuracy on {num_val} photos after {epochs} epochs, mean of {rounds}"
+        f" seed{'s' * (rounds > 1)}: {accuracies}. lightkit's and LightningCLI's differ by"
+        f" {gap:.3f}, {'within' if gap <= chance else 'beyond'} {chance:.3f}, twice the standard"
+        " error of the difference."
     )
 
 

@@ -31,11 +31,23 @@ class Photos(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Random crops in random order."""
-        return load_photos(self.root, "train", random_crop(self.image_size), batch_size=self.batch_size, shuffle=True)
+        return load_photos(
+            self.root,
+            "train",
+            random_crop(self.image_size),
+            batch_size=self.batch_size,
+            shuffle=True,
+        )
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The middle of each photo."""
-        return load_photos(self.root, "val", center_crop(self.image_size), batch_size=self.batch_size, shuffle=False)
+        return load_photos(
+            self.root,
+            "val",
+            center_crop(self.image_size),
+            batch_size=self.batch_size,
+            shuffle=False,
+        )
 
 
 class Net(LightningModule):
@@ -47,7 +59,9 @@ class Net(LightningModule):
         learning_rate: Of AdamW.
     """
 
-    def __init__(self, backbone: str = "resnet18", num_classes: int = 5, learning_rate: float = 1e-3) -> None:
+    def __init__(
+        self, backbone: str = "resnet18", num_classes: int = 5, learning_rate: float = 1e-3
+    ) -> None:
         super().__init__()
         self.network = models.get_model(backbone, weights=None, num_classes=num_classes)
         self.learning_rate = learning_rate

@@ -46,7 +46,9 @@ def load_photos(
     root: Path, split: str, transform: transforms.Compose, *, batch_size: int, shuffle: bool
 ) -> DataLoader[Any]:
     """Return a split's batches, loaded in the training process as a DataLoader does by default."""
-    return DataLoader(datasets.ImageFolder(str(root / split), transform), batch_size=batch_size, shuffle=shuffle)
+    return DataLoader(
+        datasets.ImageFolder(str(root / split), transform), batch_size=batch_size, shuffle=shuffle
+    )
 
 
 def train(request: dict[str, Any]) -> None:
@@ -60,7 +62,9 @@ def train(request: dict[str, Any]) -> None:
     root, size, batch_size = Path(request["root"]), request["image_size"], request["batch_size"]
     shuffled = load_photos(root, "train", random_crop(size), batch_size=batch_size, shuffle=True)
     val = load_photos(root, "val", center_crop(size), batch_size=batch_size, shuffle=False)
-    network = models.get_model(request["backbone"], weights=None, num_classes=request["num_classes"])
+    network = models.get_model(
+        request["backbone"], weights=None, num_classes=request["num_classes"]
+    )
     optimizer = torch.optim.AdamW(network.parameters(), lr=request["learning_rate"])
     has_stepped = False
     for _ in range(request["max_epochs"]):
@@ -76,7 +80,10 @@ def train(request: dict[str, Any]) -> None:
             optimizer.step()
         network.eval()
         note("validated", validate(network, val))
-        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, request["checkpoint"])
+        torch.save(
+            {"network": network.state_dict(), "optimizer": optimizer.state_dict()},
+            request["checkpoint"],
+        )
     note("end")
 
 

@@ -27,10 +27,14 @@ def build_environment(threads: int = 1) -> dict[str, str]:
     """
     counts = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     quiet = {"JSONARGPARSE_DEPRECATION_WARNINGS": "off", "PYTHONWARNINGS": "ignore"}
-    paths = os.pathsep.join([str(_ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join(
+        [str(_ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     own = {**counts, **quiet, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
     # An installed package is compiled once; with this variable a checkout would be compiled at each start.
-    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"} | own
+    return {
+        key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+    } | own
 
 
 def describe_environment(*, threads: int | None, load_before: list[float]) -> dict[str, Any]:
@@ -43,7 +47,11 @@ def describe_environment(*, threads: int | None, load_before: list[float]) -> di
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _read_processor(),
-        "cores": {"machine": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "cgroup": _read_cgroup_cores()},
+        "cores": {
+            "machine": os.cpu_count(),
+            "usable": len(os.sched_getaffinity(0)),
+            "cgroup": _read_cgroup_cores(),
+        },
         "ram_bytes": psutil.virtual_memory().total,
         "governor": _read_first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "threads": threads,
@@ -63,7 +71,11 @@ def read_load() -> list[float]:
 
 
 def _read_processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    lines = (
+        Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if Path("/proc/cpuinfo").exists()
+        else []
+    )
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
@@ -73,7 +85,10 @@ def _read_cgroup_cores() -> float | None:
     if line := _read_first_line(Path("/sys/fs/cgroup/cpu.max")):
         quota, period = line.split()
         return None if quota == "max" else int(quota) / int(period)
-    first, second = (_read_first_line(Path(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+    first, second = (
+        _read_first_line(Path(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us"))
+        for name in ("quota", "period")
+    )
     return int(first) / int(second) if first and second and int(first) > 0 else None
 
 
@@ -85,13 +100,17 @@ def _read_first_line(file: Path) -> str | None:
 
 
 def _list_versions() -> dict[str, str]:
-    installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
+    installed = {
+        distribution.name: distribution.version for distribution in metadata.distributions()
+    }
     return {name: installed[name] for name in PACKAGES if name in installed}
 
 
 def _run_git(*words: str) -> str | None:
     try:
-        done = subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", *words], cwd=_ROOT, capture_output=True, text=True, check=False
+        )
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None

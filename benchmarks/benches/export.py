@@ -45,12 +45,16 @@ def run(words: Sequence[str]) -> int:
     """
     parser = create_parser("export", __doc__, repeat=1)
     add_options(parser, weights=True, max_images=_NUM_PHOTOS)
-    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the images in pixels (default: 224)"
+    )
     options = parse_options(parser, words)
     if options.quick:
         options.repeat, options.size, options.max_images = 1, 64, options.max_images or 50
     photos, weights = find_photos(parser, options.photos), find_weights(parser, options.weights)
-    return run_bench("export", options, lambda: measure(options, photos, weights), threads=options.threads)
+    return run_bench(
+        "export", options, lambda: measure(options, photos, weights), threads=options.threads
+    )
 
 
 def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[str, Any]:
@@ -68,13 +72,21 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
         result: dict[str, list[Any]] = {}
 
         def once(name: str, seed: int) -> float:
-            request = {"file": str(files[name]), "sizes": SIZES, "threads": threads, "image_size": options.size}
+            request = {
+                "file": str(files[name]),
+                "sizes": SIZES,
+                "threads": threads,
+                "image_size": options.size,
+            }
             words = ("benches.export_latency", json.dumps({**request, "seed": seed}))
             result.setdefault(name, []).append(json.loads(_run(words, folder, options.threads)))
             return float(result[name][-1][str(threads[-1])]["1"]["median_s"])
 
         run_rounds(
-            {name: partial(once, name) for name in files}, repeat=options.repeat, seed=options.seed, title="export"
+            {name: partial(once, name) for name in files},
+            repeat=options.repeat,
+            seed=options.seed,
+            title="export",
         )
     return {
         "comparisons": list_comparisons(result, threads[-1]),
@@ -84,7 +96,9 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
     }
 
 
-def export_files(options: argparse.Namespace, photos: Path, weights: Path, folder: Path) -> dict[str, Path]:
+def export_files(
+    options: argparse.Namespace, photos: Path, weights: Path, folder: Path
+) -> dict[str, Path]:
     """Train a head for an epoch and export the model; return the files by name, and the checkpoint as the eager model.
 
     Args:
@@ -111,9 +125,23 @@ def export_files(options: argparse.Namespace, photos: Path, weights: Path, folde
     (folder / "bench.yaml").write_text(json.dumps(config), encoding="utf-8")
     print("export: training a head, and exporting", file=sys.stderr)
     _run(("lightkit", "fit", "-c", "bench.yaml"), folder, options.threads)
-    checkpoint, out = folder / "runs" / "bench" / "latest" / "checkpoints" / "best.ckpt", folder / "out"
+    checkpoint, out = (
+        folder / "runs" / "bench" / "latest" / "checkpoints" / "best.ckpt",
+        folder / "out",
+    )
     formats = ",".join(dict.fromkeys(name.partition(" ")[0] for name in FILES))
-    words = ("lightkit", "export", "--run", "latest", "--format", formats, "--half", "--int8", "--output", str(out))
+    words = (
+        "lightkit",
+        "export",
+        "--run",
+        "latest",
+        "--format",
+        formats,
+        "--half",
+        "--int8",
+        "--output",
+        str(out),
+    )
     _run(words, folder, options.threads)
     return {EAGER: checkpoint, **{name: out / file for name, file in FILES.items()}}
 
@@ -128,7 +156,9 @@ def _run(words: Sequence[str], folder: Path, threads: int) -> str:
     except subprocess.TimeoutExpired as error:
         raise BenchError(f"{' '.join(words[:2])} has not ended after {_TIMEOUT_S:g} s") from error
     if done.returncode:
-        raise BenchError(f"{' '.join(words[:2])} ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}")
+        raise BenchError(
+            f"{' '.join(words[:2])} ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}"
+        )
     return done.stdout
 
 
@@ -148,7 +178,9 @@ def list_comparisons(result: Found, threads: int) -> list[dict[str, Any]]:
             for name, turns in result.items()
         }
         what = f"MobileNetV2, batch {size}, {_format_threads(threads)}"
-        lines += [compare(what, rounds, of=name, to=EAGER, unit="ms") for name in rounds if name != EAGER]
+        lines += [
+            compare(what, rounds, of=name, to=EAGER, unit="ms") for name in rounds if name != EAGER
+        ]
     return lines
 
 

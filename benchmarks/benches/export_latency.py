@@ -18,7 +18,9 @@ Figures = dict[str, dict[str, dict[str, float]]]
 """By number of threads and by size of a batch."""
 
 
-def time_calls(file: Path, *, sizes: list[int], threads: list[int], image_size: int, seed: int) -> Figures:
+def time_calls(
+    file: Path, *, sizes: list[int], threads: list[int], image_size: int, seed: int
+) -> Figures:
     """Time calls with random images.
 
     Args:
@@ -29,11 +31,20 @@ def time_calls(file: Path, *, sizes: list[int], threads: list[int], image_size: 
         seed: Of the images.
     """
     numbers = np.random.default_rng(seed)
-    images = {size: numbers.standard_normal((size, 3, image_size, image_size), dtype=np.float32) for size in sizes}
+    images = {
+        size: numbers.standard_normal((size, 3, image_size, image_size), dtype=np.float32)
+        for size in sizes
+    }
     result: Figures = {}
     for number in threads:
-        call = _load_eager(file, number) if file.suffix == ".ckpt" else open_model(file, threads=number)
-        result[str(number)] = {str(size): measure_latency(lambda: call([images[size]])) for size in sizes}  # noqa: B023
+        call = (
+            _load_eager(file, number)
+            if file.suffix == ".ckpt"
+            else open_model(file, threads=number)
+        )
+        result[str(number)] = {
+            str(size): measure_latency(lambda: call([images[size]])) for size in sizes
+        }  # noqa: B023
     return result
 
 

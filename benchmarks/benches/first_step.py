@@ -43,7 +43,9 @@ def run(words: Sequence[str]) -> int:
     """
     parser = create_parser("first_step", __doc__, repeat=3)
     parser.add_argument("--photos", type=Path, metavar="FOLDER", help="one folder a class")
-    parser.add_argument("--workers", type=int, default=0, help="loading processes of all (default: 0)")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="loading processes of all (default: 0)"
+    )
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads (default: 2)")
     options = parse_options(parser, words)
     options.photos = find_photos(parser, options.photos)
@@ -61,16 +63,25 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as root:
         start = Start(Path(root), options)
-        contestants: dict[str, Callable[[int], float]] = {SCRIPT: start.run_script, LIGHTKIT: start.run_lightkit}
+        contestants: dict[str, Callable[[int], float]] = {
+            SCRIPT: start.run_script,
+            LIGHTKIT: start.run_lightkit,
+        }
         if not options.quick:
             contestants |= {
                 IMPORTS: start.time_imports,
                 CHECKED: start.run_with_sanity_check,
                 FIRST_TIME: start.run_first_time,
             }
-        start.run_lightkit(options.seed)  # so that what it keeps of the photos is there, as from the second run on
+        start.run_lightkit(
+            options.seed
+        )  # so that what it keeps of the photos is there, as from the second run on
         rounds = run_rounds(contestants, repeat=options.repeat, seed=options.seed)
-    return {"comparisons": list_comparisons(rounds), "rounds": rounds, "settings": {"workers": options.workers}}
+    return {
+        "comparisons": list_comparisons(rounds),
+        "rounds": rounds,
+        "settings": {"workers": options.workers},
+    }
 
 
 def list_comparisons(rounds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
@@ -101,9 +112,15 @@ class Start:
 
     def run_script(self, seed: int) -> float:
         """Return the seconds of the hand-written script."""
-        counts = {"--workers": self._options.workers, "--threads": self._options.threads, "--seed": seed}
+        counts = {
+            "--workers": self._options.workers,
+            "--threads": self._options.threads,
+            "--seed": seed,
+        }
         words = [str(word) for pair in counts.items() for word in pair]
-        return self._time_first_step(["-m", "benches.first_step_loop", str(self._options.photos), *words])
+        return self._time_first_step(
+            ["-m", "benches.first_step_loop", str(self._options.photos), *words]
+        )
 
     def run_lightkit(self, seed: int) -> float:
         """Return those of lightkit, which has seen the photos before."""
@@ -111,19 +128,28 @@ class Start:
 
     def run_with_sanity_check(self, seed: int) -> float:
         """Return those of lightkit that validates two batches before."""
-        return self._time_first_step(["-m", "lightkit", "fit", "-c", self._write_config(seed, num_sanity_val_steps=2)])
+        return self._time_first_step(
+            ["-m", "lightkit", "fit", "-c", self._write_config(seed, num_sanity_val_steps=2)]
+        )
 
     def run_first_time(self, seed: int) -> float:
         """Return those of lightkit on photos that it has never seen."""
         with tempfile.TemporaryDirectory(dir=self._root) as cache:
-            return self._time_first_step(["-m", "lightkit", "fit", "-c", self._write_config(seed)], cache=cache)
+            return self._time_first_step(
+                ["-m", "lightkit", "fit", "-c", self._write_config(seed)], cache=cache
+            )
 
     def time_imports(self, _: int) -> float:
         """Return those of the imports that Lightning and torchvision are."""
         start = time.monotonic()
         names = "torch, torchvision, pytorch_lightning, torchmetrics"
         environment = build_environment(self._options.threads)
-        subprocess.run([sys.executable, "-c", f"import {names}"], env=environment, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-c", f"import {names}"],
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
         return time.monotonic() - start
 
     def _write_config(self, seed: int, **trainer: Any) -> str:
@@ -131,9 +157,20 @@ class Start:
         sections: Mapping[str, Any] = {
             "seed_everything": seed,
             "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "resnet18"}},
-            "data": {"class_path": "ImageFolder", "init_args": {**data, "num_workers": self._options.workers}},
-            "optimizer": {"class_path": "benches.first_step_loop.TimedSGD", "init_args": {"lr": 0.01}},
-            "trainer": {"max_epochs": 1, "accelerator": "cpu", "num_sanity_val_steps": 0, **trainer},
+            "data": {
+                "class_path": "ImageFolder",
+                "init_args": {**data, "num_workers": self._options.workers},
+            },
+            "optimizer": {
+                "class_path": "benches.first_step_loop.TimedSGD",
+                "init_args": {"lr": 0.01},
+            },
+            "trainer": {
+                "max_epochs": 1,
+                "accelerator": "cpu",
+                "num_sanity_val_steps": 0,
+                **trainer,
+            },
             "run": {"resume": "never"},
         }
         file = self._root / f"bench{len(trainer)}.yaml"
@@ -156,7 +193,9 @@ class Start:
                     if process.poll() is not None or time.monotonic() - start > LIMIT_S:
                         output.seek(0)
                         said = output.read().decode(errors="replace").strip()[-3000:]
-                        raise BenchError(f"{' '.join(words[:3])} made no step ({process.poll()}):\n{said}")
+                        raise BenchError(
+                            f"{' '.join(words[:3])} made no step ({process.poll()}):\n{said}"
+                        )
                     time.sleep(0.02)
             finally:
                 with suppress(ProcessLookupError):

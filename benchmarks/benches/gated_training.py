@@ -31,7 +31,8 @@ from benches.rounds import BenchError
 BY_HAND, LIGHTNING_CLI, LIGHTKIT = "hand-written loop", "LightningCLI", "lightkit"
 START_S, TURN_S, END_S = 180.0, 240.0, 60.0
 PLAIN_CLI = (
-    "import torch\nfrom pytorch_lightning.cli import LightningCLI\n\ntorch.set_num_threads({threads})\nLightningCLI()\n"
+    "import torch\nfrom pytorch_lightning.cli import"
+    " LightningCLI\n\ntorch.set_num_threads({threads})\nLightningCLI()\n"
 )
 
 
@@ -53,7 +54,9 @@ class Job:
     seed: int = 0
     threads: int = 1
 
-    def write_command(self, contestant: str, folder: Path, *, config: Mapping[str, Any]) -> list[str]:
+    def write_command(
+        self, contestant: str, folder: Path, *, config: Mapping[str, Any]
+    ) -> list[str]:
         """Write what a contestant needs into a folder and return the command that trains.
 
         Args:
@@ -64,7 +67,12 @@ class Job:
         if contestant == BY_HAND:
             numbers = (self.batch_size, self.image_size, self.seed, self.threads)
             return [sys.executable, "-m", "benches.held_batches", self.net, *map(str, numbers)]
-        data = {"name": self.net, "batch_size": self.batch_size, "image_size": self.image_size, "seed": self.seed}
+        data = {
+            "name": self.net,
+            "batch_size": self.batch_size,
+            "image_size": self.image_size,
+            "seed": self.seed,
+        }
         classes = {
             "model": {
                 "class_path": "benches.held_batches_lightning.HeldModule",
@@ -77,7 +85,9 @@ class Job:
         Path(folder, "bench.yaml").write_text(text, encoding="utf-8")
         if contestant == LIGHTKIT:
             return [sys.executable, "-m", "lightkit", "fit", "-c", "bench.yaml"]
-        Path(folder, "plain.py").write_text(PLAIN_CLI.format(threads=self.threads), encoding="utf-8")
+        Path(folder, "plain.py").write_text(
+            PLAIN_CLI.format(threads=self.threads), encoding="utf-8"
+        )
         return [sys.executable, "plain.py", "fit", "-c", "bench.yaml"]
 
 
@@ -90,7 +100,9 @@ class Training:
         gates: A connection to each process that trains.
     """
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], gates: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, name: str, process: subprocess.Popen[bytes], gates: Sequence[socket.socket]
+    ) -> None:
         self.name, self.process = name, process
         self._gates = gates
 
@@ -128,7 +140,10 @@ class Training:
         peak, give_up = self.peak_bytes(), time.monotonic() + END_S
         while self.process.poll() is None:
             if time.monotonic() > give_up:
-                print(f"{self.name} did not end within {END_S:g} s of its last step and is killed", file=sys.stderr)
+                print(
+                    f"{self.name} did not end within {END_S:g} s of its last step and is killed",
+                    file=sys.stderr,
+                )
                 break
             time.sleep(0.02)
             peak = max(peak, self.peak_bytes())
@@ -158,8 +173,14 @@ def measure_peak_bytes(pid: int) -> int:
     """
     try:
         family = psutil.Process(pid)
-        return _read_peak_bytes(family) + sum(_read_own_bytes(child) for child in family.children(recursive=True))
-    except (psutil.Error, OSError, StopIteration):  # it has just ended: the kernel tells no more of it
+        return _read_peak_bytes(family) + sum(
+            _read_own_bytes(child) for child in family.children(recursive=True)
+        )
+    except (
+        psutil.Error,
+        OSError,
+        StopIteration,
+    ):  # it has just ended: the kernel tells no more of it
         return 0
 
 
@@ -207,7 +228,11 @@ def start_training(
         door.listen(num_ranks)
         output = open_things.enter_context(tempfile.TemporaryFile())
         screen = open_things.enter_context(_open_terminal(output)) if terminal else output.fileno()
-        own = {"BENCH_GATE": address, **(environ or {}), **({"TERM": "xterm-256color"} if terminal else {})}
+        own = {
+            "BENCH_GATE": address,
+            **(environ or {}),
+            **({"TERM": "xterm-256color"} if terminal else {}),
+        }
         process = subprocess.Popen(
             command, cwd=folder, env={**build_environment(threads), **own}, stdin=subprocess.DEVNULL,
             stdout=screen, stderr=screen, start_new_session=True,
@@ -238,7 +263,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _open_terminal(output: IO[bytes]) -> Iterator[int]:
     """Return a terminal whose screen nobody sees; what it shows goes into a file."""
     reader, screen = pty.openpty()
-    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # without a size, bars have no width
+    fcntl.ioctl(
+        screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0)
+    )  # without a size, bars have no width
     over = threading.Event()
 
     def drain() -> None:
@@ -261,7 +288,9 @@ def _open_terminal(output: IO[bytes]) -> Iterator[int]:
 
 
 @contextmanager
-def start_trainings(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Training]]:
+def start_trainings(
+    job: Job, contestants: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Training]]:
     """Start all contestants of a job, one after the other, and end them together.
 
     Args:
@@ -272,12 +301,18 @@ def start_trainings(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> I
     with ExitStack() as running:
         trainings = {}
         for number, (name, options_of) in enumerate(contestants.items()):
-            folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-bench-")))
+            folder = Path(
+                running.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-bench-"))
+            )
             contestant = next(
-                contestant for contestant in (BY_HAND, LIGHTNING_CLI, LIGHTKIT) if name.startswith(contestant)
+                contestant
+                for contestant in (BY_HAND, LIGHTNING_CLI, LIGHTKIT)
+                if name.startswith(contestant)
             )
             command = job.write_command(contestant, folder, config=options_of.get("config", {}))
-            print(f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr)
+            print(
+                f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr
+            )
             trainings[name] = running.enter_context(
                 start_training(name, command, folder, num_ranks=options_of.get("num_ranks", 1), threads=job.threads,
                          terminal=options_of.get("terminal", False), environ=options_of.get("environ"))

@@ -46,7 +46,13 @@ class HeldData(LightningDataModule):
         seed: Of the numbers in them.
     """
 
-    def __init__(self, name: NetName = "two_layer", batch_size: int = 32, image_size: int = 224, seed: int = 0) -> None:
+    def __init__(
+        self,
+        name: NetName = "two_layer",
+        batch_size: int = 32,
+        image_size: int = 224,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
         self.batches = Batches(name, batch_size, image_size, seed)
 

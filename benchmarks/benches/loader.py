@@ -31,10 +31,14 @@ NAMES = {
     "litdata": "litdata, same pixels",
     "conversion": "conversion to float",
 }
-TARGETS = (("uncached", "torchvision", 1.7), ("cached", "torchvision", 6.0), ("cached", "litdata", 1.0))
+TARGETS = (
+    ("uncached", "torchvision", 1.7),
+    ("cached", "torchvision", 6.0),
+    ("cached", "litdata", 1.0),
+)
 LITDATA_NOTE = (
-    "litdata: the cache's pixels as tensors in local chunks of 64 MB, cropped by lightkit's code; batch_decode=0, as "
-    "reading 256 records for one, its default, is 8 times slower here"
+    "litdata: the cache's pixels as tensors in local chunks of 64 MB, cropped by lightkit's code;"
+    " batch_decode=0, as reading 256 records for one, its default, is 8 times slower here"
 )
 
 
@@ -46,11 +50,19 @@ def run(words: Sequence[str]) -> int:
     """
     parser = create_parser("loader", __doc__, repeat=5)
     parser.add_argument(
-        "--data", type=Path, help="folder with one folder a class (default: LIGHTKIT_DATA, else drawn flowers)"
+        "--data",
+        type=Path,
+        help="folder with one folder a class (default: LIGHTKIT_DATA, else drawn flowers)",
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="shortest duration of a pass (default: 2)")
-    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default: 224)")
-    parser.add_argument("--cache-size", type=int, help="shorter side of cached images (default: 256/224 of --size)")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="shortest duration of a pass (default: 2)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the crops in pixels (default: 224)"
+    )
+    parser.add_argument(
+        "--cache-size", type=int, help="shorter side of cached images (default: 256/224 of --size)"
+    )
     parser.add_argument("--batch", type=int, default=32, help="images of a batch (default: 32)")
     options = parse_options(parser, words)
     if options.quick:
@@ -77,7 +89,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     comparisons: list[dict[str, Any]] = []
     has_litdata = util.find_spec("litdata") is not None
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
-        folder = options.data or _draw_flowers(Path(work, "drawn"), num_images=20 if options.quick else 400)
+        folder = options.data or _draw_flowers(
+            Path(work, "drawn"), num_images=20 if options.quick else 400
+        )
         request = {
             "folder": str(folder),
             "work": work,
@@ -90,16 +104,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             with ExitStack() as running:
                 passes = {
                     NAMES[name]: running.enter_context(
-                        _start_loader({**request, "loader": name, "num_workers": num_workers}, options.seconds)
+                        _start_loader(
+                            {**request, "loader": name, "num_workers": num_workers}, options.seconds
+                        )
                     )
                     for name in names
                 }
-                title = f"{'drawn flowers' if options.data is None else folder.name}, {num_workers} workers"
+                title = (
+                    f"{'drawn flowers' if options.data is None else folder.name}, {num_workers}"
+                    " workers"
+                )
                 rounds[str(num_workers)] = run_rounds(
                     passes, repeat=options.repeat, seed=options.seed, warm_up=1, title=title
                 )
             comparisons += _list_comparisons(f"{title}, one core", rounds[str(num_workers)])
-    settings = {"seconds": options.seconds, **{key: value for key, value in request.items() if key != "work"}}
+    settings = {
+        "seconds": options.seconds,
+        **{key: value for key, value in request.items() if key != "work"},
+    }
     return {
         "comparisons": comparisons,
         "rounds": rounds,
@@ -119,21 +141,34 @@ def _list_comparisons(title: str, rounds: dict[str, list[float]]) -> list[dict[s
             lines.append(mark_unmeasured(title, of=of, to=to, reason=reason, at_least=target))
     for name in (NAMES["uncached"], NAMES["cached"]):
         pairs = zip(rounds[name], rounds[NAMES["conversion"]], strict=True)
-        both = {**rounds, f"{name}, with conversion": [1 / (1 / loaded + 1 / converted) for loaded, converted in pairs]}
-        lines.append(compare(title, both, of=f"{name}, with conversion", to=NAMES["torchvision"], unit="images/s"))
+        both = {
+            **rounds,
+            f"{name}, with conversion": [
+                1 / (1 / loaded + 1 / converted) for loaded, converted in pairs
+            ],
+        }
+        lines.append(
+            compare(
+                title, both, of=f"{name}, with conversion", to=NAMES["torchvision"], unit="images/s"
+            )
+        )
     return lines
 
 
 def _draw_flowers(folder: Path, *, num_images: int, size: int = 320) -> Path:
     """Draw flowers into JPEG files about as large as the photos."""
-    from lightkit.data.flowers import draw_flower  # here, so that --help and errors do without torch
+    from lightkit.data.flowers import (
+        draw_flower,
+    )  # here, so that --help and errors do without torch
     from lightkit.images.flower_photos import CLASSES
 
     print(f"drawing {num_images} flowers; LIGHTKIT_DATA or --data names photos", file=sys.stderr)
     for number in range(num_images):
         kind = CLASSES[number % len(CLASSES)]
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        draw_flower(kind, size=size, seed=(number,)).save(folder / kind / f"{number:04d}.jpg", quality=95)
+        draw_flower(kind, size=size, seed=(number,)).save(
+            folder / kind / f"{number:04d}.jpg", quality=95
+        )
     return folder
 
 
@@ -154,7 +189,10 @@ def _start_loader(request: dict[str, Any], seconds: float) -> Iterator[Callable[
             if not (line := process.stdout.readline()):
                 code = process.wait()
                 errors.seek(0)
-                raise BenchError(f"{NAMES[request['loader']]} ended with {code}:\n{errors.read().strip()[-2000:]}")
+                raise BenchError(
+                    f"{NAMES[request['loader']]} ended with"
+                    f" {code}:\n{errors.read().strip()[-2000:]}"
+                )
             answer: dict[str, float] = json.loads(line)
             return answer
 

@@ -111,7 +111,9 @@ def convert(request: Request) -> Iterable[Any]:
         request.image_size,
         3,
     )  # channels last in memory, as the loaders give it
-    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(SEED))
+    images = torch.randint(
+        0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(SEED)
+    )
     images = images.permute(0, 3, 1, 2)
     batch = (images, torch.zeros(request.batch_size, dtype=torch.int64))
     preprocessing, trainer = preprocessing_of(request.image_size), _create_trainer()
@@ -143,7 +145,9 @@ class CropRecord:
     def __init__(self, image_size: int) -> None:
         from lightkit.data.image_dataset import TrainView
 
-        self.view = TrainView(image_size, crop_scale=CROP_SCALE, color_jitter=0.0, rand_augment=False)
+        self.view = TrainView(
+            image_size, crop_scale=CROP_SCALE, color_jitter=0.0, rand_augment=False
+        )
 
     def __call__(self, record: dict[str, Any]) -> tuple[Any, int]:
         """Crop."""
@@ -164,7 +168,9 @@ class ReadRecord:
         """Read."""
         import numpy as np
 
-        pixels = torch.from_numpy(np.array(self.source.pixels(number).whole()))  # a tensor is read without a copy
+        pixels = torch.from_numpy(
+            np.array(self.source.pixels(number).whole())
+        )  # a tensor is read without a copy
         return {"pixels": pixels, "label": self.source.label(number), "number": number}
 
 
@@ -234,7 +240,11 @@ def measure(loader: Iterable[Any], at_least_s: float) -> dict[str, float]:
     while not num_images or time.perf_counter() - start < at_least_s:
         for batch in loader:
             num_images += len(batch[0])
-    return {"images": num_images, "seconds": time.perf_counter() - start, "cpu_s": _read_cpu_s() - used}
+    return {
+        "images": num_images,
+        "seconds": time.perf_counter() - start,
+        "cpu_s": _read_cpu_s() - used,
+    }
 
 
 def _read_cpu_s() -> float:

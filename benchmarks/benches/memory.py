@@ -15,7 +15,14 @@ from typing import Any
 
 from benches import end_to_end
 from benches.command_line import create_parser, parse_options, run_bench
-from benches.gated_training import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, measure_peak_bytes, start_trainings
+from benches.gated_training import (
+    BY_HAND,
+    LIGHTKIT,
+    LIGHTNING_CLI,
+    Job,
+    measure_peak_bytes,
+    start_trainings,
+)
 from benches.photo_data import PhotoSplit, copy_split, find_photos
 from benches.rounds import compare, run_rounds
 from benches.training_process import run_training
@@ -33,7 +40,9 @@ def run(words: Sequence[str]) -> int:
         words: See `--help`.
     """
     parser = create_parser("memory", __doc__, repeat=3)
-    parser.add_argument("--steps", type=int, default=6, help="steps of each training on held batches (default: 6)")
+    parser.add_argument(
+        "--steps", type=int, default=6, help="steps of each training on held batches (default: 6)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads (default: 1)")
     parser.add_argument("--photos", type=Path, metavar="FOLDER", help="one folder a class")
     options = parse_options(parser, words)
@@ -92,13 +101,16 @@ def _create_photo_trainings(
 
     def peak(contestant: str) -> Callable[[int], float]:
         def train_once(seed: int) -> float:
-            training = end_to_end.create_contestants(split, request, seed=seed, accelerator={"num_workers": 0})[
-                contestant
-            ]
+            training = end_to_end.create_contestants(
+                split, request, seed=seed, accelerator={"num_workers": 0}
+            )[contestant]
             peaks = [0]
             folder = work / f"{contestant} {seed}".replace(" ", "-")
             run_training(
-                training, folder, threads=options.threads, watch=lambda pid: peaks.append(measure_peak_bytes(pid))
+                training,
+                folder,
+                threads=options.threads,
+                watch=lambda pid: peaks.append(measure_peak_bytes(pid)),
             )
             return max(peaks) / 1e6
 
@@ -118,9 +130,19 @@ def list_comparisons(
         batch_size: Of the held batches.
     """
     title = "peak resident memory of the training process, ResNet-18"
-    rows = ((f"{title}, batches of {batch_size} held in memory", held), (f"{title}, photos of an epoch", photos))
+    rows = (
+        (f"{title}, batches of {batch_size} held in memory", held),
+        (f"{title}, photos of an epoch", photos),
+    )
     return [
-        compare(what, rounds, of=LIGHTKIT, to=other, unit="MB", at_most=TARGET if other == BY_HAND else None)
+        compare(
+            what,
+            rounds,
+            of=LIGHTKIT,
+            to=other,
+            unit="MB",
+            at_most=TARGET if other == BY_HAND else None,
+        )
         for what, rounds in rows
         for other in (BY_HAND, LIGHTNING_CLI)
     ]

@@ -45,14 +45,24 @@ def add_options(parser: ArgumentParser, *, weights: bool, max_images: int | None
     where = f"${DATA} or ../shared/data"
     default = f"(default: flower_photos in {where})"
     most = "all" if max_images is None else max_images
-    parser.add_argument("--photos", type=Path, metavar="FOLDER", help=f"one folder a class {default}")
     parser.add_argument(
-        "--max-images", type=int, metavar="N", help=f"take N photos at most, of all classes alike (default: {most})"
+        "--photos", type=Path, metavar="FOLDER", help=f"one folder a class {default}"
     )
-    parser.add_argument("--threads", type=int, default=_CORES, help=f"of each contestant (default: {_CORES})")
+    parser.add_argument(
+        "--max-images",
+        type=int,
+        metavar="N",
+        help=f"take N photos at most, of all classes alike (default: {most})",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=_CORES, help=f"of each contestant (default: {_CORES})"
+    )
     if weights:
         parser.add_argument(
-            "--weights", type=Path, metavar="FILE", help=f"MobileNetV2's state dict (default: in weights in {where})"
+            "--weights",
+            type=Path,
+            metavar="FILE",
+            help=f"MobileNetV2's state dict (default: in weights in {where})",
         )
 
 
@@ -70,7 +80,9 @@ def _find(parser: ArgumentParser, given: Path | None, name: str, option: str) ->
     named = os.environ.get(DATA)
     place = given or (Path(named).expanduser() if named else _BESIDE) / name
     if not place.exists():
-        parser.error(f"{option}: {place} does not exist; name it, or set {DATA} to the folder of {name}")
+        parser.error(
+            f"{option}: {place} does not exist; name it, or set {DATA} to the folder of {name}"
+        )
     return place.resolve()
 
 

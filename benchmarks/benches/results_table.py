@@ -31,10 +31,18 @@ def run(words: Sequence[str]) -> int:
         0, or 2 where there are no results.
     """
     output = (run.__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="benchmarks/bench table", description=output, allow_abbrev=False)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder with NAME.json of each bench")
-    parser.add_argument("--page", type=Path, default=PAGE, help="file that holds the table between two comments")
-    parser.add_argument("--write", action="store_true", help="write it there instead of printing it")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/bench table", description=output, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder with NAME.json of each bench"
+    )
+    parser.add_argument(
+        "--page", type=Path, default=PAGE, help="file that holds the table between two comments"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write it there instead of printing it"
+    )
     options = parser.parse_args(words)
     try:
         made = format_markdown(read_results(options.results))
@@ -59,7 +67,8 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     if not files:
         names = f"{next(iter(BENCHES))}.json"
         raise BenchError(
-            f"{folder} holds no results, such as {names}; benchmarks/bench all --results {folder} stores them"
+            f"{folder} holds no results, such as {names}; benchmarks/bench all --results {folder}"
+            " stores them"
         )
     return [_read(file) for file in files]
 
@@ -69,7 +78,9 @@ def _read(file: Path) -> dict[str, Any]:
         result = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BenchError(f"{file}: no results of a bench: {error}") from error
-    if not isinstance(result, dict) or not {"bench", "settings", "environment", "comparisons"} <= {*result}:
+    if not isinstance(result, dict) or not {"bench", "settings", "environment", "comparisons"} <= {
+        *result
+    }:
         raise BenchError(f"{file}: no results of a bench, as its --out writes them")
     return result
 
@@ -95,10 +106,18 @@ def format_markdown(results: Sequence[Mapping[str, Any]]) -> str:
     Args:
         results: What the benches wrote.
     """
-    lines = ["| bench | what | lightkit | against | ratio | rounds | target | |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| bench | what | lightkit | against | ratio | rounds | target | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for result in results:
         for row in result["comparisons"]:
-            cells = (f"`{result['bench']}`", row["what"], *_format_sides(row), *_format_verdict(row, result))
+            cells = (
+                f"`{result['bench']}`",
+                row["what"],
+                *_format_sides(row),
+                *_format_verdict(row, result),
+            )
             lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
     return "\n".join([*lines, "", *_list_conditions(results)])
 
@@ -111,25 +130,44 @@ def format_text(result: Mapping[str, Any]) -> str:
     """
     cells = [("what", "measured", "against", "ratio (least to most)", "rounds", "target", "")]
     cells += [
-        (row["what"], *_format_sides(row, names=True), *_format_verdict(row, result)) for row in result["comparisons"]
+        (row["what"], *_format_sides(row, names=True), *_format_verdict(row, result))
+        for row in result["comparisons"]
     ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
     where = result["environment"]
-    lines += ["", *result.get("notes", ()), "", f"{format_conditions(result)}; load {where['load_before'][0]:g} before"]
+    lines += [
+        "",
+        *result.get("notes", ()),
+        "",
+        f"{format_conditions(result)}; load {where['load_before'][0]:g} before",
+    ]
     return "\n".join(lines)
 
 
 def format_conditions(result: Mapping[str, Any]) -> str:
     """Say in a line where, when and on which commit results were taken."""
     where = result["environment"]
-    threads = f", {where['threads']} thread{'s' if where['threads'] > 1 else ''}" if where["threads"] else ""
+    threads = (
+        f", {where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+        if where["threads"]
+        else ""
+    )
     commit = f"{where['commit']}{' with changes' if where['dirty'] else ''}"
-    versions = ", ".join(f"{name} {where['versions'][name]}" for name in ("torch", "pytorch-lightning"))
+    versions = ", ".join(
+        f"{name} {where['versions'][name]}" for name in ("torch", "pytorch-lightning")
+    )
     machine = f"{where['cpu']}, {where['cores']['usable']} cores{threads}"
     repeat = result["settings"]["repeat"]
     rounds = "a single round" if repeat == 1 else f"medians of {repeat} rounds"
-    quick = ", as small as --quick has it, which tells nothing of speed" if result["settings"].get("quick") else ""
+    quick = (
+        ", as small as --quick has it, which tells nothing of speed"
+        if result["settings"].get("quick")
+        else ""
+    )
     return f"{rounds}{quick}; {machine}; {versions}; {commit}; {where['date'][:10]}"
 
 
@@ -145,7 +183,9 @@ def _format_verdict(row: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[
     """
     if "unmeasured" in row:
         return "", "0", format_target(row), f"not measured: {row['unmeasured']}"
-    verdict = {True: "reached", False: "missed", None: "undecided" if row["target"] else ""}[row["reached"]]
+    verdict = {True: "reached", False: "missed", None: "undecided" if row["target"] else ""}[
+        row["reached"]
+    ]
     rounds = row.get("rounds", result["settings"]["repeat"])
     if rounds == 1 and verdict:
         verdict += ", once"
@@ -157,7 +197,9 @@ def _format_verdict(row: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[
 def _format_sides(row: Mapping[str, Any], *, names: bool = False) -> tuple[str, str]:
     if "unmeasured" in row:
         return row["of"], row["to"]
-    of, to = (_format_value(row["values"][row[side]]["median"], row["unit"]) for side in ("of", "to"))
+    of, to = (
+        _format_value(row["values"][row[side]]["median"], row["unit"]) for side in ("of", "to")
+    )
     return f"{row['of']} {of}" if names or row["of"] != "lightkit" else of, f"{row['to']} {to}"
 
 
@@ -193,5 +235,7 @@ def print_result(text: str) -> int:
         code = _OUTPUT_LOST
     else:
         return 0
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would write the rest at its end
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+    )  # Python would write the rest at its end
     return code

@@ -33,7 +33,12 @@ class _Bound:
 
 
 def run_rounds(
-    contestants: Mapping[str, Callable[[int], float]], *, repeat: int, seed: int = 0, warm_up: int = 0, title: str = ""
+    contestants: Mapping[str, Callable[[int], float]],
+    *,
+    repeat: int,
+    seed: int = 0,
+    warm_up: int = 0,
+    title: str = "",
 ) -> dict[str, list[float]]:
     """Return what each contestant measured in each round; say on standard error how far it is.
 
@@ -53,7 +58,11 @@ def run_rounds(
             value = contestants[name](seed + turn)
             if turn >= 0:
                 values[name].append(value)
-        count = f"round {turn + 1} of {repeat}" if turn >= 0 else f"a round that does not count, before {repeat}"
+        count = (
+            f"round {turn + 1} of {repeat}"
+            if turn >= 0
+            else f"a round that does not count, before {repeat}"
+        )
         print(f"{title + ': ' if title else ''}{count}", file=sys.stderr)
     return values
 
@@ -95,7 +104,11 @@ def compare(
     """
     ratio = summarize([one / other for one, other in zip(rounds[of], rounds[to], strict=True)])
     bound = _bound(at_most, at_least, at_most_s)
-    reached = None if bound is None else bound.holds(summarize(rounds[of]) if at_most_s is not None else ratio)
+    reached = (
+        None
+        if bound is None
+        else bound.holds(summarize(rounds[of]) if at_most_s is not None else ratio)
+    )
     return {
         "what": what,
         "of": of,
@@ -110,7 +123,13 @@ def compare(
 
 
 def mark_unmeasured(
-    what: str, *, of: str, to: str, reason: str, at_most: float | None = None, at_least: float | None = None
+    what: str,
+    *,
+    of: str,
+    to: str,
+    reason: str,
+    at_most: float | None = None,
+    at_least: float | None = None,
 ) -> dict[str, Any]:
     """Return the line of a comparison that could not be made.
 
@@ -124,7 +143,15 @@ def mark_unmeasured(
     """
     bound = _bound(at_most, at_least, None)
     target = None if bound is None else {bound.kind: bound.limit}
-    return {"what": what, "of": of, "to": to, "unmeasured": reason, "rounds": 0, "target": target, "reached": None}
+    return {
+        "what": what,
+        "of": of,
+        "to": to,
+        "unmeasured": reason,
+        "rounds": 0,
+        "target": target,
+        "reached": None,
+    }
 
 
 def _bound(at_most: float | None, at_least: float | None, at_most_s: float | None) -> _Bound | None:

@@ -35,13 +35,35 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = argparse.ArgumentParser(prog="benchmarks/bench scale", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--files", type=int, default=20_000, help="files of each table (default: 20000)")
-    parser.add_argument("--rows", type=int, nargs="+", default=[10**6, 10**7, 10**8], help="rows of the tables")
-    parser.add_argument("--formats", nargs="+", default=["delta", "parquet"], choices=["delta", "parquet"])
-    parser.add_argument("--folder", type=Path, help="folder for the temporary tables (default: that of TMPDIR)")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/bench scale", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--files", type=int, default=20_000, help="files of each table (default: 20000)"
+    )
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=[10**6, 10**7, 10**8], help="rows of the tables"
+    )
+    parser.add_argument(
+        "--formats", nargs="+", default=["delta", "parquet"], choices=["delta", "parquet"]
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="folder for the temporary tables (default: that of TMPDIR)"
+    )
     options = parser.parse_args(words)
-    names = ["rows", "format", "open", "look", "MB", "open", "load", "epoch", "resume", "MB of a rank", "divide"]
+    names = [
+        "rows",
+        "format",
+        "open",
+        "look",
+        "MB",
+        "open",
+        "load",
+        "epoch",
+        "resume",
+        "MB of a rank",
+        "divide",
+    ]
     print(" | ".join(names), flush=True)
     for rows in options.rows:
         with tempfile.TemporaryDirectory(prefix="lightkit-scale-", dir=options.folder) as folder:
@@ -62,24 +84,40 @@ def write_table(folder: Path, num_files: int, rows_per_file: int) -> None:
     with ProcessPoolExecutor() as pool:
         list(
             pool.map(
-                _write_file, *zip(*((folder, n, rows_per_file) for n in range(num_files)), strict=True), chunksize=200
+                _write_file,
+                *zip(*((folder, n, rows_per_file) for n in range(num_files)), strict=True),
+                chunksize=200,
             )
         )
-    table = deltalake.DeltaTable.create(str(folder), schema=deltalake.Schema.from_arrow(_create_columns(0, 1).schema))
+    table = deltalake.DeltaTable.create(
+        str(folder), schema=deltalake.Schema.from_arrow(_create_columns(0, 1).schema)
+    )
     stats = json.dumps({"numRecords": rows_per_file})
-    actions = [AddAction(path.name, path.stat().st_size, {}, 0, True, stats) for path in folder.glob("*.parquet")]
+    actions = [
+        AddAction(path.name, path.stat().st_size, {}, 0, True, stats)
+        for path in folder.glob("*.parquet")
+    ]
     table.create_write_transaction(actions, mode="append", schema=table.schema())
 
 
 def _create_columns(first: int, num: int) -> pa.Table:
     numbers = np.arange(first, first + num)
     heights = (numbers * 7919 % 200).astype(np.int32)
-    pair = {"thousands": (numbers // 1000).astype(np.float32), "ones": (numbers % 1000).astype(np.float32)}
-    return pa.table({"key": numbers, **pair, "label": (numbers % 10).astype(np.int8), "height": heights})
+    pair = {
+        "thousands": (numbers // 1000).astype(np.float32),
+        "ones": (numbers % 1000).astype(np.float32),
+    }
+    return pa.table(
+        {"key": numbers, **pair, "label": (numbers % 10).astype(np.int8), "height": heights}
+    )
 
 
 def _write_file(folder: Path, number: int, num_rows: int) -> None:
-    pq.write_table(_create_columns(number * num_rows, num_rows), folder / f"{number:06}.parquet", compression="zstd")
+    pq.write_table(
+        _create_columns(number * num_rows, num_rows),
+        folder / f"{number:06}.parquet",
+        compression="zstd",
+    )
 
 
 def _measure_apart(folder: Path, kind: str, step: str) -> list[float]:
@@ -87,9 +125,17 @@ def _measure_apart(folder: Path, kind: str, step: str) -> list[float]:
     if kind == "parquet" and (folder / "delta").is_dir():
         (folder / "delta" / "_delta_log").rename(folder / "log")
         (folder / "delta").rename(folder / "parquet")
-    environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(Path(__file__).parents[1])}
+    environ = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
     command = [sys.executable, "-W", "ignore", "-c", _CODE, str(folder / kind), step]
-    return list(json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout))
+    return list(
+        json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout
+        )
+    )
 
 
 def measure(folder: str, step: str) -> None:
@@ -130,7 +176,12 @@ def check_all_ranks(num_rows: int) -> float:
         lanes = [plan.lane(lane) for lane in range(WORKERS)]
         within = [plan.within_lane(number) for number in range(plan.num_batches)]
         firsts = [lanes[number % WORKERS].start for number in range(len(within))]
-        spans.append([(first + rows.start, first + rows.stop) for first, rows in zip(firsts, within, strict=True)])
+        spans.append(
+            [
+                (first + rows.start, first + rows.stop)
+                for first, rows in zip(firsts, within, strict=True)
+            ]
+        )
     seconds = clock.lap() / RANKS
     starts, stops = np.sort(np.concatenate(spans), axis=0).T
     assert (starts[0], stops[-1]) == (0, num_rows)
@@ -138,7 +189,9 @@ def check_all_ranks(num_rows: int) -> float:
     return seconds
 
 
-def create_rank_loader(index: Any, *, rank: int, num_ranks: int = RANKS, num_workers: int = WORKERS) -> Any:
+def create_rank_loader(
+    index: Any, *, rank: int, num_ranks: int = RANKS, num_workers: int = WORKERS
+) -> Any:
     """Make the training loader of one of many ranks."""
     from lightkit.data.tables.loader import BatchMaker, BatchRows, TableBatches, table_loader
 
@@ -167,5 +220,7 @@ class _Clock:
 
 
 def _read_memory_mb(name: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)
+    )
     return int(line.split()[1]) / 1e3

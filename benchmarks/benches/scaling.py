@@ -24,7 +24,10 @@ TARGET = 0.95
 CONTESTANTS: dict[str, dict[str, Any]] = {
     ALONE: {},
     APART: {},
-    HOROVOD: {"config": {"accelerator": {"strategy": "horovod"}, "launch": {"processes": 2}}, "num_ranks": 2},
+    HOROVOD: {
+        "config": {"accelerator": {"strategy": "horovod"}, "launch": {"processes": 2}},
+        "num_ranks": 2,
+    },
     DDP: {"config": {"accelerator": {"num_processes": 2, "strategy": "ddp"}}, "num_ranks": 2},
 }
 NUM_PROCESSES = {ALONE: 1, APART: 2, HOROVOD: 2, DDP: 2}
@@ -38,9 +41,15 @@ def run(words: Sequence[str]) -> int:
     """
     parser = create_parser("scaling", __doc__, repeat=3)
     parser.add_argument("--steps", type=int, default=8, help="steps of a turn (default: 8)")
-    parser.add_argument("--batch", type=int, default=32, help="images of each process's batch (default: 32)")
     parser.add_argument(
-        "--horovod", nargs="*", default=[], metavar="MS:MB", help="cycle times and fusion buffers to try in addition"
+        "--batch", type=int, default=32, help="images of each process's batch (default: 32)"
+    )
+    parser.add_argument(
+        "--horovod",
+        nargs="*",
+        default=[],
+        metavar="MS:MB",
+        help="cycle times and fusion buffers to try in addition",
     )
     options = parse_options(parser, words)
     return run_bench("scaling", options, lambda: measure(options), threads=1)
@@ -59,7 +68,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     num_steps = 1 if options.quick else options.steps
     job = Job("resnet18", seed=options.seed, threads=1, **size)
     ways = {
-        name: options_of for name, options_of in CONTESTANTS.items() if name != HOROVOD or util.find_spec("horovod")
+        name: options_of
+        for name, options_of in CONTESTANTS.items()
+        if name != HOROVOD or util.find_spec("horovod")
     }
     if HOROVOD in ways:
         ways |= dict(map(create_horovod, options.horovod))
@@ -67,13 +78,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     def turn(name: str) -> Callable[[int], float]:
         def train_once(_: int) -> float:
-            names = [f"{name}, {which}" for which in ("first", "second")] if name == APART else [name]
+            names = (
+                [f"{name}, {which}" for which in ("first", "second")] if name == APART else [name]
+            )
             with start_trainings(job, dict.fromkeys(names, ways[name])) as trainings:
-                return num_images * NUM_PROCESSES.get(name, 2) / _time_slowest(list(trainings.values()), num_steps)
+                return (
+                    num_images
+                    * NUM_PROCESSES.get(name, 2)
+                    / _time_slowest(list(trainings.values()), num_steps)
+                )
 
         return train_once
 
-    rounds = run_rounds({name: turn(name) for name in ways}, repeat=options.repeat, seed=options.seed)
+    rounds = run_rounds(
+        {name: turn(name) for name in ways}, repeat=options.repeat, seed=options.seed
+    )
     return {
         "comparisons": list_comparisons(rounds, batch_size=job.batch_size),
         "rounds": rounds,
@@ -88,8 +107,14 @@ def create_horovod(word: str) -> tuple[str, dict[str, Any]]:
         word: Cycle time in ms and fusion buffer in MB, as ``10:64``.
     """
     cycle_ms, _, fusion_mb = word.partition(":")
-    environ = {"HOROVOD_CYCLE_TIME": cycle_ms, "HOROVOD_FUSION_THRESHOLD": str(round(float(fusion_mb) * 2**20))}
-    return f"{HOROVOD}, cycle {cycle_ms} ms, fusion {fusion_mb} MB", {**CONTESTANTS[HOROVOD], "environ": environ}
+    environ = {
+        "HOROVOD_CYCLE_TIME": cycle_ms,
+        "HOROVOD_FUSION_THRESHOLD": str(round(float(fusion_mb) * 2**20)),
+    }
+    return f"{HOROVOD}, cycle {cycle_ms} ms, fusion {fusion_mb} MB", {
+        **CONTESTANTS[HOROVOD],
+        "environ": environ,
+    }
 
 
 def _time_slowest(trainings: Sequence[Training], num_steps: int) -> float:
@@ -103,7 +128,9 @@ def _time_slowest(trainings: Sequence[Training], num_steps: int) -> float:
     return max(training.wait() for training in trainings)
 
 
-def list_comparisons(rounds: Mapping[str, Sequence[float]], *, batch_size: int) -> list[dict[str, Any]]:
+def list_comparisons(
+    rounds: Mapping[str, Sequence[float]], *, batch_size: int
+) -> list[dict[str, Any]]:
     """Compare what was measured.
 
     Args:
@@ -114,10 +141,16 @@ def list_comparisons(rounds: Mapping[str, Sequence[float]], *, batch_size: int) 
     twice = {**rounds, TWICE: [2 * value for value in rounds[ALONE]]}
     shared = [name for name in rounds if name.startswith((HOROVOD, DDP))]
     targets = {HOROVOD: TARGET, DDP: TARGET}
-    lines = [compare(title, twice, of=name, to=TWICE, unit="images/s", at_least=targets.get(name)) for name in shared]
+    lines = [
+        compare(title, twice, of=name, to=TWICE, unit="images/s", at_least=targets.get(name))
+        for name in shared
+    ]
     if HOROVOD not in rounds:
         lines.insert(
-            0, mark_unmeasured(title, of=HOROVOD, to=TWICE, reason="Horovod is not installed", at_least=TARGET)
+            0,
+            mark_unmeasured(
+                title, of=HOROVOD, to=TWICE, reason="Horovod is not installed", at_least=TARGET
+            ),
         )
     lines += [compare(title, twice, of=name, to=APART, unit="images/s") for name in shared]
     return [*lines, compare(title, twice, of=APART, to=TWICE, unit="images/s")]

@@ -61,13 +61,17 @@ def run(words: Sequence[str]) -> int:
     """
     parser = create_parser("serving", __doc__, repeat=3)
     add_options(parser, weights=True, max_images=_NUM_PHOTOS)
-    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the images in pixels (default: 224)"
+    )
     options = parse_options(parser, words)
     if options.quick:
         options.repeat, options.size, options.max_images = 1, 64, options.max_images or 50
     photos = find_photos(parser, options.photos)
     weights = find_weights(parser, options.weights)
-    return run_bench("serving", options, lambda: measure(options, photos, weights), threads=options.threads)
+    return run_bench(
+        "serving", options, lambda: measure(options, photos, weights), threads=options.threads
+    )
 
 
 def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[str, Any]:
@@ -89,7 +93,16 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
         threads = str(options.threads)
         servers = {
             LIGHTKIT: ("-m", "lightkit", "serve", "--run", "latest", "--threads", threads),
-            MLFLOW: ("-m", "mlflow", "models", "serve", "-m", "models:/bench@champion", "--env-manager", "local"),
+            MLFLOW: (
+                "-m",
+                "mlflow",
+                "models",
+                "serve",
+                "-m",
+                "models:/bench@champion",
+                "--env-manager",
+                "local",
+            ),
         }
         paths = {LIGHTKIT: "/health", MLFLOW: "/ping"}
         answers: dict[str, list[float]] = {}
@@ -105,19 +118,34 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
             return found[_AS_IT_IS][name][-1]["requests_per_s"]
 
         run_rounds(
-            {name: partial(once, name) for name in servers}, repeat=options.repeat, seed=options.seed, title="serving"
+            {name: partial(once, name) for name in servers},
+            repeat=options.repeat,
+            seed=options.seed,
+            title="serving",
         )
     comparisons = []
     for kind, turns in found.items():
-        rates = {name: [each["requests_per_s"] for each in answered] for name, answered in turns.items()}
+        rates = {
+            name: [each["requests_per_s"] for each in answered] for name, answered in turns.items()
+        }
         what = f"MobileNetV2, {_NUM_CLIENTS} clients, one photo a request, {kind}"
-        comparisons.append(compare(what, rates, of=LIGHTKIT, to=MLFLOW, unit="requests/s", at_least=5))
-    sizes = {f"{kind}: {name}": len(body) for kind, both in requests.items() for name, (_, _, body) in both.items()}
+        comparisons.append(
+            compare(what, rates, of=LIGHTKIT, to=MLFLOW, unit="requests/s", at_least=5)
+        )
+    sizes = {
+        f"{kind}: {name}": len(body)
+        for kind, both in requests.items()
+        for name, (_, _, body) in both.items()
+    }
     return {
         "comparisons": comparisons,
         "rounds": found,
         "settings": {"size": options.size, "clients": _NUM_CLIENTS, "bytes": sizes},
-        "notes": [_describe(f"{kind}, {name}", each) for kind, turns in found.items() for name, each in turns.items()],
+        "notes": [
+            _describe(f"{kind}, {name}", each)
+            for kind, turns in found.items()
+            for name, each in turns.items()
+        ],
     }
 
 
@@ -162,7 +190,9 @@ def _compare_answers(answers: Mapping[str, Sequence[float]]) -> None:
 
 
 def _describe(name: str, turns: Sequence[Answer]) -> str:
-    median, p95 = (1e3 * statistics.median(each[key] for each in turns) for key in ("median_s", "p95_s"))
+    median, p95 = (
+        1e3 * statistics.median(each[key] for each in turns) for key in ("median_s", "p95_s")
+    )
     return f"{name}: median {median:.3g} ms, 95th percentile {p95:.3g} ms of a request"
 
 
@@ -172,7 +202,11 @@ def _make_model(options: argparse.Namespace, photos: Path, weights: Path, folder
     config = {
         "model": {
             "class_path": "ImageClassifier",
-            "init_args": {"backbone": "mobilenet_v2", "weights": str(weights), "freeze": "backbone"},
+            "init_args": {
+                "backbone": "mobilenet_v2",
+                "weights": str(weights),
+                "freeze": "backbone",
+            },
         },
         "data": {
             "class_path": "ImageFolder",
@@ -198,7 +232,9 @@ def _make_model(options: argparse.Namespace, photos: Path, weights: Path, folder
             timeout=_TIMEOUT_S,
         )
         if done.returncode:
-            raise BenchError(f"lightkit {words[0]} ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}")
+            raise BenchError(
+                f"lightkit {words[0]} ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}"
+            )
     return next(iter(sorted(split.root.rglob("*.jpg"))))
 
 
@@ -232,11 +268,16 @@ def _serve(words: Sequence[str], path: str, folder: Path, threads: int) -> Itera
         deadline_s = time.monotonic() + _START_S
         while not _is_ready(port, path):
             if server.poll() is not None or time.monotonic() > deadline_s:
-                raise BenchError(f"{' '.join(words[:3])} does not answer:\n{log.read_text(errors='replace')[-2000:]}")
+                raise BenchError(
+                    f"{' '.join(words[:3])} does not"
+                    f" answer:\n{log.read_text(errors='replace')[-2000:]}"
+                )
             time.sleep(0.2)
         yield port
     finally:
-        with suppress(ProcessLookupError):  # it has ended by itself, which is the error that is raised
+        with suppress(
+            ProcessLookupError
+        ):  # it has ended by itself, which is the error that is raised
             os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(_END_S)
@@ -274,7 +315,11 @@ def _ask(port: int, request: Request, *, number: int) -> Answer:
 
     with ThreadPoolExecutor(_NUM_CLIENTS) as pool:
         begin = time.perf_counter()
-        times = [each for found in pool.map(ask, [number // _NUM_CLIENTS] * _NUM_CLIENTS) for each in found]
+        times = [
+            each
+            for found in pool.map(ask, [number // _NUM_CLIENTS] * _NUM_CLIENTS)
+            for each in found
+        ]
         seconds = time.perf_counter() - begin
     median, p95 = np.percentile(times, [50, 95])
     return {"requests_per_s": len(times) / seconds, "median_s": float(median), "p95_s": float(p95)}

@@ -37,8 +37,16 @@ class Net(Regressor):
     def __init__(self, hidden: int = 4) -> None:
         super().__init__(hidden=hidden)
 """
-OWN = "model: {class_path: own_class.Net, init_args: {hiden: 3}}\ndata: lightkit.data.Temperatures\n"
-FILES = {"plain.py": PLAIN, "good.yaml": GOOD, "bad.yaml": BAD, "own_class.py": OWN_CLASS, "own.yaml": OWN}
+OWN = (
+    "model: {class_path: own_class.Net, init_args: {hiden: 3}}\ndata: lightkit.data.Temperatures\n"
+)
+FILES = {
+    "plain.py": PLAIN,
+    "good.yaml": GOOD,
+    "bad.yaml": BAD,
+    "own_class.py": OWN_CLASS,
+    "own.yaml": OWN,
+}
 TIMEOUT_S = 120.0
 LIGHTKIT, PLAIN_CLI = "lightkit", "plain LightningCLI"
 IMPORTS = "import torch, pytorch_lightning, jsonargparse, lightkit.models, lightkit.data"
@@ -68,9 +76,20 @@ class Row:
 ROWS = (
     Row("lightkit --help", ("--help",), ("--help",), target_s=0.10),
     Row("lightkit fit --help", ("fit", "--help"), ("fit", "--help"), target_s=0.30),
-    Row("lightkit check -c BAD", ("check", "-c", "bad.yaml"), ("fit", "-c", "bad.yaml"), code=2, target_s=0.30),
+    Row(
+        "lightkit check -c BAD",
+        ("check", "-c", "bad.yaml"),
+        ("fit", "-c", "bad.yaml"),
+        code=2,
+        target_s=0.30,
+    ),
     # A class that no catalogue knows has to be imported, and torch with it, before its errors can be found.
-    Row("lightkit check -c OWN (own class)", ("check", "-c", "own.yaml"), ("fit", "-c", "own.yaml"), code=2),
+    Row(
+        "lightkit check -c OWN (own class)",
+        ("check", "-c", "own.yaml"),
+        ("fit", "-c", "own.yaml"),
+        code=2,
+    ),
     Row(
         "lightkit fit --print_config -c GOOD",
         ("fit", "--print_config", "-c", "good.yaml"),
@@ -87,9 +106,13 @@ def run(words: Sequence[str]) -> int:
         words: See `--help`.
     """
     parser = create_parser("startup", __doc__, repeat=10)
-    parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for each command (default: 120)")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, help="seconds for each command (default: 120)"
+    )
     options = parse_options(parser, words)
-    return run_bench("startup", options, lambda: measure(options.repeat, timeout_s=options.timeout), threads=1)
+    return run_bench(
+        "startup", options, lambda: measure(options.repeat, timeout_s=options.timeout), threads=1
+    )
 
 
 def measure(repeat: int, *, timeout_s: float) -> dict[str, Any]:
@@ -105,7 +128,9 @@ def measure(repeat: int, *, timeout_s: float) -> dict[str, Any]:
     Raises:
         BenchError: If a command ends with another exit code than it should, or not in time.
     """
-    commands: dict[str, tuple[tuple[str, ...], int]] = {"imports": ((sys.executable, "-c", IMPORTS), 0)}
+    commands: dict[str, tuple[tuple[str, ...], int]] = {
+        "imports": ((sys.executable, "-c", IMPORTS), 0)
+    }
     for row in ROWS:
         commands[f"own {row.name}"] = ((sys.executable, "-m", "lightkit", *row.own), row.code)
         commands[f"plain {row.name}"] = ((sys.executable, "plain.py", *row.plain), row.code)
@@ -113,7 +138,9 @@ def measure(repeat: int, *, timeout_s: float) -> dict[str, Any]:
         for name, text in FILES.items():
             Path(folder, name).write_text(text, encoding="utf-8")
         contestants = {
-            name: lambda _, command=command, code=code: _time_command(command, folder, code, timeout_s=timeout_s)
+            name: lambda _, command=command, code=code: _time_command(
+                command, folder, code, timeout_s=timeout_s
+            )
             for name, (command, code) in commands.items()
         }
         rounds = run_rounds(contestants, repeat=repeat, warm_up=1, title="startup")
@@ -121,10 +148,23 @@ def measure(repeat: int, *, timeout_s: float) -> dict[str, Any]:
     for row in ROWS:
         own, plain, title = f"own {row.name}", f"plain {row.name}", f"`{row.name}`"
         seconds = {LIGHTKIT: rounds[own], PLAIN_CLI: rounds[plain], "imports": rounds["imports"]}
-        lines.append(compare(title, seconds, of=LIGHTKIT, to=PLAIN_CLI, unit="s", at_most_s=row.target_s))
+        lines.append(
+            compare(title, seconds, of=LIGHTKIT, to=PLAIN_CLI, unit="s", at_most_s=row.target_s)
+        )
         if row.target_of_imports is not None:
-            lines.append(compare(title, seconds, of=LIGHTKIT, to="imports", unit="s", at_most=row.target_of_imports))
-    notes = ["OWN has its error in a class of the user's own, which check imports, and torch with it."]
+            lines.append(
+                compare(
+                    title,
+                    seconds,
+                    of=LIGHTKIT,
+                    to="imports",
+                    unit="s",
+                    at_most=row.target_of_imports,
+                )
+            )
+    notes = [
+        "OWN has its error in a class of the user's own, which check imports, and torch with it."
+    ]
     return {"comparisons": lines, "rounds": rounds, "notes": notes}
 
 
@@ -133,10 +173,18 @@ def _time_command(command: Sequence[str], folder: str, code: int, *, timeout_s: 
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            command, cwd=folder, env=build_environment(), capture_output=True, text=True, check=False, timeout=timeout_s
+            command,
+            cwd=folder,
+            env=build_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{text} has not ended after {timeout_s:g} s; --timeout gives it more") from error
+        raise BenchError(
+            f"{text} has not ended after {timeout_s:g} s; --timeout gives it more"
+        ) from error
     taken = time.perf_counter() - start
     if done.returncode != code:
         errors = done.stderr.strip()[-2000:]

@@ -61,10 +61,17 @@ def run(words: Sequence[str]) -> int:
         words: See `--help`.
     """
     parser = create_parser("step", __doc__, repeat=5)
-    parser.add_argument("--net", choices=NETS, action="append", help="measure this one only; can be said again")
-    parser.add_argument("--threads", type=int, default=2, help="intra-op threads of image nets (default: 2)")
     parser.add_argument(
-        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: what threads have computed, on a busy machine"
+        "--net", choices=NETS, action="append", help="measure this one only; can be said again"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=2, help="intra-op threads of image nets (default: 2)"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: what threads have computed, on a busy machine",
     )
     options = parse_options(parser, words)
     return run_bench("step", options, lambda: measure(options), threads=None)
@@ -139,8 +146,12 @@ def list_comparisons(
     title = f"overhead a step, {step}"
     lines.append(compare(title, over, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit, at_most=0.5))
     lines += [
-        compare(title, over, of=LIGHTKIT, to=name, unit=unit) for name in (WITHOUT_BAR, BAREBONES) if name in over
+        compare(title, over, of=LIGHTKIT, to=name, unit=unit)
+        for name in (WITHOUT_BAR, BAREBONES)
+        if name in over
     ]
     if ON_A_TERMINAL in over:
-        lines.append(compare(title, over, of=ON_A_TERMINAL, to=CLI_ON_A_TERMINAL, unit=unit, at_most=0.5))
+        lines.append(
+            compare(title, over, of=ON_A_TERMINAL, to=CLI_ON_A_TERMINAL, unit=unit, at_most=0.5)
+        )
     return lines

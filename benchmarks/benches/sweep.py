@@ -25,7 +25,12 @@ from benches.environment import build_environment
 from benches.photo_data import copy_split, find_photos, find_weights
 from benches.rounds import BenchError, compare, mark_unmeasured, run_rounds
 
-SWEEP, FIT, HYDRA, ONE_PROCESS = "lightkit sweep", "lightkit fit", "Hydra's sweeper", "study.optimize"
+SWEEP, FIT, HYDRA, ONE_PROCESS = (
+    "lightkit sweep",
+    "lightkit fit",
+    "Hydra's sweeper",
+    "study.optimize",
+)
 TRIAL_AT_MOST, COLD_AT_MOST, WARM_AT_MOST = 0.3, 0.15, 0.5
 HYDRA_AT_LEAST, ONE_PROCESS_AT_LEAST = 3.0, 0.8
 RATES = (1e-2, 1e-4, 3e-4, 1e-3, 3e-3, 3e-2, 1e-1, 2e-1)
@@ -118,7 +123,9 @@ def run(words: Sequence[str]) -> int:
     parser = create_parser("sweep", __doc__, repeat=3)
     parser.add_argument("--photos", type=Path, metavar="FOLDER", help="photos, one folder a class")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="MobileNetV2's state dict")
-    parser.add_argument("--without-photos", action="store_true", help="leave out the trials on photos")
+    parser.add_argument(
+        "--without-photos", action="store_true", help="leave out the trials on photos"
+    )
     parser.add_argument("--max-images", type=int, metavar="N", help="take N photos at most")
     options = parse_options(parser, words)
     num_trials = 3 if options.quick else len(RATES)
@@ -154,15 +161,23 @@ def measure(parser: ArgumentParser, options: Any, num_trials: int) -> dict[str, 
             comparisons += found[0]
             rounds |= found[1]
     notes = [
-        "The cost of a trial beyond its training is the difference of two sweeps by the difference of their trials, "
-        "less the seconds that the trials' own summaries count as training.",
+        (
+            "The cost of a trial beyond its training is the difference of two sweeps by the"
+            " difference of their trials, less the seconds that the trials' own summaries count as"
+            " training."
+        ),
         "Trials a minute include the start of each contestant.",
-        "Each contestant on photos begins with the verdicts on the files and the decoded images of an earlier fit.",
+        (
+            "Each contestant on photos begins with the verdicts on the files and the decoded images"
+            " of an earlier fit."
+        ),
     ]
     return {"comparisons": comparisons, "rounds": rounds, "notes": notes}
 
 
-def _measure_small(folder: Path, rates: Sequence[float], repeat: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _measure_small(
+    folder: Path, rates: Sequence[float], repeat: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     has_hydra = find_spec("hydra") is not None
     contestants = {
         "trial": partial(_time_trial, folder, rates),
@@ -183,13 +198,19 @@ def _measure_small(folder: Path, rates: Sequence[float], repeat: int) -> tuple[l
             unit="s",
             at_most=TRIAL_AT_MOST,
         ),
-        compare(title, rounds, of=SWEEP, to=ONE_PROCESS, unit="/min", at_least=ONE_PROCESS_AT_LEAST),
+        compare(
+            title, rounds, of=SWEEP, to=ONE_PROCESS, unit="/min", at_least=ONE_PROCESS_AT_LEAST
+        ),
     ]
     if has_hydra:
-        lines.append(compare(title, rounds, of=SWEEP, to=HYDRA, unit="/min", at_least=HYDRA_AT_LEAST))
+        lines.append(
+            compare(title, rounds, of=SWEEP, to=HYDRA, unit="/min", at_least=HYDRA_AT_LEAST)
+        )
     else:
         reason = "hydra-core is not installed"
-        lines.append(mark_unmeasured(title, of=SWEEP, to=HYDRA, reason=reason, at_least=HYDRA_AT_LEAST))
+        lines.append(
+            mark_unmeasured(title, of=SWEEP, to=HYDRA, reason=reason, at_least=HYDRA_AT_LEAST)
+        )
     return lines, dict(rounds)
 
 
@@ -211,7 +232,10 @@ def _run(folder: Path, *words: str, environment: Mapping[str, str] | None = None
     )
     taken_s = time.perf_counter() - began_s
     if done.returncode:
-        raise BenchError(f"{' '.join(words)} ended with {done.returncode}:\n{(done.stderr or done.stdout)[-2000:]}")
+        raise BenchError(
+            f"{' '.join(words)} ended with"
+            f" {done.returncode}:\n{(done.stderr or done.stdout)[-2000:]}"
+        )
     return taken_s
 
 
@@ -221,7 +245,14 @@ def _time_fit(folder: Path, seed: int) -> float:
 
 def _time_sweep(folder: Path, rates: Sequence[float], name: str) -> float:
     values = ",".join(map(str, rates))
-    words = ("sweep", "-c", "small.yaml", "--space", f"model.learning_rate={values}", f"--run.name={name}")
+    words = (
+        "sweep",
+        "-c",
+        "small.yaml",
+        "--space",
+        f"model.learning_rate={values}",
+        f"--run.name={name}",
+    )
     taken_s = _run(folder, "-m", "lightkit", *words, "--sweep.metric=val/loss", "--quiet")
     _check_trials(folder, name, len(rates))
     return taken_s
@@ -236,14 +267,19 @@ def _check_trials(folder: Path, name: str, expected: int) -> None:
     lines = (folder / "sweeps" / name / "trials.jsonl").read_text(encoding="utf-8").splitlines()
     states = [record["state"] for record in map(json.loads, lines) if record["event"] == "end"]
     if states != ["complete"] * expected:
-        raise BenchError(f"the sweep {name} has the trials {', '.join(states)}; expected {expected} complete ones")
+        raise BenchError(
+            f"the sweep {name} has the trials {', '.join(states)}; expected {expected} complete"
+            " ones"
+        )
 
 
 def _time_trial(folder: Path, rates: Sequence[float], seed: int) -> float:
     """Return the seconds that a trial costs beyond its training, by the difference of a long and a short sweep."""
     short_s = _time_sweep(folder, rates[:1], f"short{seed}")
     long_s = _time_sweep(folder, rates, f"long{seed}")
-    summaries = [json.loads(path.read_text()) for path in folder.glob(f"runs/long{seed}/2*/summary.json")]
+    summaries = [
+        json.loads(path.read_text()) for path in folder.glob(f"runs/long{seed}/2*/summary.json")
+    ]
     training_s = statistics.median(each["durations"]["fit"] for each in summaries)
     return (long_s - short_s) / (len(rates) - 1) - training_s
 
@@ -257,7 +293,11 @@ def _rate_of_one_process(folder: Path, rates: Sequence[float]) -> float:
 
 
 def _rate_of_hydra(folder: Path, rates: Sequence[float]) -> float:
-    return 60 * len(rates) / _run(folder, "sweep.py", "--multirun", f"+rate={','.join(map(str, rates))}")
+    return (
+        60
+        * len(rates)
+        / _run(folder, "sweep.py", "--multirun", f"+rate={','.join(map(str, rates))}")
+    )
 
 
 def _measure_photos(
@@ -269,7 +309,10 @@ def _measure_photos(
     split = copy_split(photos, folder / "photos", max_images=options.max_images)
     text = PHOTOS.format(photos=split.root, weights=weights, size=160)
     (folder / "photos.yaml").write_text(text, encoding="utf-8")
-    others = [round(10 ** (-4 + 2 * (number + 0.3) / NUM_PHOTO_TRIALS), 7) for number in range(NUM_PHOTO_TRIALS - 1)]
+    others = [
+        round(10 ** (-4 + 2 * (number + 0.3) / NUM_PHOTO_TRIALS), 7)
+        for number in range(NUM_PHOTO_TRIALS - 1)
+    ]
     rates = [PHOTO_RATE, *others]
     contestants = {
         SWEEP: partial(_time_photo_sweep, folder, rates),
@@ -277,7 +320,10 @@ def _measure_photos(
         "fits with a warm cache": partial(_time_photo_fits, folder, rates, is_cold=False),
     }
     rounds = run_rounds(contestants, repeat=repeat, title="sweep on photos")
-    title = f"{NUM_PHOTO_TRIALS} trials of frozen MobileNetV2 on {split.num_train + split.num_val} photos"
+    title = (
+        f"{NUM_PHOTO_TRIALS} trials of frozen MobileNetV2 on {split.num_train + split.num_val}"
+        " photos"
+    )
     names = list(contestants)
     lines = [
         compare(title, rounds, of=SWEEP, to=names[1], unit="s", at_most=COLD_AT_MOST),
@@ -288,11 +334,26 @@ def _measure_photos(
 
 def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
     values = ",".join(map(str, rates))
-    words = ("sweep", "-c", "photos.yaml", "--space", f"model.learning_rate={values}", "--sweep.metric=val/loss")
+    words = (
+        "sweep",
+        "-c",
+        "photos.yaml",
+        "--space",
+        f"model.learning_rate={values}",
+        "--sweep.metric=val/loss",
+    )
     cache = _fill_cache(folder, "sweep", seed)
     shutil.rmtree(cache / FEATURES)
     environment = {"XDG_CACHE_HOME": str(cache)}
-    taken_s = _run(folder, "-m", "lightkit", *words, f"--run.name=photos{seed}", "--quiet", environment=environment)
+    taken_s = _run(
+        folder,
+        "-m",
+        "lightkit",
+        *words,
+        f"--run.name=photos{seed}",
+        "--quiet",
+        environment=environment,
+    )
     _check_trials(folder, f"photos{seed}", len(rates))
     return taken_s
 
@@ -300,7 +361,14 @@ def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
 def _fill_cache(folder: Path, name: str, seed: int) -> Path:
     """Return a cache that one fit has filled, which does not count: with features, verdicts and decoded images."""
     cache = folder / f"cache-{name}{seed}"
-    words = ("fit", "-c", "photos.yaml", "--quiet", f"--run.name=warm-{name}{seed}", "--trainer.max_epochs=1")
+    words = (
+        "fit",
+        "-c",
+        "photos.yaml",
+        "--quiet",
+        f"--run.name=warm-{name}{seed}",
+        "--trainer.max_epochs=1",
+    )
     _run(folder, "-m", "lightkit", *words, environment={"XDG_CACHE_HOME": str(cache)})
     return cache
 
@@ -315,5 +383,7 @@ def _time_photo_fits(folder: Path, rates: Sequence[float], seed: int, *, is_cold
         if is_cold:
             shutil.rmtree(cache / FEATURES)
         own = (f"--run.name={kind}{seed}-{number}", f"--model.learning_rate={rate}")
-        total_s += _run(folder, "-m", "lightkit", *words, *own, environment={"XDG_CACHE_HOME": str(cache)})
+        total_s += _run(
+            folder, "-m", "lightkit", *words, *own, environment={"XDG_CACHE_HOME": str(cache)}
+        )
     return total_s

@@ -45,14 +45,25 @@ def run(words: Sequence[str]) -> int:
     """
     parser = create_parser("time_to_loss", __doc__, repeat=3)
     add_options(parser, weights=True)
-    parser.add_argument("--loss", type=float, default=0.55, help="validation loss to reach (default: 0.55)")
-    parser.add_argument("--size", type=int, default=IMAGE_SIZE, help=f"side of the photos (default: {IMAGE_SIZE})")
+    parser.add_argument(
+        "--loss", type=float, default=0.55, help="validation loss to reach (default: 0.55)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=IMAGE_SIZE, help=f"side of the photos (default: {IMAGE_SIZE})"
+    )
     parser.add_argument("--precision", default="32-true", help="lightkit's (default: 32-true)")
     options = parse_options(parser, words)
     if options.quick:
-        options.repeat, options.size, options.max_images, options.loss = 1, 64, options.max_images or 50, 10.0
+        options.repeat, options.size, options.max_images, options.loss = (
+            1,
+            64,
+            options.max_images or 50,
+            10.0,
+        )
     photos, weights = find_photos(parser, options.photos), find_weights(parser, options.weights)
-    return run_bench("time_to_loss", options, lambda: measure(options, photos, weights), threads=options.threads)
+    return run_bench(
+        "time_to_loss", options, lambda: measure(options, photos, weights), threads=options.threads
+    )
 
 
 def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[str, Any]:
@@ -72,7 +83,9 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
 
         def of_seed(name: str, seed: int) -> float:
             training = create_contestants(split, weights, options, seed=seed)[name]
-            moments = run_training(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
+            moments = run_training(
+                training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads
+            )
             result.setdefault(name, []).append(moments)
             return find_loss_s(name, moments, options.loss)
 
@@ -84,7 +97,10 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
     settings = {name: getattr(options, name) for name in ("loss", "size", "precision", "threads")}
     return {
         "comparisons": list_comparisons(result, options.loss),
-        "rounds": {"seconds": rounds, "epochs": {name: [len(m.losses) for m in each] for name, each in result.items()}},
+        "rounds": {
+            "seconds": rounds,
+            "epochs": {name: [len(m.losses) for m in each] for name, each in result.items()},
+        },
         "settings": {**settings, "num_train": split.num_train, "num_val": split.num_val},
         "notes": [format_epochs(result)],
     }
@@ -123,7 +139,10 @@ def create_contestants(
     }  # fmt: skip
     return {
         training.name: training
-        for training in (create_lightkit_training(own), create_loop_training("time_to_loss_loop", by_hand))
+        for training in (
+            create_lightkit_training(own),
+            create_loop_training("time_to_loss_loop", by_hand),
+        )
     }
 
 
@@ -140,7 +159,10 @@ def find_loss_s(name: str, moments: Moments, loss: float) -> float:
     """
     at = moments.find_loss_s(loss)
     if at is None:
-        raise BenchError(f"{name} has come to a loss of {min(moments.losses):.3f} in {MAX_EPOCHS} epochs, not {loss:g}")
+        raise BenchError(
+            f"{name} has come to a loss of {min(moments.losses):.3f} in {MAX_EPOCHS} epochs, not"
+            f" {loss:g}"
+        )
     return at
 
 
@@ -152,13 +174,23 @@ def list_comparisons(result: Found, loss: float) -> list[dict[str, Any]]:
         loss: That was reached.
     """
     title = TITLE.format(loss)
-    whole = {name: [find_loss_s(name, moments, loss) for moments in each] for name, each in result.items()}
+    whole = {
+        name: [find_loss_s(name, moments, loss) for moments in each]
+        for name, each in result.items()
+    }
     after = {
         name: [find_loss_s(name, moments, loss) - moments.first_step_s for moments in each]
         for name, each in result.items()
     }
     return [
-        compare(f"{title}, from the process's start", whole, of=LIGHTKIT, to=BY_HAND, unit="s", at_most=AT_MOST),
+        compare(
+            f"{title}, from the process's start",
+            whole,
+            of=LIGHTKIT,
+            to=BY_HAND,
+            unit="s",
+            at_most=AT_MOST,
+        ),
         compare(f"{title}, from the first step", after, of=LIGHTKIT, to=BY_HAND, unit="s"),
     ]
 
@@ -169,5 +201,8 @@ def format_epochs(result: Found) -> str:
     Args:
         result: By contestant, the moments of each round.
     """
-    counts = (f"{name} {' and '.join(str(len(moments.losses)) for moments in each)}" for name, each in result.items())
+    counts = (
+        f"{name} {' and '.join(str(len(moments.losses)) for moments in each)}"
+        for name, each in result.items()
+    )
     return f"Epochs: {', '.join(counts)}."

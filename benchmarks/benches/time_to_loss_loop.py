@@ -53,7 +53,11 @@ def train(request: dict[str, Any]) -> None:
             ``label_smoothing``, ``max_epochs``, ``seed``, ``loss``, ``checkpoint`` (a file).
     """
     torch.manual_seed(request["seed"])
-    root, batch_size, transform = Path(request["root"]), request["batch_size"], center_crop(request["image_size"])
+    root, batch_size, transform = (
+        Path(request["root"]),
+        request["batch_size"],
+        center_crop(request["image_size"]),
+    )
     shuffled = load_photos(root, "train", transform, batch_size=batch_size, shuffle=True)
     val = load_photos(root, "val", transform, batch_size=batch_size, shuffle=False)
     network = Frozen(request["weights"], request["num_classes"])
@@ -66,14 +70,19 @@ def train(request: dict[str, Any]) -> None:
             if not has_stepped:
                 note("step")
                 has_stepped = True
-            loss = functional.cross_entropy(network(images), labels, label_smoothing=request["label_smoothing"])
+            loss = functional.cross_entropy(
+                network(images), labels, label_smoothing=request["label_smoothing"]
+            )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         network.eval()
         result = validate(network, val)
         note("validated", result)
-        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, request["checkpoint"])
+        torch.save(
+            {"network": network.state_dict(), "optimizer": optimizer.state_dict()},
+            request["checkpoint"],
+        )
         if result["loss"] <= request["loss"]:
             break
     note("end")

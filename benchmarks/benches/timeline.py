@@ -45,7 +45,14 @@ class Moments:
 
     def find_loss_s(self, loss: float) -> float | None:
         """Return when a validation first gave a loss at or below one; None if none did."""
-        return next((at for at, result in zip(self.validated_s, self.losses, strict=True) if result <= loss), None)
+        return next(
+            (
+                at
+                for at, result in zip(self.validated_s, self.losses, strict=True)
+                if result <= loss
+            ),
+            None,
+        )
 
 
 def read(file: Path, *, started_s: float) -> Moments:

@@ -19,7 +19,9 @@ class Clock(Callback):
         """Note the start of an epoch, whose first batch is still to be loaded."""
         note("epoch")
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Note the first step."""
         if not self.has_stepped:
             self.has_stepped = True
@@ -28,7 +30,13 @@ class Clock(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note what validation gave."""
         if not trainer.sanity_checking:
-            note("validated", {name: float(trainer.callback_metrics[f"val/{name}"]) for name in ("loss", "accuracy")})
+            note(
+                "validated",
+                {
+                    name: float(trainer.callback_metrics[f"val/{name}"])
+                    for name in ("loss", "accuracy")
+                },
+            )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the end of the last epoch."""

@@ -43,7 +43,9 @@ def create_lightkit_training(config: Mapping[str, Any], *, name: str = LIGHTKIT)
         config: Of its fit.
         name: What people call it.
     """
-    return Training(name, ("lightkit", "fit", "-c", "bench.yaml"), {"bench.yaml": json.dumps(config)})
+    return Training(
+        name, ("lightkit", "fit", "-c", "bench.yaml"), {"bench.yaml": json.dumps(config)}
+    )
 
 
 def create_cli_training(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Training:
@@ -57,7 +59,9 @@ def create_cli_training(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI)
     return Training(name, words, {"bench.yaml": json.dumps(config)})
 
 
-def create_loop_training(module: str, request: Mapping[str, Any], *, name: str = BY_HAND) -> Training:
+def create_loop_training(
+    module: str, request: Mapping[str, Any], *, name: str = BY_HAND
+) -> Training:
     """Return a training by a hand-written loop.
 
     Args:
@@ -92,7 +96,8 @@ def run_training(
         code = _wait((sys.executable, "-m", *training.words), folder, environment, output, watch)
     if code:
         raise BenchError(
-            f"{training.name} ended with {code}:\n{log.read_text(encoding='utf-8', errors='replace').strip()[-2000:]}"
+            f"{training.name} ended with"
+            f" {code}:\n{log.read_text(encoding='utf-8', errors='replace').strip()[-2000:]}"
         )
     return read(folder / "moments.jsonl", started_s=started_s)
 
@@ -104,7 +109,9 @@ def _wait(
     output: Any,
     watch: Callable[[int], object] | None,
 ) -> int:
-    with subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+    ) as process:
         give_up = time.monotonic() + _TIMEOUT_S
         try:
             while watch is not None and process.poll() is None and time.monotonic() < give_up:

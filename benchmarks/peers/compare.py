@@ -28,28 +28,50 @@ from measure import ToolFailed, run  # noqa: E402
 from tools import Job, Setting, list_frozen, list_inference, list_trainings  # noqa: E402
 
 SCENARIOS = ("shipped", "frozen", "inference", "equal")
-_TORCH_NAMES = ("mobilenet_v2-7ebf99e0.pth", "mobilenet_v2-b0353104.pth")  # of torchvision's second and first weights
+_TORCH_NAMES = (
+    "mobilenet_v2-7ebf99e0.pth",
+    "mobilenet_v2-b0353104.pth",
+)  # of torchvision's second and first weights
 
 
 def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     beside = HERE.parents[2] / "shared" / "data"
     parser.add_argument("environments", type=Path, help="folder of environments.py")
-    parser.add_argument("--photos", type=Path, default=beside / "flower_photos", help="one folder a class")
     parser.add_argument(
-        "--weights", type=Path, default=beside / "weights" / "mobilenet_v2_in1k_torchvision.pth", help="MobileNetV2's"
+        "--photos", type=Path, default=beside / "flower_photos", help="one folder a class"
     )
-    parser.add_argument("--out", type=Path, default=Path("peers"), help="logs and results (default: peers)")
-    parser.add_argument("--minutes", type=float, default=25.0, help="begin nothing after these (default: 25)")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        default=beside / "weights" / "mobilenet_v2_in1k_torchvision.pth",
+        help="MobileNetV2's",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("peers"), help="logs and results (default: peers)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=25.0, help="begin nothing after these (default: 25)"
+    )
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each tool (default: 1)")
-    parser.add_argument("--epochs", type=int, default=4, help="of a training from scratch (default: 4)")
-    parser.add_argument("--equal-epochs", type=int, default=2, help="of one that is made equal (default: 2)")
-    parser.add_argument("--frozen-epochs", type=int, default=10, help="of a frozen backbone (default: 10)")
+    parser.add_argument(
+        "--epochs", type=int, default=4, help="of a training from scratch (default: 4)"
+    )
+    parser.add_argument(
+        "--equal-epochs", type=int, default=2, help="of one that is made equal (default: 2)"
+    )
+    parser.add_argument(
+        "--frozen-epochs", type=int, default=10, help="of a frozen backbone (default: 10)"
+    )
     parser.add_argument("--max-images", type=int, metavar="N", help="take N photos at most")
     parser.add_argument("--size", type=int, default=160, help="side of the crops (default: 160)")
     parser.add_argument("--only", nargs="*", default=SCENARIOS, choices=SCENARIOS, help="scenarios")
-    parser.add_argument("--tools", nargs="*", help="beginnings of the names of tools (default: all)")
+    parser.add_argument(
+        "--tools", nargs="*", help="beginnings of the names of tools (default: all)"
+    )
     options = parser.parse_args()
     Comparison(options).run_all()
     return 0
@@ -95,7 +117,11 @@ class Comparison:
             else:
                 self._run_trainings(scenario)
             print(f"\n{_TITLES[scenario]}\n\n{format_table(self._rows[scenario])}", flush=True)
-        results = {"machine": _describe_machine(), "options": vars(self._options), "rows": self._rows}
+        results = {
+            "machine": _describe_machine(),
+            "options": vars(self._options),
+            "rows": self._rows,
+        }
         text = json.dumps(results, indent=2, default=str)
         (self._out / "results.json").write_text(text, encoding="utf-8")
 
@@ -108,31 +134,54 @@ class Comparison:
         rounds: list[list[dict[str, Any]]] = []
         for seed in range(self._options.seeds):
             setting = replace(self._setting, epochs=epochs[scenario], seed=seed)
-            jobs = list_frozen(setting) if scenario == "frozen" else list_trainings(setting, equal=scenario == "equal")
-            rounds.append([self._run_job(job, self._out / scenario / str(seed)) for job in self._select(jobs)])
+            jobs = (
+                list_frozen(setting)
+                if scenario == "frozen"
+                else list_trainings(setting, equal=scenario == "equal")
+            )
+            rounds.append(
+                [self._run_job(job, self._out / scenario / str(seed)) for job in self._select(jobs)]
+            )
         self._rows[scenario] = [_summarize(each) for each in zip(*rounds, strict=True)]
 
     def _select(self, jobs: Sequence[Job]) -> list[Job]:
         wanted = self._options.tools
-        return [job for job in jobs if not wanted or any(job.tool.startswith(name) for name in wanted)]
+        return [
+            job for job in jobs if not wanted or any(job.tool.startswith(name) for name in wanted)
+        ]
 
     def _run_inference(self) -> None:
         trained = next(iter(sorted(self._out.glob("frozen/0/lightkit/runs/*/2*"))), None) or next(
             iter(sorted(self._out.glob("shipped/0/lightkit/runs/*/2*"))), None
         )
         if trained is None:
-            self._rows["inference"] = [{"tool": "lightkit", "note": "not run: no training before it"}]
+            self._rows["inference"] = [
+                {"tool": "lightkit", "note": "not run: no training before it"}
+            ]
             return
-        export = [sys.executable, "-m", "lightkit", "export", "--run", str(trained), "--format", "onnx"]
+        export = [
+            sys.executable,
+            "-m",
+            "lightkit",
+            "export",
+            "--run",
+            str(trained),
+            "--format",
+            "onnx",
+        ]
         try:
             run(export, folder=self._out, log=self._out / "export.log")
         except ToolFailed as error:
             self._rows["inference"] = [{"tool": "lightkit", "note": f"failed: {error}"}]
             return
         model = next((trained / "export").glob("*.onnx"))
-        weights = next(iter(sorted(self._out.glob("frozen/0/*/runs/classify/**/weights/best.pt"))), None)
+        weights = next(
+            iter(sorted(self._out.glob("frozen/0/*/runs/classify/**/weights/best.pt"))), None
+        )
         jobs = list_inference(self._setting, run=trained, model=model, yolo_weights=weights)
-        self._rows["inference"] = [self._run_job(job, self._out / "inference") for job in self._select(jobs)]
+        self._rows["inference"] = [
+            self._run_job(job, self._out / "inference") for job in self._select(jobs)
+        ]
 
     def _run_job(self, job: Job, folder: Path) -> dict[str, Any]:
         if time.monotonic() > self._end_s:
@@ -154,7 +203,9 @@ class Comparison:
             ]
             subprocess.run(init, cwd=own, check=True, capture_output=True)
         try:
-            measured = run(job.command, folder=own, log=own / "log.txt", epoch=job.epoch, environ=job.environ)
+            measured = run(
+                job.command, folder=own, log=own / "log.txt", epoch=job.epoch, environ=job.environ
+            )
         except (ToolFailed, OSError) as error:
             return {"tool": job.tool, "note": f"failed: {error}"}
         row = {
@@ -194,7 +245,10 @@ def _summarize(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Write the rows as a table of Markdown, with the ratio of the wall time of lightkit to each."""
     own = next((row.get("wall_s") for row in rows if row["tool"].startswith("lightkit")), None)
-    lines = ["| tool | wall s | CPU s | peak RSS MB | images/s, later epochs | accuracy | lightkit / tool |"]
+    lines = [
+        "| tool | wall s | CPU s | peak RSS MB | images/s, later epochs | accuracy | lightkit /"
+        " tool |"
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for row in rows:
         if "wall_s" not in row:
@@ -221,11 +275,16 @@ def _describe_machine() -> str:
     from lightkit.hardware import this_machine
 
     machine = this_machine()
-    sets = ", ".join(name for name in machine.instruction_sets if name.startswith(("avx", "amx", "neon")))
+    sets = ", ".join(
+        name for name in machine.instruction_sets if name.startswith(("avx", "amx", "neon"))
+    )
     load = os.getloadavg()[0]
-    versions = ", ".join(f"{name} {machine.versions[name]}" for name in ("torch",) if name in machine.versions)
+    versions = ", ".join(
+        f"{name} {machine.versions[name]}" for name in ("torch",) if name in machine.versions
+    )
     return (
-        f"{machine.cpu}, {machine.cores} cores, {sets}; {versions}; Python {platform.python_version()}; load {load:.1f}"
+        f"{machine.cpu}, {machine.cores} cores, {sets}; {versions}; Python"
+        f" {platform.python_version()}; load {load:.1f}"
     )
 
 

@@ -28,10 +28,16 @@ TIMM_TRAIN = "https://raw.githubusercontent.com/huggingface/pytorch-image-models
 
 def main() -> int:
     """Make what is not there yet."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="where the environments go, a folder each")
-    parser.add_argument("--only", nargs="*", default=sorted(PACKAGES), choices=sorted(PACKAGES), metavar="TOOL")
-    parser.add_argument("--timm-train", type=Path, metavar="FILE", help="timm's train.py; downloaded without it")
+    parser.add_argument(
+        "--only", nargs="*", default=sorted(PACKAGES), choices=sorted(PACKAGES), metavar="TOOL"
+    )
+    parser.add_argument(
+        "--timm-train", type=Path, metavar="FILE", help="timm's train.py; downloaded without it"
+    )
     options = parser.parse_args()
     for tool in options.only:
         make_environment(options.folder / tool, PACKAGES[tool])

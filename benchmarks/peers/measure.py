@@ -62,8 +62,15 @@ def run(
     """
     folder.mkdir(parents=True, exist_ok=True)
     pattern = None if epoch is None else re.compile(epoch)
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "", **(environ or {})}
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # else what pip has not compiled is compiled at each start
+    variables = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        **(environ or {}),
+    }
+    variables.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # else what pip has not compiled is compiled at each start
     start_s = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -89,5 +96,7 @@ def run(
     found.cpu_s = usage.ru_utime + usage.ru_stime
     found.peak_mb = usage.ru_maxrss * 1024 / 1e6
     if process.returncode:
-        raise ToolFailed(f"code {process.returncode}, see {log}: {' '.join(found.output[-1:])[:120]}")
+        raise ToolFailed(
+            f"code {process.returncode}, see {log}: {' '.join(found.output[-1:])[:120]}"
+        )
     return found

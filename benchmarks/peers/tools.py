@@ -74,7 +74,9 @@ def read_printed(_: Path, measured: Measured) -> float | None:
     return values[-1] if values else None
 
 
-def read_table(pattern: str, column: str, *, scale: float = 1.0) -> Callable[[Path, Measured], float | None]:
+def read_table(
+    pattern: str, column: str, *, scale: float = 1.0
+) -> Callable[[Path, Measured], float | None]:
     """Return a function that reads the last value of a column of a CSV file below the folder."""
 
     def read(folder: Path, _: Measured) -> float | None:
@@ -83,7 +85,8 @@ def read_table(pattern: str, column: str, *, scale: float = 1.0) -> Callable[[Pa
             return None
         with files[-1].open(newline="", encoding="utf-8") as file:
             rows = [
-                {name.strip(): value.strip() for name, value in row.items() if name} for row in csv.DictReader(file)
+                {name.strip(): value.strip() for name, value in row.items() if name}
+                for row in csv.DictReader(file)
             ]
         values = [float(row[column]) for row in rows if row.get(column)]
         return values[-1] * scale if values else None
@@ -101,7 +104,14 @@ _OWN = {"PYTHONPATH": str(HERE.parent)}
 
 def list_trainings(setting: Setting, *, equal: bool) -> list[Job]:
     """List the trainings of ResNet-18 from random weights, those that are compared first at the beginning."""
-    counts = ["--epochs", str(setting.epochs), "--size", str(setting.size), "--seed", str(setting.seed)]
+    counts = [
+        "--epochs",
+        str(setting.epochs),
+        "--size",
+        str(setting.size),
+        "--seed",
+        str(setting.seed),
+    ]
     more = ["--equal"] if equal else []
     workers = ["--workers", "1"] if equal else []
     loop = [sys.executable, _script("loop"), str(setting.photos), *counts, *workers]
@@ -113,13 +123,25 @@ def list_trainings(setting: Setting, *, equal: bool) -> list[Job]:
         _make_lightning_cli(setting),
         Job(
             "fastai 2.8.12",
-            [setting.find_python("fastai"), _script("fastai_train"), str(setting.photos), *counts, *more],
+            [
+                setting.find_python("fastai"),
+                _script("fastai_train"),
+                str(setting.photos),
+                *counts,
+                *more,
+            ],
             _PRINTED,
             read_printed,
         ),
         Job(
             "Trainer of transformers",
-            [setting.find_python("transformers"), _script("transformers_train"), str(setting.photos), *counts, *more],
+            [
+                setting.find_python("transformers"),
+                _script("transformers_train"),
+                str(setting.photos),
+                *counts,
+                *more,
+            ],
             _PRINTED,
             read_printed,
             _OWN,
@@ -140,7 +162,9 @@ def _make_lightkit(setting: Setting, *, equal: bool) -> Job:
             "data.cache=none", "optimizer.class_path=torch.optim.AdamW", f"optimizer.init_args.lr={RATE}",
         ]  # fmt: skip
     fit = [sys.executable, "-m", "lightkit", "fit", "-c", "photos.yaml", *words]
-    return Job("lightkit", fit, r"^epoch \d+ \(", read_table("runs/*/2*/metrics.csv", "val/accuracy"))
+    return Job(
+        "lightkit", fit, r"^epoch \d+ \(", read_table("runs/*/2*/metrics.csv", "val/accuracy")
+    )
 
 
 def _make_timm(setting: Setting, *, equal: bool) -> Job:
@@ -156,7 +180,12 @@ def _make_timm(setting: Setting, *, equal: bool) -> Job:
             "-j", "1", "--sched", "step", "--decay-epochs", "1000", "--warmup-epochs", "0", "--weight-decay", "0.01",
             "--smoothing", "0", "--scale", "0.35", "1.0", "--color-jitter", "0", "--crop-pct", "0.875",
         ]  # fmt: skip
-    return Job("timm 1.0.31", command, r"Current checkpoints", read_table("out/*/summary.csv", "eval_top1", scale=0.01))
+    return Job(
+        "timm 1.0.31",
+        command,
+        r"Current checkpoints",
+        read_table("out/*/summary.csv", "eval_top1", scale=0.01),
+    )
 
 
 _YOLO_NET = """\
@@ -169,7 +198,9 @@ head:
 
 
 def _make_ultralytics(setting: Setting, *, equal: bool) -> Job:
-    net = _YOLO_NET.format(num_classes=setting.num_classes, channels=512, network="resnet18", weights="null", num_cut=2)
+    net = _YOLO_NET.format(
+        num_classes=setting.num_classes, channels=512, network="resnet18", weights="null", num_cut=2
+    )
     words = [f"seed={setting.seed}"]
     if equal:
         words += [
@@ -188,7 +219,10 @@ def _make_ultralytics(setting: Setting, *, equal: bool) -> Job:
 
 def _list_yolo_variables(setting: Setting) -> dict[str, str]:
     """List the variables by which Ultralytics asks no server, and leaves out the trackers that it finds installed."""
-    return {"YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": str(setting.environments / "ultralytics" / "config")}
+    return {
+        "YOLO_OFFLINE": "true",
+        "YOLO_CONFIG_DIR": str(setting.environments / "ultralytics" / "config"),
+    }
 
 
 def _yolo(setting: Setting, mode: str, *words: str) -> list[str]:
@@ -202,7 +236,11 @@ def _yolo(setting: Setting, mode: str, *words: str) -> list[str]:
 def _make_lightning_cli(setting: Setting) -> Job:
     config = {
         "seed_everything": setting.seed,
-        "model": {"backbone": "resnet18", "num_classes": setting.num_classes, "learning_rate": RATE},
+        "model": {
+            "backbone": "resnet18",
+            "num_classes": setting.num_classes,
+            "learning_rate": RATE,
+        },
         "data": {"root": str(setting.photos), "image_size": setting.size, "batch_size": 32},
         "trainer": {
             "max_epochs": setting.epochs,
@@ -221,10 +259,23 @@ def _make_lightning_cli(setting: Setting) -> Job:
 
 def list_frozen(setting: Setting) -> list[Job]:
     """List the trainings of a new head on a frozen MobileNetV2 with torchvision's weights."""
-    counts = ["--epochs", str(setting.epochs), "--size", str(setting.size), "--seed", str(setting.seed)]
-    home = {"TORCH_HOME": str(setting.environments / "torch")}  # where the weights are under the name that is asked for
+    counts = [
+        "--epochs",
+        str(setting.epochs),
+        "--size",
+        str(setting.size),
+        "--seed",
+        str(setting.seed),
+    ]
+    home = {
+        "TORCH_HOME": str(setting.environments / "torch")
+    }  # where the weights are under the name that is asked for
     net = _YOLO_NET.format(
-        num_classes=setting.num_classes, channels=1280, network="mobilenet_v2", weights="DEFAULT", num_cut=1
+        num_classes=setting.num_classes,
+        channels=1280,
+        network="mobilenet_v2",
+        weights="DEFAULT",
+        num_cut=1,
     )
     lightkit = [
         f"model.weights={setting.weights}", "model.backbone=mobilenet_v2", "model.freeze=backbone",
@@ -234,7 +285,14 @@ def list_frozen(setting: Setting) -> list[Job]:
     return [
         Job(
             "hand-written loop",
-            [sys.executable, _script("loop"), str(setting.photos), *counts, "--frozen", str(setting.weights)],
+            [
+                sys.executable,
+                _script("loop"),
+                str(setting.photos),
+                *counts,
+                "--frozen",
+                str(setting.weights),
+            ],
             _PRINTED,
             read_printed,
             _OWN,
@@ -255,7 +313,13 @@ def list_frozen(setting: Setting) -> list[Job]:
         ),
         Job(
             "fastai 2.8.12",
-            [setting.find_python("fastai"), _script("fastai_train"), str(setting.photos), *counts, "--frozen"],
+            [
+                setting.find_python("fastai"),
+                _script("fastai_train"),
+                str(setting.photos),
+                *counts,
+                "--frozen",
+            ],
             _PRINTED,
             read_printed,
             home,
@@ -263,7 +327,9 @@ def list_frozen(setting: Setting) -> list[Job]:
     ]
 
 
-def list_inference(setting: Setting, *, run: Path, model: Path, yolo_weights: Path | None) -> list[Job]:
+def list_inference(
+    setting: Setting, *, run: Path, model: Path, yolo_weights: Path | None
+) -> list[Job]:
     """List the predictions of all photos by a model that was trained before.
 
     Args:
@@ -285,6 +351,10 @@ def list_inference(setting: Setting, *, run: Path, model: Path, yolo_weights: Pa
     if yolo_weights is not None:
         words = [f"model={yolo_weights}", f"source={setting.unsplit}/**/*.jpg", "save=False"]
         jobs.append(
-            Job("yolo classify predict", _yolo(setting, "predict", *words), environ=_list_yolo_variables(setting))
+            Job(
+                "yolo classify predict",
+                _yolo(setting, "predict", *words),
+                environ=_list_yolo_variables(setting),
+            )
         )
     return jobs

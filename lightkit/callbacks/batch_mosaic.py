@@ -31,7 +31,9 @@ def try_batch_mosaic(batch: Any, data: object, folder: Path) -> None:
         if pixels is None:
             return
         preprocessing = getattr(data, "preprocessing", None)
-        images = restore_colors(pixels, preprocessing if isinstance(preprocessing, Preprocessing) else None)
+        images = restore_colors(
+            pixels, preprocessing if isinstance(preprocessing, Preprocessing) else None
+        )
         with atomic_write(folder / "figures" / "train-batch.jpg", durable=False) as aside:
             join_images(images).save(aside, "JPEG", quality=_QUALITY)
     except (OSError, ValueError, RuntimeError) as error:  # no training fails by a picture of it
@@ -46,7 +48,12 @@ def find_images(batch: Any) -> Tensor | None:
     elif isinstance(batch, list | tuple):
         values = list(batch)
     for value in values:
-        if isinstance(value, Tensor) and value.ndim == 4 and value.shape[1] == _CHANNELS and len(value):
+        if (
+            isinstance(value, Tensor)
+            and value.ndim == 4
+            and value.shape[1] == _CHANNELS
+            and len(value)
+        ):
             return value[:_NUM_IMAGES].detach().to("cpu", torch.float32)
     return None
 
@@ -67,7 +74,9 @@ def restore_colors(pixels: Tensor, preprocessing: Preprocessing | None) -> NDArr
             scaled = scaled.flip(1)
     else:
         least = pixels.amin(dim=(1, 2, 3), keepdim=True)
-        scaled = (pixels - least) / (pixels.amax(dim=(1, 2, 3), keepdim=True) - least).clamp(min=1e-12)
+        scaled = (pixels - least) / (pixels.amax(dim=(1, 2, 3), keepdim=True) - least).clamp(
+            min=1e-12
+        )
     whole = (scaled.nan_to_num(0).clamp(0, 1) * 255).round().to(torch.uint8)
     array: NDArray[np.uint8] = whole.permute(0, 2, 3, 1).numpy()
     return array

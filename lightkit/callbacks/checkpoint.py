@@ -85,7 +85,9 @@ class Checkpoint(ModelCheckpoint):
         self.best_step: int | None = None
         self._auto = monitor == "auto"
         self._mode_is_given = mode is not None
-        self.modes_of_config: Mapping[str, str] = {}  # what a config says of metrics elsewhere, as in its gate
+        self.modes_of_config: Mapping[
+            str, str
+        ] = {}  # what a config says of metrics elsewhere, as in its gate
         self._saved_at_s = time.monotonic()
         self._saved_at_step = 0
         self._step_seen = 0
@@ -151,19 +153,27 @@ class Checkpoint(ModelCheckpoint):
         self._value_before = self._find_value(trainer)
         self._scored_weights = self._weights_before = None
         if may_swap_weights(trainer) and overrides(pl_module, LightningModule, "on_validation_end"):
-            self._weights_before = copy_weights(pl_module)  # its own hook comes after those of callbacks
+            self._weights_before = copy_weights(
+                pl_module
+            )  # its own hook comes after those of callbacks
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_args: Any, **_kw: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_args: Any, **_kw: Any
+    ) -> None:
         """Keep the weights that are scored, where hooks may put others in place before they are written."""
         is_asked = self._scored_weights is None and self.keeps_best and not trainer.sanity_checking
         if is_asked and trainer.state.fn == TrainerFn.FITTING and may_swap_weights(trainer):
             self._scored_weights = copy_weights(pl_module)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Put the weights that were scored in the place of the module's, which stay in ``current_model_state``."""
         if self._is_writing_scored and self._scored_weights is not None:
             current = checkpoint["state_dict"]
-            scored = {name: self._scored_weights.get(name, value) for name, value in current.items()}
+            scored = {
+                name: self._scored_weights.get(name, value) for name, value in current.items()
+            }
             if not holds_weights(scored, current):
                 checkpoint["current_model_state"] = current
                 checkpoint["state_dict"] = scored
@@ -173,7 +183,9 @@ class Checkpoint(ModelCheckpoint):
         is_off = getattr(trainer, "fast_dev_run", False) or not may_end_with_others(trainer)
         if is_off or is_sharded(trainer) or not self.last_path.is_file():
             return
-        saved = load_file(self.last_path, map_location="cpu", mmap=zipfile.is_zipfile(self.last_path))["state_dict"]
+        saved = load_file(
+            self.last_path, map_location="cpu", mmap=zipfile.is_zipfile(self.last_path)
+        )["state_dict"]
         if trainer.strategy.broadcast(not holds_weights(saved, pl_module.state_dict())):
             trainer.save_checkpoint(self.last_path.with_name(FINAL_NAME))
 
@@ -203,7 +215,11 @@ class Checkpoint(ModelCheckpoint):
         scored = self._scored_weights
         is_swapped = before is not None and scored is not None and not holds_weights(before, scored)
         is_last = not (is_epoch_over or is_accumulating or is_swapped)
-        is_best = self._is_best(trainer, value) if is_new else self.keeps_best and self.monitor is None and is_last
+        is_best = (
+            self._is_best(trainer, value)
+            if is_new
+            else self.keeps_best and self.monitor is None and is_last
+        )
         self._save(trainer, is_best=is_best, is_last=is_last)
         self._scored_weights = self._weights_before = None
 
@@ -222,16 +238,26 @@ class Checkpoint(ModelCheckpoint):
 
         It was resumed from another one than `last.ckpt`, or killed before `best.ckpt` was made a second name of it.
         """
-        if not self._has_started and self.best_model_path and not getattr(trainer, "fast_dev_run", False):
+        if (
+            not self._has_started
+            and self.best_model_path
+            and not getattr(trainer, "fast_dev_run", False)
+        ):
             self._link_resumed(trainer, self._read_best_everywhere(trainer))
-        broken = trainer.is_global_zero and self.last_path.is_file() and runs.find_fault(self.last_path) is not None
+        broken = (
+            trainer.is_global_zero
+            and self.last_path.is_file()
+            and runs.find_fault(self.last_path) is not None
+        )
         if trainer.strategy.broadcast(broken) and not getattr(trainer, "fast_dev_run", False):
             self.save_last_now(trainer)
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
         """Check whether a score is the best: one that is not finite on any process never is."""
         is_worst = current is not None and not bool(torch.as_tensor(current).isfinite().all())
-        if self.monitor is not None and trainer.strategy.reduce_boolean_decision(is_worst, all=False):
+        if self.monitor is not None and trainer.strategy.reduce_boolean_decision(
+            is_worst, all=False
+        ):
             return False
         return super().check_monitor_top_k(trainer, current)
 
@@ -248,10 +274,17 @@ class Checkpoint(ModelCheckpoint):
             for key in ("best_model_path", "last_model_path", "kth_best_model_path")
             if self.dirpath and state_dict.get(key)
         }
-        best_k = {moved.get("best_model_path", path): score for path, score in state_dict["best_k_models"].items()}
+        best_k = {
+            moved.get("best_model_path", path): score
+            for path, score in state_dict["best_k_models"].items()
+        }
         if self._auto:
-            self.monitor = state_dict.get("monitor")  # known before the next validation logs it again
-        super().load_state_dict({**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath})
+            self.monitor = state_dict.get(
+                "monitor"
+            )  # known before the next validation logs it again
+        super().load_state_dict(
+            {**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath}
+        )
         self.best_epoch = state_dict.get("best_epoch")
         self.best_step = state_dict.get("best_step")
 
@@ -270,7 +303,10 @@ class Checkpoint(ModelCheckpoint):
             return None
         # a detector logs dozens of metrics: those of the validation can be monitored
         names = [name for name in self._names_seen if name.startswith("val")] or self._names_seen
-        return f"neither {' nor '.join(AUTO_MONITORS)} is logged, but {join_names(names, most=10) or 'nothing'}"
+        return (
+            f"neither {' nor '.join(AUTO_MONITORS)} is logged, but"
+            f" {join_names(names, most=10) or 'nothing'}"
+        )
 
     # -- the best ------------------------------------------------------------------------------------------------------
 
@@ -297,8 +333,9 @@ class Checkpoint(ModelCheckpoint):
             logged = trainer.callback_metrics
             if self._validated and not self._auto:
                 raise ConfigError(
-                    f"callbacks.checkpoint.init_args.monitor: {self.monitor!r} is not logged"
-                    f"{near(self.monitor, logged)}; logged are {', '.join(sorted(logged)) or 'no metrics'}"
+                    f"callbacks.checkpoint.init_args.monitor: {self.monitor!r} is not"
+                    f" logged{near(self.monitor, logged)}; logged are"
+                    f" {', '.join(sorted(logged)) or 'no metrics'}"
                 )
             return False  # with `check_val_every_n_epoch`, the next validation is epochs away
         of_validation, step = self._validation
@@ -351,7 +388,9 @@ class Checkpoint(ModelCheckpoint):
     def _link_best(self, trainer: Trainer, path: Path) -> bool:
         """Make `best.ckpt` a second name of a checkpoint; False where its format, or the plugin, cannot do that."""
         checkpoint_io: Any = trainer.strategy.checkpoint_io
-        can_link = hasattr(checkpoint_io, "link_checkpoint") and trainer.strategy.broadcast(path.exists())
+        can_link = hasattr(checkpoint_io, "link_checkpoint") and trainer.strategy.broadcast(
+            path.exists()
+        )
         if can_link and trainer.is_global_zero:
             best = Path(self.best_model_path)
             checkpoint_io.link_checkpoint(path, best, epoch=self.best_epoch, step=self.best_step)
@@ -436,7 +475,9 @@ class Checkpoint(ModelCheckpoint):
         """Take the mode of the metric that is logged, where none was given."""
         if self._mode_is_given or self.monitor is None:
             return
-        known = override_modes(find_metric_modes(trainer, trainer.lightning_module), self.modes_of_config)
+        known = override_modes(
+            find_metric_modes(trainer, trainer.lightning_module), self.modes_of_config
+        )
         mode = infer_mode(self.monitor, recorded=known) or "min"
         if mode != self.mode:
             self.mode = mode
@@ -457,7 +498,13 @@ def averages_weights(trainer: Trainer) -> bool:
 
 
 FINAL_NAME = "final.ckpt"
-_SWAPS = ("on_validation_start", "on_validation_epoch_start"), ("on_validation_epoch_end", "on_validation_end")
+_SWAPS = (
+    ("on_validation_start", "on_validation_epoch_start"),
+    (
+        "on_validation_epoch_end",
+        "on_validation_end",
+    ),
+)
 
 
 def overrides(receiver: Any, base: type, *hooks: str) -> bool:
@@ -468,8 +515,13 @@ def overrides(receiver: Any, base: type, *hooks: str) -> bool:
 def list_foreign(trainer: Trainer) -> list[tuple[Any, type]]:
     """List the module and the callbacks that are not lightkit's or Lightning's, each with its base class."""
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    foreign = [each for each in callbacks if type(each).__module__.partition(".")[0] not in _KNOWN_PACKAGES]
-    return [(trainer.lightning_module, LightningModule), *((callback, Callback) for callback in foreign)]
+    foreign = [
+        each for each in callbacks if type(each).__module__.partition(".")[0] not in _KNOWN_PACKAGES
+    ]
+    return [
+        (trainer.lightning_module, LightningModule),
+        *((callback, Callback) for callback in foreign),
+    ]
 
 
 _KNOWN_PACKAGES = ("lightkit", "pytorch_lightning", "lightning")
@@ -480,7 +532,9 @@ def may_swap_weights(trainer: Trainer) -> bool:
     if is_sharded(trainer) or averages_weights(trainer):
         return False
     starts, ends = _SWAPS
-    return any(overrides(*each, *starts) and overrides(*each, *ends) for each in list_foreign(trainer))
+    return any(
+        overrides(*each, *starts) and overrides(*each, *ends) for each in list_foreign(trainer)
+    )
 
 
 def may_end_with_others(trainer: Trainer) -> bool:
@@ -498,13 +552,19 @@ def is_sharded(trainer: Trainer) -> bool:
 def copy_weights(module: LightningModule) -> dict[str, Tensor]:
     """Return a copy of the module's tensors on the CPU."""
     state = module.state_dict()
-    return {name: value.detach().cpu().clone() for name, value in state.items() if isinstance(value, Tensor)}
+    return {
+        name: value.detach().cpu().clone()
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def holds_weights(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Check whether two state dicts have the same tensors, bit for bit."""
     names = [name for name, value in other.items() if isinstance(value, Tensor)]
-    return all(name in state and torch.equal(state[name].cpu(), other[name].cpu()) for name in names)
+    return all(
+        name in state and torch.equal(state[name].cpu(), other[name].cpu()) for name in names
+    )
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
@@ -518,7 +578,9 @@ def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
 
 def save_within_epoch(trainer: Trainer, batch_idx: int) -> None:
     """Write `last.ckpt` after a batch, unless training would not resume exactly there or accumulates gradients."""
-    keeper = next((each for each in trainer.checkpoint_callbacks if isinstance(each, Checkpoint)), None)
+    keeper = next(
+        (each for each in trainer.checkpoint_callbacks if isinstance(each, Checkpoint)), None
+    )
     is_accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
     if keeper is not None and can_save_within_epoch(trainer, batch_idx) and not is_accumulating:
         keeper.save_last_now(trainer)

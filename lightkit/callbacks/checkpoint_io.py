@@ -36,7 +36,10 @@ class CheckpointReader(TorchCheckpointIO):
     """Reads checkpoints as tensors and plain values, whatever a config or a caller says of ``weights_only``."""
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Any = lambda storage, _: storage, weights_only: bool | None = None
+        self,
+        path: str | Path,
+        map_location: Any = lambda storage, _: storage,
+        weights_only: bool | None = None,
     ) -> dict[str, Any]:
         """Read a checkpoint.
 
@@ -50,7 +53,9 @@ class CheckpointReader(TorchCheckpointIO):
         """
         if "://" in str(path):  # Lightning's own reader knows object stores
             with harmless_allowed():
-                return super().load_checkpoint(path, map_location, weights_only=not runs.is_trusting())
+                return super().load_checkpoint(
+                    path, map_location, weights_only=not runs.is_trusting()
+                )
         return read_checkpoint(path, map_location=map_location)
 
 
@@ -83,7 +88,9 @@ class VerifiedCheckpointIO(CheckpointReader):
         self._heartbeat = heartbeat() if beats else Heartbeat()
         self._reported: set[str] = set()
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
         """Write, read back and rename.
 
         Raises:
@@ -99,7 +106,9 @@ class VerifiedCheckpointIO(CheckpointReader):
     def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
         def write(aside: Path) -> str:
             self._heartbeat.beat()  # the state was gathered, which of a sharded model takes its time
-            with _DigestWriter(io.FileIO(aside, "w")) as file:  # given a path, torch would put its name into the file
+            with _DigestWriter(
+                io.FileIO(aside, "w")
+            ) as file:  # given a path, torch would put its name into the file
                 torch.save(checkpoint, file)
             return file.hasher.hexdigest()
 
@@ -110,14 +119,16 @@ class VerifiedCheckpointIO(CheckpointReader):
             # torch.save hides a full disk behind a RuntimeError of its zip writer.
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise CheckpointError(
-                f"The checkpoint {path} cannot be written: {reason}. The one before it, if any, is untouched. "
-                f"Free space or change the folder's permissions, then run the same command to resume."
+                f"The checkpoint {path} cannot be written: {reason}. The one before it, if any, is"
+                " untouched. Free space or change the folder's permissions, then run the same"
+                " command to resume."
             ) from error
         if new := set(classes_beside_tensors(path)) - self._reported:
             self._reported |= new
             _log.warning(
-                "%s holds %s besides tensors and plain values: to go on from it needs --trust. Hyper-parameters, and "
-                "what callbacks keep in a checkpoint, are best texts, numbers, lists and dicts of these.",
+                "%s holds %s besides tensors and plain values: to go on from it needs --trust."
+                " Hyper-parameters, and what callbacks keep in a checkpoint, are best texts,"
+                " numbers, lists and dicts of these.",
                 path,
                 ", ".join(sorted(new)),
             )
@@ -140,8 +151,9 @@ class VerifiedCheckpointIO(CheckpointReader):
             runs.write_link(path, name)
         except OSError as error:
             raise CheckpointError(
-                f"The checkpoint {name} cannot be written: {error}. The one before it, if any, is untouched. "
-                f"Free space or change the folder's permissions, then run the same command to resume."
+                f"The checkpoint {name} cannot be written: {error}. The one before it, if any, is"
+                " untouched. Free space or change the folder's permissions, then run the same"
+                " command to resume."
             ) from error
         if self._on_saved is not None:
             self._on_saved(name, epoch, step)
@@ -182,7 +194,9 @@ def make_loadable(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None)
     mask_hyperparameters(checkpoint, mask)
     checkpoint |= {key: ordinary(value) for key, value in checkpoint.items() if key != "state_dict"}
     state = checkpoint.get("state_dict", {})
-    state.update({name: ordinary(value) for name, value in state.items()})  # in place: it has attributes of its own
+    state.update(
+        {name: ordinary(value) for name, value in state.items()}
+    )  # in place: it has attributes of its own
 
 
 def mask_hyperparameters(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None) -> None:
@@ -196,7 +210,9 @@ def mask_hyperparameters(checkpoint: dict[str, Any], mask: Callable[[Any], Any] 
         if key in checkpoint:
             values = plain(checkpoint[key])
             checkpoint[key] = values if mask is None else mask(values)
-    checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
+    checkpoint.pop(
+        "hparams_type", None
+    )  # a class of OmegaConf's, into which Lightning would turn them back
 
 
 def plain(value: Any) -> Any:
@@ -205,7 +221,9 @@ def plain(value: Any) -> Any:
     Containers and values are those that ``torch.load(weights_only=True)`` takes; what has no plain form is left.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     for kinds, convert in _PLAIN_FORMS:
         if isinstance(value, kinds):
             return convert(value)
@@ -218,7 +236,10 @@ _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     ((torch.Size, torch.dtype), lambda value: value),
     *((kind, kind) for kind in (bool, str, bytes, int, float)),  # of a subclass, too
     (Namespace, lambda value: plain(vars(value))),
-    (Mapping, lambda value: {plain(key): plain(child) for key, child in value.items()}),  # OmegaConf interpolates
+    (
+        Mapping,
+        lambda value: {plain(key): plain(child) for key, child in value.items()},
+    ),  # OmegaConf interpolates
     (tuple, lambda value: tuple(map(plain, value))),
     ((Sequence, set, frozenset), lambda value: list(map(plain, value))),
     (os.PathLike, os.fspath),
@@ -265,17 +286,20 @@ def read_checkpoint(
     content = loaded if isinstance(loaded, dict) else {type(loaded).__name__: loaded}
     if content and all(isinstance(value, Tensor) for value in content.values()):
         raise ConfigError(
-            f"{path} is a state dict, tensors alone, not a checkpoint of Lightning. Where the model is an "
-            f"ImageClassifier, --model.weights={path} starts from it."
+            f"{path} is a state dict, tensors alone, not a checkpoint of Lightning. Where the model"
+            f" is an ImageClassifier, --model.weights={path} starts from it."
         )
     needed = {"state_dict": Mapping, "pytorch-lightning_version": str}
     if missing := [key for key, kind in needed.items() if not isinstance(content.get(key), kind)]:
         has = ", ".join(sorted(map(str, content))[:10]) or "nothing"
-        raise ConfigError(f"{path} is not a checkpoint of Lightning: it lacks {' and '.join(missing)}; it has {has}.")
+        raise ConfigError(
+            f"{path} is not a checkpoint of Lightning: it lacks {' and '.join(missing)}; it has"
+            f" {has}."
+        )
     if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
         raise ConfigError(
-            f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go on from it. "
-            f"validate, test, predict and export take it."
+            f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go"
+            " on from it. validate, test, predict and export take it."
         )
     return content
 
@@ -296,7 +320,11 @@ def digest_weights(path: str | Path) -> str:
         hashed.update(f"{name}\0".encode())
         if isinstance(value, Tensor):
             hashed.update(f"{value.dtype} {tuple(value.shape)}\0".encode())
-            memory: Any = value.detach().contiguous().flatten().view(torch.uint8).numpy() if value.numel() else b""
+            memory: Any = (
+                value.detach().contiguous().flatten().view(torch.uint8).numpy()
+                if value.numel()
+                else b""
+            )
             hashed.update(memory)
         else:  # of `get_extra_state`
             hashed.update(repr(value).encode())
@@ -311,9 +339,16 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
         for name in (callback.best_model_path, callback.last_model_path, *callback.best_k_models):
             if name and "://" not in name and not Path(name).exists():
                 return f"{name} is missing"
-        lacks_best = isinstance(callback, Checkpoint) and callback.keeps_best and not callback.best_model_path
+        lacks_best = (
+            isinstance(callback, Checkpoint)
+            and callback.keeps_best
+            and not callback.best_model_path
+        )
         if lacks_best and trainer.global_step:
             best = Path(str(callback.dirpath), "best.ckpt")
             monitor = callback.monitor
-            return f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was never finite"
+            return (
+                f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was never"
+                " finite"
+            )
     return None

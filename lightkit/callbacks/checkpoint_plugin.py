@@ -89,7 +89,9 @@ class PluginCheckpointIO(CheckpointIO):
     def _give_writer(self) -> bool:
         """Set lightkit's writer in a plugin that wraps one; False where it has another, or wraps none."""
         writer = self._WRITER(on_saved=self._note_written, beats=False)
-        if not isinstance(self.plugin, AsyncCheckpointIO) and not hasattr(self.plugin, "checkpoint_io"):
+        if not isinstance(self.plugin, AsyncCheckpointIO) and not hasattr(
+            self.plugin, "checkpoint_io"
+        ):
             return False
         inner: Any = self.plugin
         inner.checkpoint_io = writer  # it goes to the innermost one that has none
@@ -101,22 +103,26 @@ class PluginCheckpointIO(CheckpointIO):
         name = type(self.plugin).__name__
         if self._has_writer:
             _log.warning(
-                "%s: %s hands checkpoints to lightkit's writer at a time of its own: what a checkpoint holds beside "
-                "tensors may be of a later step, last.ckpt may be behind when a run is killed, and an error of the "
-                "disk ends the training only at the next checkpoint. Secrets are masked, and each file has its digest.",
+                "%s: %s hands checkpoints to lightkit's writer at a time of its own: what a"
+                " checkpoint holds beside tensors may be of a later step, last.ckpt may be behind"
+                " when a run is killed, and an error of the disk ends the training only at the next"
+                " checkpoint. Secrets are masked, and each file has its digest.",
                 key,
                 name,
             )
             return
         _log.warning(
-            "%s: %s writes the checkpoints in the place of lightkit's writer: a kill or a full disk while it writes "
-            "may cost the checkpoint before, no file is read back, and there is no last-1.ckpt. Secrets are masked, "
-            "and each file that it leaves under its name has a digest.",
+            "%s: %s writes the checkpoints in the place of lightkit's writer: a kill or a full disk"
+            " while it writes may cost the checkpoint before, no file is read back, and there is no"
+            " last-1.ckpt. Secrets are masked, and each file that it leaves under its name has a"
+            " digest.",
             key,
             name,
         )
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
         """Hand the plugin a checkpoint that has no secrets."""
         make_loadable(checkpoint, self._mask)
         file = Path(path)

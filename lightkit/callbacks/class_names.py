@@ -82,7 +82,11 @@ def names_of_outputs(trainer: Trainer) -> list[str] | None:
     data = getattr(trainer, "datamodule", None)
     path = None if trainer.state.fn == TrainerFn.FITTING else trainer.ckpt_path
     trained = read_trained_classes(path)
-    return trained.outputs or _as_names(getattr(trainer.lightning_module, "class_names", None)) or names_of_labels(data)
+    return (
+        trained.outputs
+        or _as_names(getattr(trainer.lightning_module, "class_names", None))
+        or names_of_labels(data)
+    )
 
 
 def describe_other_classes(trained: TrainedClasses, data: Any) -> str | None:
@@ -92,26 +96,33 @@ def describe_other_classes(trained: TrainedClasses, data: Any) -> str | None:
         return None
     order = ", but in another order" if sorted(trained.labels) == sorted(labels) else ""
     return (
-        f"the classes of the checkpoint are not those of the data{order}: the checkpoint has {len(trained.labels)} "
-        f"({join_names(trained.labels, most=10)}), the data {len(labels)} ({join_names(labels, most=10)})"
+        f"the classes of the checkpoint are not those of the data{order}: the checkpoint has"
+        f" {len(trained.labels)} ({join_names(trained.labels, most=10)}), the data {len(labels)}"
+        f" ({join_names(labels, most=10)})"
     )
 
 
 class ClassNames(Callback):
     """Keep the class names of a training in its checkpoints, and score no model on labels that mean other classes."""
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Add the names of outputs and labels."""
         labels = names_of_labels(getattr(trainer, "datamodule", None))
         outputs = _as_names(getattr(pl_module, "class_names", None)) or labels
         if outputs is not None:
             checkpoint[_KEY] = {"outputs": outputs, "labels": labels}
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Warn if a training goes on with labels that mean other classes than before."""
         if trainer.state.fn != TrainerFn.FITTING or not trainer.is_global_zero:
             return
-        found = describe_other_classes(find_trained_classes(checkpoint), getattr(trainer, "datamodule", None))
+        found = describe_other_classes(
+            find_trained_classes(checkpoint), getattr(trainer, "datamodule", None)
+        )
         if found is not None:
             _log.warning("%s. The training goes on with the labels of the data.", found)
 
@@ -121,11 +132,14 @@ class ClassNames(Callback):
         Raises:
             DataError: If they differ.
         """
-        found = describe_other_classes(read_trained_classes(trainer.ckpt_path), getattr(trainer, "datamodule", None))
+        found = describe_other_classes(
+            read_trained_classes(trainer.ckpt_path), getattr(trainer, "datamodule", None)
+        )
         if found is not None:
             raise DataError(
-                f"data: {found}. Its labels mean other classes to the model, so that every score of it would be "
-                "wrong. Score it on data of the classes that it was trained on, or train a new model."
+                f"data: {found}. Its labels mean other classes to the model, so that every score of"
+                " it would be wrong. Score it on data of the classes that it was trained on, or"
+                " train a new model."
             )
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -23,7 +23,9 @@ from lightkit.hardware import processor
 _log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_EAGER: Literal["eager_on_recompile"] = "eager_on_recompile"  # without compilation where no compiled code is valid
+_EAGER: Literal["eager_on_recompile"] = (
+    "eager_on_recompile"  # without compilation where no compiled code is valid
+)
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -88,13 +90,16 @@ class Computation(Callback):
                 weight.data = weight.data.contiguous(memory_format=_CHANNELS_LAST[weight.dim()])
         if not self.compile or trainer.state.fn != TrainerFn.FITTING:
             return
-        parts = [*_parts(module)]  # not the model, whose steps log and count, which would break it into many pieces
+        parts = [
+            *_parts(module)
+        ]  # not the model, whose steps log and count, which would break it into many pieces
         for part in parts:
             part.compile(dynamic=False)
         torch.compiler.set_stance(_EAGER)
         if not parts:
             _log.warning(
-                "accelerator.compile: true compiles nothing: no attribute of %s is a layer with parameters",
+                "accelerator.compile: true compiles nothing: no attribute of %s is a layer with"
+                " parameters",
                 type(module).__name__,
             )
 
@@ -103,9 +108,10 @@ class Computation(Callback):
         for optimizer in trainer.optimizers if self.fused else ():
             if not _can_be_fused(optimizer):
                 raise ConfigError(
-                    f"accelerator.fused: true, but {type(optimizer).__name__} has no fused kernel for all its "
-                    "parameters. Adam, AdamW, SGD and Adagrad have one for parameters of real numbers, unless "
-                    "differentiable is set. Set accelerator.fused: false, or choose another optimizer."
+                    f"accelerator.fused: true, but {type(optimizer).__name__} has no fused kernel"
+                    " for all its parameters. Adam, AdamW, SGD and Adagrad have one for parameters"
+                    " of real numbers, unless differentiable is set. Set accelerator.fused: false,"
+                    " or choose another optimizer."
                 )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -114,7 +120,9 @@ class Computation(Callback):
             if self.fused is not None and _can_be_fused(optimizer):
                 _fuse(optimizer, fused=self.fused)
             _lay_out_state(optimizer)
-        self.on_train_epoch_start(trainer, pl_module)  # which is left out where an epoch is resumed in its middle
+        self.on_train_epoch_start(
+            trainer, pl_module
+        )  # which is left out where an epoch is resumed in its middle
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Allow compilation for the first batch of the epoch, again where layers were frozen or unfrozen."""
@@ -141,7 +149,9 @@ class Computation(Callback):
             for weight in _weights_of_convolutions(pl_module):
                 weight.data = weight.data.contiguous()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Leave the model as it was."""
         self.teardown(trainer, pl_module, "fit")
 
@@ -159,7 +169,10 @@ def _weights_of_convolutions(module: nn.Module) -> Iterator[nn.Parameter]:
     for layer in module.modules():
         if isinstance(layer, _CONVOLUTIONS):
             for weight in layer.parameters():  # those of a parametrization too
-                if not isinstance(weight, UninitializedParameter) and weight.dim() in _CHANNELS_LAST:
+                if (
+                    not isinstance(weight, UninitializedParameter)
+                    and weight.dim() in _CHANNELS_LAST
+                ):
                     yield weight
 
 
@@ -188,7 +201,11 @@ def _lay_out_state(optimizer: Optimizer) -> None:
     """Lay out what the optimizer keeps of each weight as the weight is, so that its fast kernels take both."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+            if (
+                isinstance(value, Tensor)
+                and value.shape == parameter.shape
+                and value.stride() != parameter.stride()
+            ):
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 

@@ -44,10 +44,13 @@ class EMA(WeightAveraging):
     ) -> None:
         super().__init__()
         if not 0 <= decay < 1:
-            raise ConfigError(f"callbacks.ema.init_args.decay: expected at least 0 and below 1, got {decay}.")
+            raise ConfigError(
+                f"callbacks.ema.init_args.decay: expected at least 0 and below 1, got {decay}."
+            )
         if update_every_n_steps < 1:
             raise ConfigError(
-                f"callbacks.ema.init_args.update_every_n_steps: expected at least 1, got {update_every_n_steps}."
+                "callbacks.ema.init_args.update_every_n_steps: expected at least 1, got"
+                f" {update_every_n_steps}."
             )
         self.decay = decay
         self.update_every_n_steps = update_every_n_steps
@@ -63,19 +66,24 @@ class EMA(WeightAveraging):
         """
         if stage == "fit" and any(isinstance(each, ModelPruning) for each in trainer.callbacks):  # type: ignore[attr-defined]
             raise ConfigError(
-                "callbacks.ema: it cannot be together with callbacks.pruning, which replaces the parameters that are "
-                "averaged by others. Leave one of them out."
+                "callbacks.ema: it cannot be together with callbacks.pruning, which replaces the"
+                " parameters that are averaged by others. Leave one of them out."
             )
         epoch = self.update_starting_at_epoch
         has_end = trainer.max_epochs is not None and trainer.max_epochs >= 0
         if stage == "fit" and epoch is not None and has_end and epoch >= (trainer.max_epochs or 0):
             raise ConfigError(
-                f"callbacks.ema.init_args.update_starting_at_epoch: {epoch} epochs are never over, as "
-                f"trainer.max_epochs is {trainer.max_epochs}, so that nothing would be averaged. Set it lower."
+                f"callbacks.ema.init_args.update_starting_at_epoch: {epoch} epochs are never over,"
+                f" as trainer.max_epochs is {trainer.max_epochs}, so that nothing would be"
+                " averaged. Set it lower."
             )
         self.num_updates = 0
-        with warnings.catch_warnings():  # of models that are built late: their layers are all on each process here
-            warnings.filterwarnings("ignore", message="You're using the WeightAveraging callback with a model that")
+        with (
+            warnings.catch_warnings()
+        ):  # of models that are built late: their layers are all on each process here
+            warnings.filterwarnings(
+                "ignore", message="You're using the WeightAveraging callback with a model that"
+            )
             super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -88,8 +96,8 @@ class EMA(WeightAveraging):
         num_steps = math.inf if step is None else trainer.estimated_stepping_batches
         if step is not None and step >= num_steps:
             raise ConfigError(
-                f"callbacks.ema.init_args.update_starting_at_step: {step} steps are never over, as the training has "
-                f"{num_steps:g}, so that nothing would be averaged. Set it lower."
+                f"callbacks.ema.init_args.update_starting_at_step: {step} steps are never over, as"
+                f" the training has {num_steps:g}, so that nothing would be averaged. Set it lower."
             )
 
     def on_train_batch_end(
@@ -123,12 +131,16 @@ class EMA(WeightAveraging):
         if trainer.state.fn == TrainerFn.FITTING:
             super().on_validation_epoch_end(trainer, pl_module)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Save the average as the weights, and the weights for a resume."""
         self._follow(pl_module)
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Restore the average and the weights of a training."""
         if self._average_model is None:  # of a test or a prediction, whose weights are the average
             return
@@ -162,4 +174,6 @@ class EMA(WeightAveraging):
         assert self._average_model is not None
         own = self._average_model.module
         averages = itertools.chain(own.parameters(), own.buffers())
-        yield from zip(averages, itertools.chain(module.parameters(), module.buffers()), strict=True)
+        yield from zip(
+            averages, itertools.chain(module.parameters(), module.buffers()), strict=True
+        )

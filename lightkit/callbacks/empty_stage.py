@@ -24,7 +24,9 @@ class RequireWork(Callback):
             counts them.
     """
 
-    def __init__(self, *, count_batches: Callable[[], int], count_losses: Callable[[], int] | None) -> None:
+    def __init__(
+        self, *, count_batches: Callable[[], int], count_losses: Callable[[], int] | None
+    ) -> None:
         self._count_batches = count_batches
         self._count_losses = count_losses
         self._has_begun = False
@@ -49,8 +51,9 @@ class RequireWork(Callback):
             return
         if self._count_losses() == 0:
             raise DataError(
-                f"each of the {self._count_batches()} training batches was skipped: training_step has returned None, "
-                "or the loss was not finite and watchdog.on_nonfinite left it out. Nothing was trained."
+                f"each of the {self._count_batches()} training batches was skipped: training_step"
+                " has returned None, or the loss was not finite and watchdog.on_nonfinite left it"
+                " out. Nothing was trained."
             )
 
     def _was_due(self, trainer: Trainer) -> bool:
@@ -66,10 +69,14 @@ class RequireWork(Callback):
 
     on_test_batch_end = on_validation_batch_end
 
-    def on_predict_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any
+    ) -> None:
         """Count a batch, and whether it has given rows; None is no error, as a module may write by itself."""
         self._num_evaluated += 1
-        is_sized = isinstance(outputs, (list, tuple)) or (isinstance(outputs, Tensor) and outputs.ndim > 0)
+        is_sized = isinstance(outputs, (list, tuple)) or (
+            isinstance(outputs, Tensor) and outputs.ndim > 0
+        )
         if not is_sized or len(outputs) > 0:
             self._num_predicted += 1
 
@@ -86,18 +93,23 @@ class RequireWork(Callback):
             "test": trainer.limit_test_batches,
             "predict": trainer.limit_predict_batches,
         }
-        name = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
+        name = str(
+            getattr(stage, "value", stage)
+        )  # Lightning 2.6 gives a member of its enumeration
         if limits.get(name, 0) == 0:
             return
         if not trainer.strategy.reduce_boolean_decision(self._num_evaluated > 0, all=False):
-            text = f"the {name} loader has given no batch: there is nothing to report. Look at the data's split."
+            text = (
+                f"the {name} loader has given no batch: there is nothing to report. Look at the"
+                " data's split."
+            )
             raise DataError(text)
         if name != "predict":
             return
         if not trainer.strategy.reduce_boolean_decision(self._num_predicted > 0, all=False):
             raise DataError(
-                "predict_step has returned no row for any batch: there is nothing to write. Look at the data, and at "
-                "what predict_step leaves out."
+                "predict_step has returned no row for any batch: there is nothing to write. Look at"
+                " the data, and at what predict_step leaves out."
             )
 
 
@@ -115,7 +127,7 @@ def _smallest(trainer: Trainer) -> str:
     if num_samples and drops_last and isinstance(size, int):
         ranks = f" for each of the {trainer.world_size} processes" if trainer.world_size > 1 else ""
         return (
-            f": it has {num_samples} samples, batches of {size}, and drops the last, incomplete one (drop_last). At "
-            f"least {size} samples are needed{ranks}, or a smaller batch_size."
+            f": it has {num_samples} samples, batches of {size}, and drops the last, incomplete one"
+            f" (drop_last). At least {size} samples are needed{ranks}, or a smaller batch_size."
         )
     return f": its sampler has {num_samples} samples. At least 1 is needed."

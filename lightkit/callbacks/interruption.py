@@ -69,13 +69,17 @@ class StopOnSignal(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save within the epoch if that resumes exactly, then stop."""
-        if self._flag.after_batch(trainer, self._is_asked, at_once=is_last_for_now(trainer, batch_idx)):
+        if self._flag.after_batch(
+            trainer, self._is_asked, at_once=is_last_for_now(trainer, batch_idx)
+        ):
             save_within_epoch(trainer, batch_idx)
             # Without any checkpoint yet, a few more batches lead to where one can be written.
             is_accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
             self._stop(trainer, waits=trainer.is_last_batch or is_accumulating)
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
         """Stop within a validation if there is a checkpoint to resume from; otherwise its end will write one.
 
         Several processes may have unlike numbers of batches here, so that they could not agree.
@@ -92,12 +96,16 @@ class StopOnSignal(Callback):
         """Training is done: a signal that came during its last moments changes nothing any more."""
         self._watch.deferred = False
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Outside training a signal ends the process at once again. No other rank is left waiting for this one."""
         self._watch.deferred = False
         if isinstance(launcher := trainer.strategy.launcher, _SubprocessScriptLauncher):
             for rank in launcher.procs:
-                if isinstance(exception, Interrupted):  # which all have raised; they write how they ended
+                if isinstance(
+                    exception, Interrupted
+                ):  # which all have raised; they write how they ended
                     with suppress(TimeoutExpired):
                         rank.wait(_LEAVE_S)
                 rank.kill()  # waiting in a collective, they would not notice a gentler signal
@@ -110,7 +118,9 @@ class StopOnSignal(Callback):
 
     def _stop(self, trainer: Trainer, *, waits: bool) -> None:
         """Raise `Interrupted` on all ranks, unless there is no checkpoint yet and this waits for one."""
-        newest: Path | None = trainer.strategy.broadcast(self._last_good() if trainer.is_global_zero else None)
+        newest: Path | None = trainer.strategy.broadcast(
+            self._last_good() if trainer.is_global_zero else None
+        )
         if newest is not None or not waits:
             raise Interrupted(self._watch.received or signal.SIGTERM, checkpoint=newest)
 
@@ -142,7 +152,10 @@ def _is_time_over(trainer: Trainer) -> bool:
 def explain_early_end(trainer: Trainer) -> str | None:
     """Return why a training has ended before its epochs and steps were done, in one line; None where it has not."""
     num_epochs: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
-    is_complete = 0 <= trainer.max_steps <= trainer.global_step or 0 <= (trainer.max_epochs or 0) <= num_epochs
+    is_complete = (
+        0 <= trainer.max_steps <= trainer.global_step
+        or 0 <= (trainer.max_epochs or 0) <= num_epochs
+    )
     if is_complete or not trainer.should_stop or num_epochs == 0:
         return None
     return f"stopped early after epoch {num_epochs - 1}: {_find_reason(trainer)}"
@@ -151,12 +164,19 @@ def explain_early_end(trainer: Trainer) -> str | None:
 def _find_reason(trainer: Trainer) -> str:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
-        if not isinstance(callback, EarlyStopping) or callback.stopping_reason == EarlyStoppingReason.NOT_STOPPED:
+        if (
+            not isinstance(callback, EarlyStopping)
+            or callback.stopping_reason == EarlyStoppingReason.NOT_STOPPED
+        ):
             continue
         if callback.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED:
             verb = "fallen" if callback.mode == "min" else "risen"
             return f"{callback.monitor} has not {verb} for {callback.patience}"
-        return (callback.stopping_reason_message or "").removesuffix(" Signaling Trainer to stop.").rstrip(".")
+        return (
+            (callback.stopping_reason_message or "")
+            .removesuffix(" Signaling Trainer to stop.")
+            .rstrip(".")
+        )
     if _is_time_over(trainer):
         return "the time of trainer.max_time, or of a Timer, is over"
     return "a callback or the model has set trainer.should_stop"
@@ -193,7 +213,9 @@ class StopAtDeadline(Callback):
         self._stopped = stopped
         self._epochs_s: list[float] = []
         self._began_s = self._batch_ended_s = elapsed_s()
-        self._rest_s = 0.0  # from the last batch of an epoch to the next epoch: validation and checkpoint
+        self._rest_s = (
+            0.0  # from the last batch of an epoch to the next epoch: validation and checkpoint
+        )
         self._num_batches = 0
         self._is_late = False
         self._flag = DistributedFlag()
@@ -221,7 +243,9 @@ class StopAtDeadline(Callback):
         self._batch_ended_s = now_s
         if trainer.is_last_batch or trainer.fit_loop.done:
             return
-        step_s = batch_s * trainer.accumulate_grad_batches  # training can be saved after an optimizer step
+        step_s = (
+            batch_s * trainer.accumulate_grad_batches
+        )  # training can be saved after an optimizer step
         self._is_late = self._is_late or self._left_s <= _MARGIN * (step_s + self._rest_s)
         if self._flag.after_batch(trainer, self._is_late and trainer.is_global_zero):
             self._stop(trainer, batch_idx)
@@ -234,7 +258,9 @@ class StopAtDeadline(Callback):
         if not self._num_batches:
             return
         now_s = elapsed_s()
-        part = min(1.0, self._num_batches / trainer.num_training_batches)  # of an epoch that was resumed within
+        part = min(
+            1.0, self._num_batches / trainer.num_training_batches
+        )  # of an epoch that was resumed within
         self._epochs_s.append((now_s - self._began_s) / (part or 1.0))
         is_late = self._left_s <= self._rest_s + _MARGIN * statistics.median(self._epochs_s)
         self._stop_if_late(trainer, is_late and not trainer.fit_loop.done)
@@ -255,7 +281,10 @@ class StopAtDeadline(Callback):
             TooLittleTime: If the same command, with a deadline that is a duration, gets no further.
         """
         if self._epochs_s or trainer.current_epoch > 0:
-            _log.info(f"stops training in epoch {trainer.current_epoch}: the deadline is {self._deadline.shown}")
+            _log.info(
+                f"stops training in epoch {trainer.current_epoch}: the deadline is"
+                f" {self._deadline.shown}"
+            )
             trainer.fit_loop.min_epochs = 0  # which ask for more than there is time for
             trainer.fit_loop.epoch_loop.min_steps = None
             trainer.should_stop = True
@@ -272,5 +301,8 @@ class StopAtDeadline(Callback):
         if gets_further or (saved is not None and kind is OutOfTime):
             raise kind(f"{text}; the same command goes on from {saved}.")
         if saved is not None:
-            raise kind(f"{text}: it ended before a batch, and training from {saved} gets no further. Say a later one.")
+            raise kind(
+                f"{text}: it ended before a batch, and training from {saved} gets no further. Say a"
+                " later one."
+            )
         raise kind(f"{text}, and nothing could be saved before its end. Say a later --deadline.")

@@ -51,13 +51,19 @@ class FiniteLoss(Callback):
     """
 
     def __init__(
-        self, action: Literal["stop", "skip"], *, events: runs.EventStream, last_good: Callable[[], Path | None]
+        self,
+        action: Literal["stop", "skip"],
+        *,
+        events: runs.EventStream,
+        last_good: Callable[[], Path | None],
     ) -> None:
         self._action = action
         self._events = events
         self._last_good = last_good
         self._interval = 1  # batches
-        self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
+        self._losses: list[
+            tuple[dict[str, Any], Tensor]
+        ] = []  # position and loss of the batches that wait
         self._restore: Callable[[], None] | None = None
         self._is_bad = self._drops_gradients = False
         self._error: NonfiniteLoss | None = None
@@ -77,21 +83,28 @@ class FiniteLoss(Callback):
         """
         if self._action != "stop" and not pl_module.automatic_optimization:
             raise ConfigError(
-                f"watchdog.on_nonfinite: {self._action} needs automatic optimization, but {type(pl_module).__name__} "
-                "steps its optimizers itself, before anybody else sees the loss. Expected stop."
+                f"watchdog.on_nonfinite: {self._action} needs automatic optimization, but"
+                f" {type(pl_module).__name__} steps its optimizers itself, before anybody else sees"
+                " the loss. Expected stop."
             )
         state = {**dict(pl_module.named_parameters()), **dict(pl_module.named_buffers())}
         self._on_purpose = {*find_nonfinite_weights(state)}
         strategy: Any = trainer.strategy
-        is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
+        is_immediate = self._action == "skip" or (
+            trainer.world_size == 1 and strategy.root_device.type == "cpu"
+        )
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Note what is restored where the batch is left out."""
         if self._action == "skip":
             self._restore = _snapshot(trainer, pl_module)
 
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
         """Look at a loss, or keep it for later.
 
         Raises:
@@ -109,14 +122,18 @@ class FiniteLoss(Callback):
             self._stop(trainer, found)
         self._is_bad = self._drops_gradients = True
         if self._num_in_a_row >= _MAX_IN_A_ROW:
-            self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
+            self._stop(
+                trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. "
+            )
         self._num_left_out += 1
         self._num_skipped += len(found)  # of all ranks
         self._write_events(trainer, found, "skip")
         if trainer.is_global_zero and self._num_skipped <= _MAX_SHOWN:
             _log.warning("%s: the batch is left out.", _describe(found[0]))
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
         """Clear the gradients before the optimizer's step where those of a batch are not finite."""
         if self._drops_gradients:
             for group in optimizer.param_groups:  # Horovod refuses `zero_grad` here
@@ -132,7 +149,9 @@ class FiniteLoss(Callback):
         Raises:
             NonfiniteLoss: If one of them was not finite.
         """
-        if self._is_bad and self._restore is not None:  # not before: the backward pass reads running statistics
+        if (
+            self._is_bad and self._restore is not None
+        ):  # not before: the backward pass reads running statistics
             self._restore()
             self._is_bad = False
         if self._interval > 1 and batch_idx % self._interval == self._interval - 1:
@@ -151,7 +170,9 @@ class FiniteLoss(Callback):
         """
         self._stop_if_bad(trainer)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Write no checkpoint after a loss that was not finite, nor of weights that are not.
 
         Raises:
@@ -165,14 +186,19 @@ class FiniteLoss(Callback):
             more = ", ..." * (len(names) > _MAX_NAMES)
             self._write_events(trainer, [{**position, "indices": None, "weights": names}], "stop")
             raise NonfiniteLoss(
-                f"After epoch {position['epoch']}, step {position['step']} weights are NaN or infinite "
-                f"({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite. No checkpoint has them: "
-                f"{self._describe_last_good()}. Look at the loss for the gradient of a root or a quotient at 0 "
-                f"(trainer.detect_anomaly finds it), and at the learning rate.{_describe_precision(trainer)}"
+                f"After epoch {position['epoch']}, step {position['step']} weights are NaN or"
+                f" infinite ({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite."
+                f" No checkpoint has them: {self._describe_last_good()}. Look at the loss for the"
+                " gradient of a root or a quotient at 0 (trainer.detect_anomaly finds it), and at"
+                f" the learning rate.{_describe_precision(trainer)}"
             )
 
     def _position(self, trainer: Trainer) -> dict[str, Any]:
-        return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": trainer.fit_loop.batch_idx}
+        return {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            "batch": trainer.fit_loop.batch_idx,
+        }
 
     def _find_bad(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Look at the losses that wait; return the earliest bad batch, of each process whose loss was not finite there.
@@ -205,14 +231,17 @@ class FiniteLoss(Callback):
         self._write_events(trainer, found, "stop")
         skip = "; watchdog.on_nonfinite=skip leaves such batches out" * (self._action == "stop")
         self._error = NonfiniteLoss(
-            f"{_describe(found[0])}. {why}Nothing of it is in a checkpoint: {self._describe_last_good()}. "
-            f"Look at these samples and the learning rate{skip}.{_describe_precision(trainer)}"
+            f"{_describe(found[0])}. {why}Nothing of it is in a checkpoint:"
+            f" {self._describe_last_good()}. Look at these samples and the learning"
+            f" rate{skip}.{_describe_precision(trainer)}"
         )
         raise self._error
 
     def _describe_last_good(self) -> str:
         good = self._last_good()
-        return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good}"
+        return (
+            "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good}"
+        )
 
     def _write_events(self, trainer: Trainer, bad: Sequence[dict[str, Any]], action: str) -> None:
         for each in bad if trainer.is_global_zero else ():
@@ -232,25 +261,35 @@ def _with_samples(trainer: Trainer, event: Mapping[str, Any]) -> dict[str, Any]:
     loader: Any = trainer.train_dataloader
     indices = list_indices(loader, epoch=event["epoch"], batch=event["batch"])
     source: Any = getattr(getattr(loader, "dataset", None), "source", None)
-    names = None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
+    names = (
+        None
+        if indices is None or not hasattr(source, "name")
+        else [source.name(index) for index in indices]
+    )
     return {**event, "indices": indices, "names": names}
 
 
 def _describe(bad: Mapping[str, Any]) -> str:
     """Say which batch has a loss that is not finite, and of which samples it is."""
-    samples = "its samples are unknown: the loader is shuffled, and its sampler does not name them (indices_of)"
+    samples = (
+        "its samples are unknown: the loader is shuffled, and its sampler does not name them"
+        " (indices_of)"
+    )
     if bad["indices"] is not None:
         names = bad["names"] or [*map(str, bad["indices"])]
         more = ", ..." * (len(names) > _MAX_SAMPLES)
         samples = f"samples {', '.join(names[:_MAX_SAMPLES])}{more} of the training split"
     rank = f" on rank {bad['rank']}" if bad["rank"] else ""
     return (
-        f"The loss of epoch {bad['epoch']}, step {bad['step']}, batch {bad['batch']}{rank} is {bad['loss']} ({samples})"
+        f"The loss of epoch {bad['epoch']}, step {bad['step']}, batch {bad['batch']}{rank} is"
+        f" {bad['loss']} ({samples})"
     )
 
 
 @torch.no_grad()
-def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> list[str]:
+def find_nonfinite_weights(
+    state: Mapping[str, Any], *, apart_from: Collection[str] = ()
+) -> list[str]:
     """Return the names of the tensors that are not finite.
 
     Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
@@ -262,7 +301,11 @@ def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[s
     found = []
     for name, value in state.items():
         local = value.to_local() if hasattr(value, "to_local") else value  # a DTensor
-        is_plain = type(local) in (Tensor, Parameter) and local.layout == torch.strided and not local.is_meta
+        is_plain = (
+            type(local) in (Tensor, Parameter)
+            and local.layout == torch.strided
+            and not local.is_meta
+        )
         if name in apart_from or not is_plain or local.element_size() < _MIN_BYTES:
             continue
         # A sum is ten times as fast as a look at each value; it can be infinite where no value is.
@@ -277,14 +320,23 @@ def _snapshot(trainer: Trainer, module: LightningModule) -> Callable[[], None]:
 
     A NaN would stay in the buffers of layers such as BatchNorm and in the sums of metrics for ever.
     """
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers() if buffer.is_floating_point()]
+    buffers = [
+        (buffer, buffer.clone()) for buffer in module.buffers() if buffer.is_floating_point()
+    ]
     metrics = [metric for metric in module.modules() if isinstance(metric, Metric)]
-    results: Any = trainer.fit_loop.epoch_loop._results  # Lightning 2.6 replaces their tensors and never changes one
+    results: Any = (
+        trainer.fit_loop.epoch_loop._results
+    )  # Lightning 2.6 replaces their tensors and never changes one
     logged = set(results)
     attributes = [(vars(result), dict(vars(result))) for result in results.values()]
     for metric in metrics:
-        values = {name: vars(metric)[name] for name in (*metric._defaults, "_update_count", "_computed")}
-        copies = {name: each.clone() if isinstance(each, Tensor) else copy.copy(each) for name, each in values.items()}
+        values = {
+            name: vars(metric)[name] for name in (*metric._defaults, "_update_count", "_computed")
+        }
+        copies = {
+            name: each.clone() if isinstance(each, Tensor) else copy.copy(each)
+            for name, each in values.items()
+        }
         attributes.append((vars(metric), copies))
 
     @torch.no_grad()

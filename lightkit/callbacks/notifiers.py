@@ -58,7 +58,18 @@ Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")
 Message = Mapping[str, Any]
 _FIELDS = (
-    *("run", "folder", "stage", "exit_code", "epoch", "max_epochs", "step", "best", "seconds", "error"),
+    *(
+        "run",
+        "folder",
+        "stage",
+        "exit_code",
+        "epoch",
+        "max_epochs",
+        "step",
+        "best",
+        "seconds",
+        "error",
+    ),
     *("mlflow_url", "mlflow_command", "gate"),
 )
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
@@ -99,7 +110,9 @@ def _describe_run() -> dict[str, str]:
     kept = runs.read_json(run.folder / "mlflow.json") or {}
     uri = str(kept.get("tracking_uri") or "").replace("***@", "").rstrip("/")
     if uri.startswith(("http://", "https://")):
-        known["mlflow_url"] = f"{uri}/#/experiments/{kept.get('experiment_id')}/runs/{kept.get('run_id')}"
+        known["mlflow_url"] = (
+            f"{uri}/#/experiments/{kept.get('experiment_id')}/runs/{kept.get('run_id')}"
+        )
     elif uri.startswith("sqlite:"):
         known["mlflow_command"] = f"mlflow ui --backend-store-uri {uri}"
     return known
@@ -134,12 +147,16 @@ class Notifier(Callback):
         name = type(self).__name__
         if every_n_epochs < 1 or not 0 < timeout_s < math.inf or retries < 0:
             expected = "every_n_epochs of 1 or more, timeout_s above 0 and retries of 0 or more"
-            raise ConfigError(f"{name}: expected {expected}, got {every_n_epochs}, {timeout_s:g} and {retries}.")
+            raise ConfigError(
+                f"{name}: expected {expected}, got {every_n_epochs}, {timeout_s:g} and {retries}."
+            )
         self.mask: Callable[[str], str] = str
         """Puts references in the place of secrets; set by the command line."""
         self.sender = BackgroundSender(name, retries=retries)
         self._timeout_s = timeout_s
-        self.kinds: tuple[Kind, ...] = (KINDS if events is None else tuple(events)) if is_addressed else ()
+        self.kinds: tuple[Kind, ...] = (
+            (KINDS if events is None else tuple(events)) if is_addressed else ()
+        )
         """Kinds of the messages that are sent."""
         self._is_addressed = is_addressed
         self._every_n_epochs = every_n_epochs
@@ -175,7 +192,9 @@ class Notifier(Callback):
             text = format_error_tail(error, self.mask)
         fields = {"job": "unknown", "stage": self._stage, **known, **self._known, **_describe_run()}
         kind: Kind = "failure" if status == "failed" else "end"
-        self._send(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields)
+        self._send(
+            kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields
+        )
 
     def send_gate_decision(self, decision: Mapping[str, Any]) -> None:
         """Send the decision of the gate.
@@ -192,7 +211,11 @@ class Notifier(Callback):
             **_describe_run(),
             "stage": "gate",
             "exit_code": 0 if passed else 4,
-            "metrics": {name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
+            "metrics": {
+                name: float(value)
+                for name, value in scores.items()
+                if isinstance(value, (int, float))
+            },
             "error": "\n".join(decision["reasons"]) or None,
         }
         self._send("gate", status="passed" if passed else "failed", gate=decision, **fields)
@@ -202,13 +225,17 @@ class Notifier(Callback):
         is_trial = bool(getattr(trainer, "fast_dev_run", False))
         self._is_silent = not trainer.is_global_zero or is_trial or runs.current() is None
         if not self._is_addressed and not self._is_silent:
-            _log.info("%s sends nothing: its %s is null", type(self).__name__, self.address_argument)
+            _log.info(
+                "%s sends nothing: its %s is null", type(self).__name__, self.address_argument
+            )
         self._stage = str(getattr(stage, "value", stage))
         self._began_s = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start: data and model are there, and trackers have opened the run."""
-        self._send_start(epoch=trainer.current_epoch, step=trainer.global_step, max_epochs=trainer.max_epochs)
+        self._send_start(
+            epoch=trainer.current_epoch, step=trainer.global_step, max_epochs=trainer.max_epochs
+        )
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start of a validation by itself."""
@@ -229,9 +256,18 @@ class Notifier(Callback):
         """Send an epoch, if it is its turn."""
         keeper = trainer.checkpoint_callback
         best = None
-        if isinstance(keeper, ModelCheckpoint) and keeper.monitor and keeper.best_model_score is not None:
+        if (
+            isinstance(keeper, ModelCheckpoint)
+            and keeper.monitor
+            and keeper.best_model_score is not None
+        ):
             best = {"monitor": keeper.monitor, "value": float(keeper.best_model_score)}
-        self._known |= {"epoch": epoch.epoch, "step": epoch.step, "metrics": epoch.row, "best": best}
+        self._known |= {
+            "epoch": epoch.epoch,
+            "step": epoch.step,
+            "metrics": epoch.row,
+            "best": best,
+        }
         if (epoch.epoch + 1) % self._every_n_epochs == 0:
             self._send("epoch", status="running", **self._known, seconds=self._seconds())
 
@@ -256,14 +292,26 @@ class WebhookNotifier(Notifier):
         settings: `events`, `every_n_epochs`, `timeout_s` and `retries` of `Notifier`.
     """
 
-    def __init__(self, webhook_url: str | None, headers: dict[str, str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, webhook_url: str | None, headers: dict[str, str] | None = None, **settings: Any
+    ) -> None:
         super().__init__(webhook_url is not None, **settings)
-        self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of WebhookNotifier")
+        self._url = (
+            ""
+            if webhook_url is None
+            else check_address(webhook_url, "webhook_url of WebhookNotifier")
+        )
         self._headers = dict(headers or {})
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as JSON."""
-        return partial(post, self._url, _as_json(message), {**_JSON, **self._headers}, timeout_s=self._timeout_s)
+        return partial(
+            post,
+            self._url,
+            _as_json(message),
+            {**_JSON, **self._headers},
+            timeout_s=self._timeout_s,
+        )
 
 
 def _as_json(content: Message) -> bytes:
@@ -286,14 +334,26 @@ class SlackNotifier(Notifier):
     """
 
     def __init__(
-        self, webhook_url: str | None, every_n_epochs: PositiveInt = 10, mention: str | None = None, **settings: Any
+        self,
+        webhook_url: str | None,
+        every_n_epochs: PositiveInt = 10,
+        mention: str | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__(webhook_url is not None, every_n_epochs=every_n_epochs, **settings)
-        self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
+        self._url = (
+            ""
+            if webhook_url is None
+            else check_address(webhook_url, "webhook_url of SlackNotifier")
+        )
         if mention is not None and not re.fullmatch("channel|here|[UW][A-Z0-9]{5,20}", mention):
             text = "expected channel, here or the id of a member such as U012AB3CD"
             raise ConfigError(f"mention of SlackNotifier: {text}, got {mention!r}.")
-        self._mention = "" if mention is None else f"<{'!' if mention in ('channel', 'here') else '@'}{mention}> "
+        self._mention = (
+            ""
+            if mention is None
+            else f"<{'!' if mention in ('channel', 'here') else '@'}{mention}> "
+        )
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as Slack's blocks, with plain text for where they are not shown."""
@@ -309,7 +369,10 @@ class SlackNotifier(Notifier):
         elif message["mlflow_command"] is not None and message["kind"] != "epoch":
             footer.insert(0, f"`{escape(message['mlflow_command'][:_MAX_NAME])}`")
         sections = [{"type": "mrkdwn", "text": part} for part in (*parts, " · ".join(footer))]
-        body = {"text": mention + headline, "blocks": [{"type": "section", "text": each} for each in sections]}
+        body = {
+            "text": mention + headline,
+            "blocks": [{"type": "section", "text": each} for each in sections],
+        }
         return partial(post, self._url, _as_json(body), _JSON, timeout_s=self._timeout_s)
 
 
@@ -340,14 +403,21 @@ class AppriseNotifier(Notifier):
         try:
             import apprise  # an extra, and 0.3 s to import
         except ImportError:
-            text = "AppriseNotifier needs the package apprise; install it with: pip install 'lightkit-train[apprise]'"
+            text = (
+                "AppriseNotifier needs the package apprise; install it with: pip install"
+                " 'lightkit-train[apprise]'"
+            )
             raise ConfigError(text) from None
-        logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
+        logging.getLogger("apprise").setLevel(
+            logging.CRITICAL
+        )  # its warnings may hold parts of an address
         self._create = apprise.Apprise
         self._urls = list(urls or [])
         for number, url in enumerate(self._urls):
             if apprise.Apprise.instantiate(url, suppress_exceptions=True) is None:
-                raise ConfigError(f"urls of AppriseNotifier: entry {number} is not an address that apprise knows.")
+                raise ConfigError(
+                    f"urls of AppriseNotifier: entry {number} is not an address that apprise knows."
+                )
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as text with a headline, for each service until it takes it."""
@@ -358,7 +428,9 @@ class AppriseNotifier(Notifier):
         left = list(self._urls)
 
         def deliver() -> None:
-            left[:] = [url for url in left if not self._create(url).notify("\n\n".join(texts), **settings)]
+            left[:] = [
+                url for url in left if not self._create(url).notify("\n\n".join(texts), **settings)
+            ]
             if left:
                 raise DeliveryError(f"{len(left)} of {len(self._urls)} services did not take it")
 
@@ -367,7 +439,9 @@ class AppriseNotifier(Notifier):
 
 def escape(text: str) -> str:
     """Escape code fences, and what Slack reads as markup: https://docs.slack.dev/messaging/formatting-message-text."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
+    return (
+        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
+    )
 
 
 def _headline(message: Message) -> str:
@@ -405,7 +479,9 @@ def _details(message: Message) -> list[tuple[str, bool]]:
         parts.append(("\n".join(lines), True))
     if gate.get("baseline"):
         parts.append((f"against {str(gate['baseline'])[:_MAX_NAME]}", False))
-    checks = sorted(gate.get("checks") or [], key=lambda check: bool(check.get("passed")))  # failures first
+    checks = sorted(
+        gate.get("checks") or [], key=lambda check: bool(check.get("passed"))
+    )  # failures first
     if checks:
         parts.append(("\n".join(map(_format_check, checks)), True))
     if best is not None and message["kind"] in ("epoch", "end"):
@@ -417,7 +493,10 @@ def _details(message: Message) -> list[tuple[str, bool]]:
 
 def _format_check(check: Mapping[str, Any]) -> str:
     verdict = "passed" if check.get("passed") else "FAILED"
-    return f"{verdict}  {check.get('name')} {_format_number(check.get('challenger'))}, asked: {check.get('asks')}"
+    return (
+        f"{verdict}  {check.get('name')} {_format_number(check.get('challenger'))}, asked:"
+        f" {check.get('asks')}"
+    )
 
 
 def _origin(message: Message) -> list[str]:
@@ -429,4 +508,6 @@ def _origin(message: Message) -> list[str]:
 
 
 def _format_number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, (int, float)) else "-" if value is None else str(value)
+    return (
+        f"{value:.4g}" if isinstance(value, (int, float)) else "-" if value is None else str(value)
+    )

@@ -66,7 +66,9 @@ class OptimizerSettings(Callback):
         self._checkpoint: dict[str, Any] | None = None
         self._record: dict[str, Any] | None = None
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Keep the settings that the checkpoint's training began with."""
         self._checkpoint = checkpoint
         self._recorded = checkpoint.get(_KEY)
@@ -79,8 +81,13 @@ class OptimizerSettings(Callback):
             optimizers = [copy_settings(optimizer) for optimizer in trainer.optimizers]
             # Copies of the schedules change the copies of the optimizers, and reach no module or trainer.
             memo: dict[int, Any] = {id(each): each for each in (trainer, pl_module)}
-            memo |= {id(real): copied for real, copied in zip(trainer.optimizers, optimizers, strict=True)}
-            schedules = [copy.deepcopy(config.scheduler, memo) for config in trainer.lr_scheduler_configs]
+            memo |= {
+                id(real): copied
+                for real, copied in zip(trainer.optimizers, optimizers, strict=True)
+            }
+            schedules = [
+                copy.deepcopy(config.scheduler, memo) for config in trainer.lr_scheduler_configs
+            ]
             self._optimizers = optimizers
             self._schedules = schedules
         self._drop_other_states(trainer)
@@ -108,7 +115,9 @@ class OptimizerSettings(Callback):
             self._record = now if is_same else None
             return
         self._record = now
-        if len(self._recorded["optimizers"]) != len(now["optimizers"]):  # whose states Lightning has not restored
+        if len(self._recorded["optimizers"]) != len(
+            now["optimizers"]
+        ):  # whose states Lightning has not restored
             return
         changes = _compare(self._recorded, now)
         if not changes:
@@ -120,7 +129,9 @@ class OptimizerSettings(Callback):
         self._apply(trainer, self._recorded, now)
         self._report_applied(changes)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Add the settings that the training began with."""
         if self._record is not None:
             checkpoint[_KEY] = self._record
@@ -129,7 +140,9 @@ class OptimizerSettings(Callback):
         """Remove the checkpoint's state of an optimizer whose class has changed."""
         recorded = [] if self._recorded is None else self._recorded["optimizers"]
         states = [] if self._checkpoint is None else self._checkpoint.get("optimizer_states", [])
-        for index, (optimizer, before) in enumerate(zip(trainer.optimizers, recorded, strict=False)):
+        for index, (optimizer, before) in enumerate(
+            zip(trainer.optimizers, recorded, strict=False)
+        ):
             if before["class"] != type(optimizer).__name__ and index < len(states):
                 states[index] = optimizer.state_dict()
 
@@ -140,18 +153,23 @@ class OptimizerSettings(Callback):
         if self.counted is None:
             return
         if not self._schedules:
-            raise ConfigError("lr_scheduler: auto cannot count the steps of a schedule that cannot be copied")
+            raise ConfigError(
+                "lr_scheduler: auto cannot count the steps of a schedule that cannot be copied"
+            )
         config = trainer.lr_scheduler_configs[0]
         planned = _planned_steps(trainer, config.interval)
         if planned is None:
             names = ", ".join(self.counted.names)
             raise ConfigError(
-                f"lr_scheduler.init_args.{names}: auto counts the steps of a training that has an end, and data of a "
-                "known length; set trainer.max_epochs or trainer.max_steps, or a number."
+                f"lr_scheduler.init_args.{names}: auto counts the steps of a training that has an"
+                " end, and data of a known length; set trainer.max_epochs or trainer.max_steps, or"
+                " a number."
             )
         number = max(1, planned // config.frequency)
         self._optimizers[0] = copy_settings(self.counted.optimizer)
-        self._schedules[0] = self.counted.build(self._optimizers[0], dict.fromkeys(self.counted.names, number))
+        self._schedules[0] = self.counted.build(
+            self._optimizers[0], dict.fromkeys(self.counted.names, number)
+        )
 
     def _start_counted(self, trainer: Trainer) -> None:
         """Start the config's schedule with its number of steps."""
@@ -167,8 +185,8 @@ class OptimizerSettings(Callback):
             number = planned // config.frequency
             if schedule.total_steps < number:
                 _warn(
-                    f"lr_scheduler: OneCycleLR has {schedule.total_steps} steps, but the training takes {number}: it "
-                    "will end with an error. total_steps: auto counts them."
+                    f"lr_scheduler: OneCycleLR has {schedule.total_steps} steps, but the training"
+                    f" takes {number}: it will end with an error. total_steps: auto counts them."
                 )
 
     # -- a resumed run -------------------------------------------------------------------------------------------------
@@ -194,7 +212,9 @@ class OptimizerSettings(Callback):
 
     def _apply(self, trainer: Trainer, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Set what differs from the recorded settings."""
-        for index, (optimizer, settings) in enumerate(zip(trainer.optimizers, self._optimizers, strict=True)):
+        for index, (optimizer, settings) in enumerate(
+            zip(trainer.optimizers, self._optimizers, strict=True)
+        ):
             before = recorded["optimizers"][index]
             scheduled = [
                 number
@@ -216,7 +236,13 @@ class OptimizerSettings(Callback):
                     self._apply_schedule(trainer, number, old, index=index, before=before["groups"])
 
     def _apply_schedule(
-        self, trainer: Trainer, number: int, old: Mapping[str, Any] | None, *, index: int, before: list[dict[str, Any]]
+        self,
+        trainer: Trainer,
+        number: int,
+        old: Mapping[str, Any] | None,
+        *,
+        index: int,
+        before: list[dict[str, Any]],
     ) -> None:
         """Move a schedule to the place where it would be, had it been this one all along."""
         config = trainer.lr_scheduler_configs[number]
@@ -244,16 +270,24 @@ class OptimizerSettings(Callback):
 
         # Any other one depends on the number of its steps alone.
         position = None
-        if old is not None and (old["interval"], old["frequency"]) == (config.interval, config.frequency):
+        if old is not None and (old["interval"], old["frequency"]) == (
+            config.interval,
+            config.frequency,
+        ):
             position = getattr(schedule, "last_epoch", None)
         if position is None:
             position = _count_done(trainer, config.interval) // config.frequency
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the order of steps, which an optimizer that is a copy does not take
+            warnings.simplefilter(
+                "ignore"
+            )  # of the order of steps, which an optimizer that is a copy does not take
             for _ in range(position):
                 fresh.step()
         schedule.load_state_dict(fresh.state_dict())
-        moved = [_differing(old, new) | {*_RATES} for old, new in zip(first, _list_groups(settings), strict=True)]
+        moved = [
+            _differing(old, new) | {*_RATES}
+            for old, new in zip(first, _list_groups(settings), strict=True)
+        ]
         _set_groups(optimizer, settings, keys=moved)
 
     def _list_unrecorded(self, trainer: Trainer) -> list[tuple[str, str, Any, Any]]:
@@ -263,19 +297,31 @@ class OptimizerSettings(Callback):
         for real, settings in zip(trainer.optimizers, self._optimizers, strict=True):
             for old, new in zip(real.param_groups, _list_groups(settings), strict=False):
                 rate = "initial_lr" if is_scheduled and "initial_lr" in old else "lr"
-                moved = {*_RATES, "momentum", "betas", "max_lr", "min_lr"} if is_scheduled else {*_RATES}
+                moved = (
+                    {*_RATES, "momentum", "betas", "max_lr", "min_lr"}
+                    if is_scheduled
+                    else {*_RATES}
+                )
                 keys = {rate, *(key for key in new if key not in moved)}
-                found += [("optimizer", key, old.get(key), new[key]) for key in keys & _differing(old, new)]
+                found += [
+                    ("optimizer", key, old.get(key), new[key])
+                    for key in keys & _differing(old, new)
+                ]
         for config, fresh in zip(trainer.lr_scheduler_configs, self._schedules, strict=True):
             old = vars(config.scheduler)
             new = vars(fresh)
-            names = _constructor_names(type(fresh)) & _differing(old, new) - {"last_epoch", "optimizer"}
+            names = _constructor_names(type(fresh)) & _differing(old, new) - {
+                "last_epoch",
+                "optimizer",
+            }
             found += [("lr_scheduler", key, old[key], new[key]) for key in names]
         return [] if self._sets_rates(trainer) else found
 
     def _sets_rates(self, trainer: Trainer) -> bool:
         callbacks: Iterable[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        return any(isinstance(each, _OWN_RATES) or hasattr(each, "warmup_factor") for each in callbacks)
+        return any(
+            isinstance(each, _OWN_RATES) or hasattr(each, "warmup_factor") for each in callbacks
+        )
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -283,12 +329,17 @@ class OptimizerSettings(Callback):
         key = "lr" if key == "initial_lr" else key
         if not self._is_of_config(section):
             return f"{'the optimizer' if section == 'optimizer' else 'the schedule'}'s {key}"
-        return f"{section}.{key}" if key in ("interval", "frequency", "class") else f"{section}.init_args.{key}"
+        return (
+            f"{section}.{key}"
+            if key in ("interval", "frequency", "class")
+            else f"{section}.init_args.{key}"
+        )
 
     def _report_no_effect(self, changes: Iterable[tuple[str, str, Any, Any]]) -> bool:
         """Warn of settings that the checkpoint overrides, and return whether there are any."""
         texts = dict.fromkeys(
-            f"{self._name(section, key)}: {_format(new)} has no effect: the checkpoint has {_format(old)}"
+            f"{self._name(section, key)}: {_format(new)} has no effect: the checkpoint has"
+            f" {_format(old)}"
             for section, key, old, new in changes
         )
         for text in texts:
@@ -308,7 +359,11 @@ def copy_settings(optimizer: Any) -> Optimizer:
     """Copy the settings of an optimizer without its parameters and their state."""
     groups = [
         {
-            **{key: copy.deepcopy(value) for key, value in group.items() if key not in ("params", "param_names")},
+            **{
+                key: copy.deepcopy(value)
+                for key, value in group.items()
+                if key not in ("params", "param_names")
+            },
             "params": [torch.nn.Parameter(torch.zeros(0))],
         }
         for group in optimizer.param_groups
@@ -332,7 +387,9 @@ def _list_groups(optimizer: Any) -> list[dict[str, Any]]:
 
 def _set_groups(optimizer: Any, settings: Optimizer, *, keys: list[set[str]] | None = None) -> None:
     """Set the settings of each group of parameters, all or those of some keys."""
-    for index, (group, values) in enumerate(zip(optimizer.param_groups, _list_groups(settings), strict=False)):
+    for index, (group, values) in enumerate(
+        zip(optimizer.param_groups, _list_groups(settings), strict=False)
+    ):
         for key, value in values.items():
             if keys is None or key in keys[index]:
                 _set_value(group, key, value)
@@ -355,7 +412,9 @@ def _list_differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[set[
     """Return the keys of each group of an optimizer whose values differ: all of another class."""
     if old["class"] != new["class"]:
         return [set(group) for group in new["groups"]]
-    return [_differing(then, group) for then, group in zip(old["groups"], new["groups"], strict=False)]
+    return [
+        _differing(then, group) for then, group in zip(old["groups"], new["groups"], strict=False)
+    ]
 
 
 def _is_same(old: Any, new: Any) -> bool:
@@ -365,10 +424,14 @@ def _is_same(old: Any, new: Any) -> bool:
         return len(old) == len(new) and all(map(_is_same, old, new))
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return old.keys() == new.keys() and not _differing(old, new)
-    return bool(old == new) or (isinstance(old, float) and isinstance(new, float) and old != old and new != new)
+    return bool(old == new) or (
+        isinstance(old, float) and isinstance(new, float) and old != old and new != new
+    )
 
 
-def _compare(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str, Any, Any]]:
+def _compare(
+    recorded: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[tuple[str, str, Any, Any]]:
     """List what differs: section, name, old and new value. What a schedule has derived from others is left out."""
     found: list[tuple[str, str, Any, Any]] = []
     for old, new in zip(recorded["optimizers"], now["optimizers"], strict=False):
@@ -383,7 +446,9 @@ def _compare(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[
     return found
 
 
-def _compare_optimizer(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _compare_optimizer(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
     """List the settings of an optimizer that differ: name, old and new value."""
     if old["class"] != new["class"]:
         yield "class", old["class"], new["class"]
@@ -396,14 +461,19 @@ def _compare_optimizer(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterat
             yield key, then[key], group[key]
 
 
-def _compare_schedule(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _compare_schedule(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
     """List the settings of a schedule that differ: name, old and new value."""
     for key in sorted(_differing({**old, "state": None}, {**new, "state": None})):
         yield key, old[key], new[key]
     if old["class"] != new["class"]:
         return
     states = _differing(old["state"], new["state"])
-    shown = {key for key in states if key[0] != "_" and key != "base_lrs"} or states - {"base_lrs", "_last_lr"}
+    shown = {key for key in states if key[0] != "_" and key != "base_lrs"} or states - {
+        "base_lrs",
+        "_last_lr",
+    }
     for key in sorted(shown):
         yield key, old["state"][key], new["state"][key]
 
@@ -417,7 +487,11 @@ def _was_scheduled(recorded: Mapping[str, Any], index: int, *, now: bool) -> boo
 def _planned_steps(trainer: Trainer, interval: str) -> int | None:
     """Return the number of epochs, or of optimizer steps, of the whole training; None where it has no known end."""
     if interval == "epoch":
-        return trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
+        return (
+            trainer.max_epochs
+            if trainer.max_epochs is not None and trainer.max_epochs > 0
+            else None
+        )
     number = trainer.estimated_stepping_batches
     return int(number) if math.isfinite(number) and number > 0 else None
 

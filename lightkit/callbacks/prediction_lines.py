@@ -25,7 +25,11 @@ def split_samples(prediction: Any, num_samples: int | None) -> list[Any] | None:
         num_samples: Of the batch; None where the loader does not tell, and the prediction's own length counts.
     """
     if isinstance(prediction, (list, Tensor, np.ndarray)):
-        return _list_rows(prediction) if _is_column(prediction) and _fits(prediction, num_samples) else None
+        return (
+            _list_rows(prediction)
+            if _is_column(prediction) and _fits(prediction, num_samples)
+            else None
+        )
     named = _list_fields(prediction)
     if named is not None:
         rows = _join_columns([*named.values()], num_samples)
@@ -58,7 +62,9 @@ def _list_rows(column: Any) -> list[Any]:
 
 
 def _is_column(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) or (isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0)
+    return isinstance(value, (list, tuple)) or (
+        isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0
+    )
 
 
 def _list_fields(value: Any) -> dict[str, Any] | None:
@@ -115,7 +121,9 @@ def to_numpy(values: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
     """Return a tensor as an array; narrow floating point, of which numpy has no bfloat16, as float32."""
     detached = values.detach()
     is_narrow = detached.is_floating_point() and detached.element_size() < 4
-    array: np.ndarray[Any, np.dtype[Any]] = (detached.float() if is_narrow else detached).cpu().numpy()
+    array: np.ndarray[Any, np.dtype[Any]] = (
+        (detached.float() if is_narrow else detached).cpu().numpy()
+    )
     return array
 
 

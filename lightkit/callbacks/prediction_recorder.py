@@ -80,9 +80,14 @@ def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[dict[str, Ten
     found = choose_form(tensors, task).reduce(tensors, task)
     if found is None:
         return None
-    columns = {name: column if column.dtype == torch.float64 else column.float() for name, column in found[0].items()}
+    columns = {
+        name: column if column.dtype == torch.float64 else column.float()
+        for name, column in found[0].items()
+    }
     if {len(column) for column in columns.values()} != {len(target)}:
-        raise ValueError(f"target has {len(target)} samples, and {', '.join(tensors)} have not as many each")
+        raise ValueError(
+            f"target has {len(target)} samples, and {', '.join(tensors)} have not as many each"
+        )
     return columns, found[1]
 
 
@@ -112,14 +117,23 @@ class _Evaluation:
         self._rows: list[dict[str, Tensor]] = []
         self._num_probabilities = 0
         self._max_probabilities = _MAX_PROBABILITIES // trainer.world_size
-        self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
+        self._indices: (
+            list[int] | None
+        ) = []  # None: the loader does not say which samples are in a batch
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
-        self._loader = getattr(loader, "loader", loader)  # of one that replays batches, as lightkit.registry's
+        self._loader = getattr(
+            loader, "loader", loader
+        )  # of one that replays batches, as lightkit.registry's
         source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
-        self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
+        self.source = (
+            source if callable(getattr(source, "name", None)) else None
+        )  # as lightkit.data's PixelSource
 
     def add(
-        self, outcomes: tuple[dict[str, Tensor], int], batch: int, pictures: tuple[Tensor, Tensor] | None = None
+        self,
+        outcomes: tuple[dict[str, Tensor], int],
+        batch: int,
+        pictures: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Add a batch, with pictures of its predictions where they have some."""
         rows, self.num_classes = outcomes
@@ -164,14 +178,16 @@ class _Evaluation:
             ValueError: If what the model gives as probabilities is none.
         """
         names = self._rows[0] if self._rows else ()
-        rows = {name: torch.cat([each[name] for each in self._rows]).cpu().numpy() for name in names}
+        rows = {
+            name: torch.cat([each[name] for each in self._rows]).cpu().numpy() for name in names
+        }
         for name in ("probability", "label_probability"):
             given = rows[name].reshape(len(rows[name]), -1) if name in rows else np.empty((0, 1))
             finite = given[np.isfinite(given).all(axis=1)]
             if self.num_classes and find_improbable(finite).any():
                 raise ValueError(
-                    f"probabilities are from {finite.min():.6g} to {finite.max():.6g}, expected 0 to 1; logits are "
-                    "returned under the key 'logits'"
+                    f"probabilities are from {finite.min():.6g} to {finite.max():.6g}, expected 0"
+                    " to 1; logits are returned under the key 'logits'"
                 )
         counts = rows.pop("counts", np.empty(0)) > 0
         indices = None if self._indices is None else np.array(self._indices, np.int64)[counts]
@@ -237,7 +253,9 @@ class PredictionRecorder(Callback):
             if (outcomes := reduce_outputs(outputs, task)) is not None:
                 evaluation.form = choose_form(outputs, task)
                 evaluation.task = task if evaluation.form is task.form else None
-                tensors = {key: each.detach() for key, each in outputs.items() if isinstance(each, Tensor)}
+                tensors = {
+                    key: each.detach() for key, each in outputs.items() if isinstance(each, Tensor)
+                }
                 evaluation.add(outcomes, batch_idx, evaluation.form.reduce_pictures(tensors))
                 self._evaluation = evaluation
 
@@ -252,7 +270,9 @@ class PredictionRecorder(Callback):
             for each in draw_predictions(self.predictions) if albums and self.predictions else ():
                 pixels = torch.from_numpy(to_pixels(each.drawing)).permute(2, 0, 1)
                 for album in albums:
-                    album.add_picture(f"test/{each.name.replace('-', '_')}", pixels, trainer.global_step)
+                    album.add_picture(
+                        f"test/{each.name.replace('-', '_')}", pixels, trainer.global_step
+                    )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the best score so far, of a run that is resumed."""
@@ -272,15 +292,21 @@ class PredictionRecorder(Callback):
         """Read the thresholds, which a fit chooses in its validation; keep the predictions of one outside a fit."""
         self._read_thresholds(pl_module)
         if self.folder is None and trainer.state.fn == TrainerFn.VALIDATING:
-            self.predictions = self._finish(trainer, self._evaluation, "validation", trainer.ckpt_path)
+            self.predictions = self._finish(
+                trainer, self._evaluation, "validation", trainer.ckpt_path
+            )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of the best epoch's validation."""
         self._keep_best(trainer)
         path = getattr(trainer.checkpoint_callback, "best_model_path", None)
-        self._finish(trainer, self._best, "validation", path, has_thumbnails=not trainer.interrupted)
+        self._finish(
+            trainer, self._best, "validation", path, has_thumbnails=not trainer.interrupted
+        )
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Write those of the best epoch so far, where that takes no other rank; quickly, without thumbnails."""
         if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
             with self._warn_of_failure():  # after an error of the GPU no score can be read
@@ -325,7 +351,9 @@ class PredictionRecorder(Callback):
             if self.folder is not None and len(predictions):
                 write_predictions(predictions_path(self.folder, split), predictions)
                 if has_thumbnails and joined.is_named:
-                    _write_pictures(self.folder, predictions, joined, num_classes=evaluation.num_classes)
+                    _write_pictures(
+                        self.folder, predictions, joined, num_classes=evaluation.num_classes
+                    )
             return predictions
         return None  # type: ignore[unreachable]  # after a failure
 
@@ -371,12 +399,16 @@ class PredictionRecorder(Callback):
             epoch = _read_epoch(checkpoint)
         task = evaluation.task
         kind = None if task is None or task.form in _BY_NAMES else task.output_kind
-        is_own = task is not None and type(task.form) is not type(task_of_kind(task.output_kind).form)
+        is_own = task is not None and type(task.form) is not type(
+            task_of_kind(task.output_kind).form
+        )
         source = joined.source
         return Predictions(
             split=split,
             index=joined.indices,
-            paths=[None if source is None else source.name(each) for each in joined.indices.tolist()],
+            paths=[
+                None if source is None else source.name(each) for each in joined.indices.tolist()
+            ],
             **cast(dict[str, Any], evaluation.form.arrange(joined.rows)),
             output_kind=kind,
             own_task=task if is_own else None,
@@ -411,7 +443,9 @@ def _join_shares(
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
     """Return numbers and outcomes of the samples of all ranks, each once: a share may have been filled up."""
     shares = [each for each in shares if each[1]] or shares  # a rank may have had no batch
-    names = [name for name in shares[0][1] if all(name in each for _, each in shares)]  # a rank may have had too many
+    names = [
+        name for name in shares[0][1] if all(name in each for _, each in shares)
+    ]  # a rank may have had too many
     rows = {name: np.concatenate([each[name] for _, each in shares]) for name in names}
     num = len(next(iter(rows.values()), ()))
     index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
@@ -419,14 +453,18 @@ def _join_shares(
     return index, {name: column[first] for name, column in rows.items()}
 
 
-def _write_pictures(folder: Path, predictions: Predictions, joined: _Joined, *, num_classes: int) -> None:
+def _write_pictures(
+    folder: Path, predictions: Predictions, joined: _Joined, *, num_classes: int
+) -> None:
     """Write thumbnails of the worst errors, and then of the least certain samples, in the place of earlier ones."""
     chosen = [*worst_errors(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
     indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
     for old in folder.glob(f"thumbnails/{predictions.split}-*.jpg"):
         old.unlink()
     masks = {index: joined.pictures[index][1] for index in indices if index in joined.pictures}
-    write_thumbnails(folder, predictions.split, indices, joined.source, masks=masks, num_classes=num_classes)
+    write_thumbnails(
+        folder, predictions.split, indices, joined.source, masks=masks, num_classes=num_classes
+    )
 
 
 def _best_score(trainer: Trainer) -> float | None:
@@ -454,7 +492,9 @@ def write_thumbnails(
             image under each of the two, side by side.
         num_classes: Number of classes of the masks.
     """
-    for index in sorted(indices) if hasattr(source, "pixels") else ():  # in stored order, in which tables are read on
+    for index in (
+        sorted(indices) if hasattr(source, "pixels") else ()
+    ):  # in stored order, in which tables are read on
         path = thumbnail_path(folder, split, index)
         try:
             pixels = source.pixels(index).shrunk(_LONG_SIDE)
@@ -469,7 +509,9 @@ def write_thumbnails(
 
 def join_overlays(picture: Image.Image, masks: NDArray[np.uint8], num_classes: int) -> Image.Image:
     """Lay each mask over the picture, and join the results from left to right."""
-    joined = Image.new("RGB", (picture.width * len(masks) + 2 * (len(masks) - 1), picture.height), "white")
+    joined = Image.new(
+        "RGB", (picture.width * len(masks) + 2 * (len(masks) - 1), picture.height), "white"
+    )
     for at, mask in enumerate(masks):
         joined.paste(overlay_mask(picture, mask, num_classes), (at * (picture.width + 2), 0))
     return joined

@@ -21,7 +21,13 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lightkit.callbacks.class_names import names_of_outputs
-from lightkit.callbacks.prediction_lines import name_parts, split_samples, to_numpy, to_plain, write_lines
+from lightkit.callbacks.prediction_lines import (
+    name_parts,
+    split_samples,
+    to_numpy,
+    to_plain,
+    write_lines,
+)
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.progress import ProgressLines
@@ -109,7 +115,11 @@ class PredictionTable(BasePredictionWriter):
         indices = np.array(batch_indices or (), np.int64)
         kind: Literal["named", "numbers", "samples", "whole"]
         rows: Any
-        if isinstance(prediction, Tensor) and prediction.ndim and len(indices) in (0, len(prediction)):
+        if (
+            isinstance(prediction, Tensor)
+            and prediction.ndim
+            and len(indices) in (0, len(prediction))
+        ):
             read = _read_rows(prediction, pl_module, self._names or None)
             if read.task.form.has_masks:
                 kind = "named"
@@ -126,9 +136,13 @@ class PredictionTable(BasePredictionWriter):
             samples = split_samples(moved, len(indices) or None)
             kind = "whole" if samples is None else "samples"
             rows = [moved] if samples is None else samples
-        self._batches.append(_Batch(dataloader_idx, batch_idx, trainer.global_rank, indices, kind, rows))
+        self._batches.append(
+            _Batch(dataloader_idx, batch_idx, trainer.global_rank, indices, kind, rows)
+        )
 
-    def _write_masks(self, trainer: Trainer, read: _Rows, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _write_masks(
+        self, trainer: Trainer, read: _Rows, indices: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
         """Write the masks of a batch, and return for each the number of its file and the shares of the classes.
 
         Files are named after their numbers and the images.
@@ -169,9 +183,17 @@ class PredictionTable(BasePredictionWriter):
                 with self._replace_file("predictions.jsonl") as aside:
                     write_lines(aside, self._list_lines(batches, trainer))
             except TypeError as error:
-                _log.warning("predict_step: %s; the predictions are written as predictions.pt", error)
+                _log.warning(
+                    "predict_step: %s; the predictions are written as predictions.pt", error
+                )
                 with self._replace_file("predictions.pt") as aside:
-                    torch.save([batch.rows[0] if batch.kind == "whole" else batch.rows for batch in batches], aside)
+                    torch.save(
+                        [
+                            batch.rows[0] if batch.kind == "whole" else batch.rows
+                            for batch in batches
+                        ],
+                        aside,
+                    )
         if are_all_bad:
             raise DataError(f"no row has a prediction: {_DEFECT}; {self.path} has the rows.")
 
@@ -215,13 +237,17 @@ class PredictionTable(BasePredictionWriter):
 
     def _name_columns(self, batches: Sequence[_Batch]) -> dict[str, list[str]]:
         """Return the names of the columns of each kind of batches that are rows."""
-        num_numbers = max((batch.rows.shape[1] for batch in batches if batch.kind == "numbers"), default=0)
+        num_numbers = max(
+            (batch.rows.shape[1] for batch in batches if batch.kind == "numbers"), default=0
+        )
         return {
             "named": self._task.name_columns(self._names, num_values=len(self._names), top_k=1),
             "numbers": [f"prediction_{at}" for at in range(num_numbers)],
         }
 
-    def _describe_row(self, batch: _Batch, place: int, columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    def _describe_row(
+        self, batch: _Batch, place: int, columns: Mapping[str, Sequence[str]]
+    ) -> dict[str, Any]:
         """Return the cells of a row by column."""
         row = list(batch.rows[place])
         if self._task.form.has_masks and batch.kind == "named":
@@ -231,8 +257,13 @@ class PredictionTable(BasePredictionWriter):
             row = [file, *map(np.float32, row[1:])]
         elif batch.kind == "named":
             cells = self._task.form.list_condensed(batch.rows[place], self._names)
-            row = [cell if isinstance(cell, str) else np.float32(min(max(cell, 0), 1)) for cell in cells]
-        return dict(zip(columns[batch.kind], row, strict=False))  # fewer numbers than other batches have
+            row = [
+                cell if isinstance(cell, str) else np.float32(min(max(cell, 0), 1))
+                for cell in cells
+            ]
+        return dict(
+            zip(columns[batch.kind], row, strict=False)
+        )  # fewer numbers than other batches have
 
     def _list_lines(self, batches: Sequence[_Batch], trainer: Trainer) -> Iterator[dict[str, Any]]:
         """List the lines of predictions of which some are no rows: one a sample, in the order of the data."""
@@ -278,11 +309,17 @@ def _order_samples(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[_Sam
     # of each row its batch, its place in the batch, and its index
     owners = np.repeat(np.arange(len(batches)), lengths)
     places = np.concatenate([np.arange(length) for length in lengths] or [owners])
-    if any(batch.kind == "whole" for batch in batches):  # a row is no sample, and nothing tells its place
+    if any(
+        batch.kind == "whole" for batch in batches
+    ):  # a row is no sample, and nothing tells its place
         indices = np.full(len(owners), -1)
     else:
         indices = np.concatenate(
-            [batch.indices if len(batch.indices) else np.full(len(batch.rows), -1) for batch in batches] or [owners]
+            [
+                batch.indices if len(batch.indices) else np.full(len(batch.rows), -1)
+                for batch in batches
+            ]
+            or [owners]
         )
         if trainer.world_size == 1:
             indices = np.where(indices < 0, np.arange(len(indices)), indices)
@@ -337,14 +374,21 @@ class ListedPredictions(Callback):
         """
         # a `ListedImages` or `ListedRows`, which callbacks do not import
         images: Any = trainer.datamodule  # type: ignore[attr-defined]
-        values, settings = self._read_values(outputs, pl_module, images, num_images=images.count_samples(batch))
+        values, settings = self._read_values(
+            outputs, pl_module, images, num_images=images.count_samples(batch)
+        )
         rows = iter(values)
         entries: list[Prediction] = images.entries.popleft()
-        own = [each if each.defect is not None else replace(each, values=next(rows)) for each in entries]
+        own = [
+            each if each.defect is not None else replace(each, values=next(rows))
+            for each in entries
+        ]
         shares = gather(trainer, own)
         if not trainer.is_global_zero:
             return
-        if self._writer is None:  # now the classes are known; if the files cannot be written, little was done in vain
+        if (
+            self._writer is None
+        ):  # now the classes are known; if the files cannot be written, little was done in vain
             self._writer = self._files.enter_context(self._open_writer(**settings))
             if self._print_progress is not None:
                 total = None if images.paths is None else len(images.paths)
@@ -369,9 +413,14 @@ class ListedPredictions(Callback):
             if samples is None:
                 raise _not_of_images(outputs, module, num_images)
             try:
-                return [to_plain(name_parts(each)) for each in samples], {"class_names": None, "has_rows": False}
+                return [to_plain(name_parts(each)) for each in samples], {
+                    "class_names": None,
+                    "has_rows": False,
+                }
             except TypeError as error:
-                raise ConfigError(f"model: what {type(module).__name__}.predict_step gives: {error}") from error
+                raise ConfigError(
+                    f"model: what {type(module).__name__}.predict_step gives: {error}"
+                ) from error
 
         tensor = _check_rows(outputs, module, num_images=num_images)
         if self._decided is None:
@@ -380,7 +429,11 @@ class ListedPredictions(Callback):
             read = self._decided = _read_rows(tensor, module, names or None)
         else:  # the columns are those of the first batch
             read = _read_rows(tensor, module, self._decided.names, is_checked=True)
-        return read.values, {"class_names": read.names, "num_values": read.values.shape[1], "task": read.task}
+        return read.values, {
+            "class_names": read.names,
+            "num_values": read.values.shape[1],
+            "task": read.task,
+        }
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complete the files."""
@@ -388,7 +441,9 @@ class ListedPredictions(Callback):
             self._files.close()
             self._on_written(self._writer)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Remove what was written so far: half a table looks like a whole one."""
         self._files.__exit__(type(exception), exception, exception.__traceback__)
 
@@ -414,7 +469,11 @@ class _Rows(NamedTuple):
 
 
 def _read_rows(
-    outputs: Tensor, module: LightningModule, names: Sequence[str] | None, *, is_checked: bool = False
+    outputs: Tensor,
+    module: LightningModule,
+    names: Sequence[str] | None,
+    *,
+    is_checked: bool = False,
 ) -> _Rows:
     """Read what `predict_step` gives; a warning says why it is no probability although the model declares so.
 
@@ -449,8 +508,8 @@ def _read_rows(
     if not is_forward:
         rows = array.reshape(len(array), -1)
     text = (
-        f"{type(module).__name__}.predict_step gives {rows.shape[1]} numbers a sample that are not probabilities of "
-        f"{num_classes} classes; they are written without classes"
+        f"{type(module).__name__}.predict_step gives {rows.shape[1]} numbers a sample that are not"
+        f" probabilities of {num_classes} classes; they are written without classes"
     )
     if text not in _has_warned:
         _has_warned.add(text)
@@ -485,7 +544,8 @@ def _not_of_images(outputs: Any, module: LightningModule, num_images: int) -> Co
     """Describe an output of `predict_step` that has not one part for each image."""
     shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
     return ConfigError(
-        f"model: {type(module).__name__}.predict_step gives a {type(outputs).__name__}{shape} for a batch of "
-        f"{num_images} images; expected a tensor ({num_images}, classes), or a list of {num_images} with the boxes or "
-        "other parts of each image. It is given the images alone, (batch, channels, height, width)."
+        f"model: {type(module).__name__}.predict_step gives a {type(outputs).__name__}{shape} for a"
+        f" batch of {num_images} images; expected a tensor ({num_images}, classes), or a list of"
+        f" {num_images} with the boxes or other parts of each image. It is given the images alone,"
+        " (batch, channels, height, width)."
     )

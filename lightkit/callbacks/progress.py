@@ -66,7 +66,9 @@ class PlainProgress(SilentProgress):
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Print the line of an epoch."""
         metrics = [f"{name} {epoch.metrics[name]:.3g}" for name in _choose_metrics(trainer, epoch)]
-        self.put("  ".join([f"epoch {_count(trainer, epoch.epoch)}", *metrics, *_speed(trainer, epoch)]))
+        self.put(
+            "  ".join([f"epoch {_count(trainer, epoch.epoch)}", *metrics, *_speed(trainer, epoch)])
+        )
 
     def put(self, line: str, style: str = "") -> None:
         """Print a line."""
@@ -87,7 +89,9 @@ class RichProgress(SilentProgress):
         super().__init__()
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
-        self._began: dict[str, tuple[float, float | None]] = {}  # moment, and the part that was done then
+        self._began: dict[
+            str, tuple[float, float | None]
+        ] = {}  # moment, and the part that was done then
         self._columns: list[str] = []
         self._metrics: dict[str, float] = {}
         self._moved_s = self._read_s = -math.inf
@@ -101,7 +105,9 @@ class RichProgress(SilentProgress):
         if names != self._columns:
             self._columns = names
             head = "".join(f"  {name:>8}" for name in names)
-            self.put(f"{'epoch':>14}{head}  {'time':>8}  {f'{find_unit(trainer)}/s':>10}", style="bold")
+            self.put(
+                f"{'epoch':>14}{head}  {'time':>8}  {f'{find_unit(trainer)}/s':>10}", style="bold"
+            )
         cells = "".join(f"  {f'{epoch.metrics[name]:.3g}':>{max(len(name), 8)}}" for name in names)
         seconds, speed = [*_speed(trainer, epoch), ""][:2]
         first = f"{_count(trainer, epoch.epoch):>14}"
@@ -109,7 +115,9 @@ class RichProgress(SilentProgress):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the bar of an epoch."""
-        self._open("train", f"epoch {_count(trainer, trainer.current_epoch)}", self.total_train_batches)
+        self._open(
+            "train", f"epoch {_count(trainer, trainer.current_epoch)}", self.total_train_batches
+        )
 
     on_train_start = on_train_epoch_start  # of a fit that is resumed within an epoch
 
@@ -124,7 +132,12 @@ class RichProgress(SilentProgress):
         self._move("train", batch_idx + 1, is_last=trainer.is_last_batch)
 
     def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Begin the bar of a loader."""
         bar, num_batches = _BARS[trainer.state.stage]
@@ -143,7 +156,10 @@ class RichProgress(SilentProgress):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove the bar."""
-        if self._progress is not None and (bar := self._bars.pop(_BARS[trainer.state.stage][0], None)) is not None:
+        if (
+            self._progress is not None
+            and (bar := self._bars.pop(_BARS[trainer.state.stage][0], None)) is not None
+        ):
             self._progress.remove_task(bar)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -153,7 +169,9 @@ class RichProgress(SilentProgress):
         self._progress = None
         self._bars = {}
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Remove all bars."""
         self.teardown(trainer, pl_module, "fit")
 
@@ -168,9 +186,17 @@ class RichProgress(SilentProgress):
             return
         if self._progress is None:
             self._progress = Progress(
-                TextColumn("{task.description:10}", markup=False, table_column=Column(no_wrap=True)),
-                BarColumn(_BAR_WIDTH, complete_style="green", finished_style="green", pulse_style="green"),
-                TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+                TextColumn(
+                    "{task.description:10}", markup=False, table_column=Column(no_wrap=True)
+                ),
+                BarColumn(
+                    _BAR_WIDTH, complete_style="green", finished_style="green", pulse_style="green"
+                ),
+                TextColumn(
+                    "{task.fields[text]}",
+                    markup=False,
+                    table_column=Column(no_wrap=True, overflow="ellipsis"),
+                ),
                 console=Console(),
                 auto_refresh=False,
                 transient=True,
@@ -209,7 +235,9 @@ class RichProgress(SilentProgress):
         if task.speed:
             parts.append(f"{task.speed:.3g} batches/s")
         if bar == "train":
-            parts += [f"{name} {value:.3g}" for name, value in self._metrics.items() if name != "v_num"]
+            parts += [
+                f"{name} {value:.3g}" for name, value in self._metrics.items() if name != "v_num"
+            ]
         return parts
 
     def _share(self, bar: str, done: int, total: float | None) -> float | None:
@@ -227,14 +255,20 @@ def _choose_metrics(trainer: Trainer, epoch: Epoch) -> list[str]:
     The value of a step is left out where there is one of the epoch.
     """
     found = epoch.metrics
-    names = sorted(name for name in found if not name.endswith(STEP_SUFFIX) or is_of_last_step(name, found))
+    names = sorted(
+        name for name in found if not name.endswith(STEP_SUFFIX) or is_of_last_step(name, found)
+    )
     wanted = {*trainer.progress_bar_metrics, *_ALWAYS_SHOWN}
     chosen = [name for name in names if name in wanted or name.removesuffix(STEP_SUFFIX) in wanted]
     return (chosen or names)[:_MOST_METRICS]
 
 
 def _count(trainer: Trainer, epoch: int) -> str:
-    return f"{epoch} ({epoch + 1} of {trainer.max_epochs})" if (trainer.max_epochs or -1) > 0 else f"{epoch}"
+    return (
+        f"{epoch} ({epoch + 1} of {trainer.max_epochs})"
+        if (trainer.max_epochs or -1) > 0
+        else f"{epoch}"
+    )
 
 
 def _speed(trainer: Trainer, epoch: Epoch) -> list[str]:

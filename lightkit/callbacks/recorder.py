@@ -40,16 +40,33 @@ from lightkit.callbacks.metric_modes import find_metric_modes, find_step_metrics
 from lightkit.callbacks.resume import gather
 from lightkit.callbacks.sample_counter import SampleCounter
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, Interrupted, LightkitError, OutOfTime, RunLocked, exit_code_of, format_count
+from lightkit.errors import (
+    ConfigError,
+    Interrupted,
+    LightkitError,
+    OutOfTime,
+    RunLocked,
+    exit_code_of,
+    format_count,
+)
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.metric_mode import infer_mode, infer_mode_by_name, override_modes
 from lightkit.runs.metrics import STEP_SUFFIX
-from lightkit.runs.scores import StageScore, add_score, drop_lost_scores, list_own_scores, read_scores, write_scores
+from lightkit.runs.scores import (
+    StageScore,
+    add_score,
+    drop_lost_scores,
+    list_own_scores,
+    read_scores,
+    write_scores,
+)
 from lightkit.torch_files import load_file
 
 _log = logging.getLogger(__name__)
-_SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
+_SUMMARY_INTERVAL_S = (
+    1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
+)
 _END_TIMEOUT_S = 1.0  # for the record of the end that another thread is writing
 
 
@@ -103,7 +120,11 @@ class Scored:
 
 def find_unit(trainer: Trainer) -> str:
     """Return the noun of what a training counts a second: samples, or features that were computed before it."""
-    return str(getattr(getattr(getattr(trainer, "train_dataloader", None), "dataset", None), "unit", "samples"))
+    return str(
+        getattr(
+            getattr(getattr(trainer, "train_dataloader", None), "dataset", None), "unit", "samples"
+        )
+    )
 
 
 class EpochMeter:
@@ -123,7 +144,11 @@ class EpochMeter:
     @property
     def samples_per_s(self) -> float | None:
         """Samples a second in training, over all complete epochs; None before the first."""
-        return round(self._total_samples / self._total_training_s, 2) if self._total_training_s > 0 else None
+        return (
+            round(self._total_samples / self._total_training_s, 2)
+            if self._total_training_s > 0
+            else None
+        )
 
     def lap(self, phase: str) -> None:
         """Count the time since the last call as that of a phase of training."""
@@ -142,12 +167,18 @@ class EpochMeter:
 
     def list_logged(self, trainer: Trainer) -> list[str]:
         """List the metrics that were logged in the epoch so far; for all ranks."""
-        return [name for name, value in trainer.callback_metrics.items() if self._seen.get(name) is not value]
+        return [
+            name
+            for name, value in trainer.callback_metrics.items()
+            if self._seen.get(name) is not value
+        ]
 
     def restore(self, trainer: Trainer, logged: Iterable[str]) -> None:
         """Count restored metrics as those of an earlier epoch, but for those that were ``logged`` in this one."""
         in_epoch = set(logged)
-        self._seen = {name: value for name, value in trainer.callback_metrics.items() if name not in in_epoch}
+        self._seen = {
+            name: value for name, value in trainer.callback_metrics.items() if name not in in_epoch
+        }
 
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
@@ -235,24 +266,34 @@ class RunRecorder(Callback):
         self._has_mosaic = False
         self._restored: dict[str, Any] = {}
         self._trainer: Trainer | None = None
-        self._logged_at: tuple[int, dict[str, float]] = (-1, {})  # step of a checkpoint within an epoch, its metrics
+        self._logged_at: tuple[int, dict[str, float]] = (
+            -1,
+            {},
+        )  # step of a checkpoint within an epoch, its metrics
         self._best: Scored | None = None
         self._notes: dict[str, str] = {}
         self._before_validation: dict[str, Any] = {}
-        self._validated: tuple[int, list[str]] = (-1, [])  # step of the newest validation, and what it has logged
+        self._validated: tuple[int, list[str]] = (
+            -1,
+            [],
+        )  # step of the newest validation, and what it has logged
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
         self._stage: str | None = None
         self._announced: str | None = None
         self._began_s = self._stage_began_s = self._summary_s = time.monotonic()
-        self._end_lock = threading.Lock()  # the main thread, or one that ends the process by force, records the end
+        self._end_lock = (
+            threading.Lock()
+        )  # the main thread, or one that ends the process by force, records the end
         self._is_ended = False
         # A stage that only adds its metrics to an earlier fit leaves the fields of that fit as they are.
         self._is_new = run.resumed or runs.read_summary(run.summary_path) is None
         self._results: dict[str, dict[str, float]] = {}
         self._durations: dict[str, float] = {}
-        self._summary: dict[str, Any] = dict.fromkeys(("exit_code", "error", "stopped_by", "stopped_early", "ended"))
+        self._summary: dict[str, Any] = dict.fromkeys(
+            ("exit_code", "error", "stopped_by", "stopped_early", "ended")
+        )
         self._summary |= {"status": "running", "started": _now(), "durations": self._durations}
 
     @property
@@ -283,14 +324,18 @@ class RunRecorder(Callback):
                 self._write_summary(status=status, exit_code=code, error=text, ended=_now())
             why = self._summary["stopped_by"]
             more = {} if why is None else {"stopped_by": why}
-            self.events.write("end", status=status, exit_code=code, seconds=seconds, error=text, **more)
+            self.events.write(
+                "end", status=status, exit_code=code, seconds=seconds, error=text, **more
+            )
         except RunLocked:  # the run is another process's by now
             if error is None:
                 raise
         except OSError as failure:
             if error is None:
                 raise
-            _log.warning("The end of the run cannot be recorded in %s: %s.", self.run.folder, failure)
+            _log.warning(
+                "The end of the run cannot be recorded in %s: %s.", self.run.folder, failure
+            )
         finally:
             self._end_lock.release()
 
@@ -310,11 +355,17 @@ class RunRecorder(Callback):
         trainer = self._trainer
         keeper = None if trainer is None else trainer.checkpoint_callback
         score = getattr(keeper, "best_model_score", None)
-        if trainer is not None and score is not None and Path(getattr(keeper, "best_model_path", "")) == path:
+        if (
+            trainer is not None
+            and score is not None
+            and Path(getattr(keeper, "best_model_path", "")) == path
+        ):
             logged_at, logged = self._logged_at
             newest = self._table.newest
             has_row = (newest.get("epoch"), newest.get("step")) == (epoch, step)
-            is_known = logged_at == step or has_row  # else it is of an earlier process, and the file says more
+            is_known = (
+                logged_at == step or has_row
+            )  # else it is of an earlier process, and the file says more
             self._best = Scored(path, epoch, step, float(score), logged) if is_known else None
             self._note_stale_score(keeper)
             if self._writes and time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
@@ -327,7 +378,9 @@ class RunRecorder(Callback):
         """Complete the manifest: the data module is set up by now."""
         self._trainer = trainer
         self._writes = trainer.is_global_zero
-        self._stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
+        self._stage = str(
+            getattr(stage, "value", stage)
+        )  # Lightning 2.6 gives a member of its enumeration
         self._stage_began_s = time.monotonic()
         if self._stage == "fit":
             self._meter.lap("setup")
@@ -335,7 +388,10 @@ class RunRecorder(Callback):
         self._bad_images.scan(trainer)
         if not self._writes:
             return
-        if self._stage in ("validate", "test"):  # before it is loaded: a fit may be about to replace it
+        if self._stage in (
+            "validate",
+            "test",
+        ):  # before it is loaded: a fit may be about to replace it
             named = self._checkpoint or trainer.ckpt_path
             self._loaded_sha256 = None if named is None else known_digest(Path(named))
         if self.manifest is not None:
@@ -345,7 +401,9 @@ class RunRecorder(Callback):
             runs.write_json(self.run.manifest_path, self.manifest)
         if self._is_new:
             self._update_summary(trainer)
-        if not (self._stage == "fit" and self.run.resumed):  # what it resumes from is known when training starts
+        if not (
+            self._stage == "fit" and self.run.resumed
+        ):  # what it resumes from is known when training starts
             self._announce("start", self._checkpoint or trainer.ckpt_path)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -377,7 +435,9 @@ class RunRecorder(Callback):
         self._meter.start_epoch(learning_rates(trainer))
         self._meter.lap("other")
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Measure the time of loading, and keep the first batch as a picture."""
         self._meter.lap("load")
         if self._has_mosaic or not self._writes:
@@ -414,7 +474,11 @@ class RunRecorder(Callback):
         self._meter.is_validated = not trainer.sanity_checking
         before = self._before_validation
         self._before_validation = {}
-        names = [name for name, value in trainer.callback_metrics.items() if before.get(name) is not value]
+        names = [
+            name
+            for name, value in trainer.callback_metrics.items()
+            if before.get(name) is not value
+        ]
         self._validated = (trainer.global_step, names)
         if trainer.state.fn == TrainerFn.VALIDATING:
             self._record_result(trainer)
@@ -441,24 +505,34 @@ class RunRecorder(Callback):
         self._notes.pop("stale", None)
         if self._best is not None and keeper.monitor in names and step != self._best.step:
             self._notes["stale"] = (
-                f"{self._best.path.name} holds the weights of step {self._best.step}, but {keeper.monitor} "
-                f"{self._best.value:.4g}, by which {type(keeper).__name__} has chosen it, is of step {step}: it saves "
-                f"between validations. Leave every_n_train_steps and train_time_interval out, or set them to "
-                f"trainer.val_check_interval"
+                f"{self._best.path.name} holds the weights of step {self._best.step}, but"
+                f" {keeper.monitor} {self._best.value:.4g}, by which {type(keeper).__name__} has"
+                f" chosen it, is of step {step}: it saves between validations. Leave"
+                " every_n_train_steps and train_time_interval out, or set them to"
+                " trainer.val_check_interval"
             )
 
     def _note_short_epoch(self, trainer: Trainer) -> None:
         """Warn where the training data ended before the length that they announce, as Lightning does not."""
         num_expected = trainer.num_training_batches
         num_batches = trainer.fit_loop.batch_idx + 1
-        is_stopped = trainer.is_last_batch or trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step
-        if is_stopped or num_batches >= num_expected or self._is_extra_epoch(trainer) or "short" in self._notes:
+        is_stopped = (
+            trainer.is_last_batch
+            or trainer.should_stop
+            or 0 <= trainer.max_steps <= trainer.global_step
+        )
+        if (
+            is_stopped
+            or num_batches >= num_expected
+            or self._is_extra_epoch(trainer)
+            or "short" in self._notes
+        ):
             return
         self._notes["short"] = (
-            f"the training data announce {num_expected} batches and gave {num_batches} in epoch "
-            f"{trainer.current_epoch}: Lightning then leaves out what belongs to the end of the epoch, its validation "
-            f"and the step of its learning rate schedules. Let the length (__len__) be what comes, or set "
-            f"trainer.limit_train_batches={num_batches}"
+            f"the training data announce {num_expected} batches and gave {num_batches} in epoch"
+            f" {trainer.current_epoch}: Lightning then leaves out what belongs to the end of the"
+            " epoch, its validation and the step of its learning rate schedules. Let the length"
+            f" (__len__) be what comes, or set trainer.limit_train_batches={num_batches}"
         )
         if self._writes:
             logging.getLogger("lightkit").warning("%s", self._notes["short"])
@@ -469,7 +543,9 @@ class RunRecorder(Callback):
         averages = any(isinstance(each, StochasticWeightAveraging) for each in _callbacks(trainer))
         return averages and trainer.current_epoch + 1 == trainer.max_epochs
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
 
         Raises:
@@ -477,14 +553,17 @@ class RunRecorder(Callback):
         """
         if self._is_deleted():
             raise LightkitError(
-                f"The run folder {self.run.folder} was deleted while it was trained, and nothing can be saved. "
-                "The same command begins a new run."
+                f"The run folder {self.run.folder} was deleted while it was trained, and nothing"
+                " can be saved. The same command begins a new run."
             )
         if self._meter.complete is None:  # within an epoch
             logged = self._meter.list_logged(trainer)
             checkpoint["callbacks"][self.state_key]["logged"] = logged
             by_step = find_step_metrics(trainer)
-            values = {_name_column(name, by_step): float(trainer.callback_metrics[name]) for name in logged}
+            values = {
+                _name_column(name, by_step): float(trainer.callback_metrics[name])
+                for name in logged
+            }
             self._logged_at = (trainer.global_step, values)
         self._record_epoch(trainer)
         self._meter.lap("other")
@@ -521,7 +600,9 @@ class RunRecorder(Callback):
         found = f"epoch {self._epoch}" if self._stage == "fit" else str(self._stage)
         self._bad_images.collect(trainer, found, is_alone=is_alone)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Write what is complete, and note where it happened. The end is recorded by `close`."""
         if isinstance(exception, Exception) and not isinstance(exception, LightkitError):
             notes = [f"This was in epoch {trainer.current_epoch}, step {trainer.global_step}."]
@@ -549,8 +630,12 @@ class RunRecorder(Callback):
             return
         if self._writes:
             seconds = epoch.speed["epoch_seconds"]
-            self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds)
-            self._table.record(epoch.epoch, epoch.step, epoch.row)  # made from the events, so after them
+            self.events.write(
+                "epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds
+            )
+            self._table.record(
+                epoch.epoch, epoch.step, epoch.row
+            )  # made from the events, so after them
             own = {name: value for name, value in epoch.speed.items() if name not in epoch.metrics}
             _call_each(trainer.loggers, "record_speed", epoch.step, own)
             if time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
@@ -559,7 +644,9 @@ class RunRecorder(Callback):
 
     def _record_result(self, trainer: Trainer) -> None:
         assert self._stage is not None
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # on all ranks
+        metrics = {
+            name: float(value) for name, value in trainer.callback_metrics.items()
+        }  # on all ranks
         if self._stage in ("validate", "test"):
             self._modes_of_metrics |= find_metric_modes(trainer, trainer.lightning_module)
             self._score = self._make_score(trainer, self._stage, metrics)  # on all ranks, too
@@ -574,15 +661,22 @@ class RunRecorder(Callback):
         for callback in _callbacks(trainer):
             monitor = getattr(callback, "monitor", None)
             mode = getattr(callback, "mode", None)
-            is_own = isinstance(callback, Checkpoint)  # which follows the metric, or what the config says of it
+            is_own = isinstance(
+                callback, Checkpoint
+            )  # which follows the metric, or what the config says of it
             if not isinstance(monitor, str) or mode not in ("min", "max") or is_own:
                 continue
             best = infer_mode(monitor, recorded=self._modes_of_metrics)
-            is_news = infer_mode_by_name(monitor) in (None, mode) and id(callback) not in self._warned
+            is_news = (
+                infer_mode_by_name(monitor) in (None, mode) and id(callback) not in self._warned
+            )
             if best is not None and best != mode and is_news and self._writes:
                 self._warned.add(id(callback))
                 size = "small" if best == "min" else "large"
-                text = "%s monitors %s with mode: %s, but its metric object says that %s values are good; set mode: %s"
+                text = (
+                    "%s monitors %s with mode: %s, but its metric object says that %s values are"
+                    " good; set mode: %s"
+                )
                 _log.warning(text, type(callback).__name__, monitor, mode, size, best)
 
     def _make_score(self, trainer: Trainer, stage: str, metrics: Mapping[str, float]) -> StageScore:
@@ -621,12 +715,16 @@ class RunRecorder(Callback):
     def _announce(self, event: str, checkpoint: Any, **more: Any) -> None:
         name = f"{self.run.name}/{self.run.id}"
         path = checkpoint and runs.relative(checkpoint, self.run.folder)
-        self.events.write(event, run=name, stage=self._stage, folder=str(self.run.folder), checkpoint=path, **more)
+        self.events.write(
+            event, run=name, stage=self._stage, folder=str(self.run.folder), checkpoint=path, **more
+        )
         self._announced = self._stage
 
     def _announce_resume(self, trainer: Trainer) -> None:
         if self._writes and self._announced != "fit":
-            self._announce("resume", trainer.ckpt_path, epoch=trainer.current_epoch, step=trainer.global_step)
+            self._announce(
+                "resume", trainer.ckpt_path, epoch=trainer.current_epoch, step=trainer.global_step
+            )
 
     def _end_stage(self, trainer: Trainer) -> None:
         if self._stage is not None and self._writes:
@@ -647,9 +745,13 @@ class RunRecorder(Callback):
             best, chosen = self._describe_best(keeper, rows)
         run = self.run
         keepers = trainer.checkpoint_callbacks
-        last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
+        last = next(
+            (path for each in keepers if (path := getattr(each, "last_model_path", ""))), ""
+        )
         paths = {
-            "best_checkpoint": Path(getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"),
+            "best_checkpoint": Path(
+                getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"
+            ),
             "last_checkpoint": Path(last or run.checkpoints / "last.ckpt"),
             "config": run.config_path,
             "manifest": run.manifest_path,
@@ -691,27 +793,33 @@ class RunRecorder(Callback):
     def _explain_averaging(self, trainer: Trainer) -> str | None:
         """Return which weights are in which checkpoint where there are others than the model's own; else None."""
         takes = "test and export take the best checkpoint unless --ckpt_path names another"
-        averaging = [type(each).__name__ for each in _callbacks(trainer) if isinstance(each, WeightAveraging)]
+        averaging = [
+            type(each).__name__ for each in _callbacks(trainer) if isinstance(each, WeightAveraging)
+        ]
         if averaging:
-            return f"the checkpoints hold the averaged weights of {averaging[0]}, which validation scores; {takes}"
+            return (
+                f"the checkpoints hold the averaged weights of {averaging[0]}, which validation"
+                f" scores; {takes}"
+            )
         final = self.run.checkpoints / FINAL_NAME
         swa = any(isinstance(each, StochasticWeightAveraging) for each in _callbacks(trainer))
         if final.is_file():
             who = "StochasticWeightAveraging" if swa else "a callback or the model"
             return (
-                f"{FINAL_NAME} holds the weights that {who} has put in place at the end of training, which no "
-                f"validation has scored; the other checkpoints hold the weights as they were trained; {takes}"
+                f"{FINAL_NAME} holds the weights that {who} has put in place at the end of"
+                " training, which no validation has scored; the other checkpoints hold the weights"
+                f" as they were trained; {takes}"
             )
         if not swa:
             return None
         if trainer.max_epochs is not None and 0 <= trainer.max_epochs < len(self._table.rows):
             return (
-                f"the checkpoint of the last epoch holds the average of StochasticWeightAveraging, the others the "
-                f"weights as they were trained; {takes}"
+                "the checkpoint of the last epoch holds the average of StochasticWeightAveraging,"
+                f" the others the weights as they were trained; {takes}"
             )
         return (
-            f"training ended before StochasticWeightAveraging put its average in place: all checkpoints hold the "
-            f"weights as they were trained; {takes}"
+            "training ended before StochasticWeightAveraging put its average in place: all"
+            f" checkpoints hold the weights as they were trained; {takes}"
         )
 
     def _find_best(self, keeper: ModelCheckpoint) -> Scored | None:
@@ -719,12 +827,16 @@ class RunRecorder(Callback):
         path = Path(keeper.best_model_path)
         if self._best is not None and self._best.path == path:
             return self._best
-        if not path.is_file() or keeper.best_model_score is None:  # nothing yet, or in an object store
+        if (
+            not path.is_file() or keeper.best_model_score is None
+        ):  # nothing yet, or in an object store
             return None
         try:
             content = load_file(path, map_location="cpu", mmap=zipfile.is_zipfile(path))
             metrics = content.get("lightkit_resume", {}).get("callback_metrics", {})
-            logged = content.get("callbacks", {}).get(self.state_key, {}).get("logged", ())  # weights alone have none
+            logged = (
+                content.get("callbacks", {}).get(self.state_key, {}).get("logged", ())
+            )  # weights alone have none
             measured = {name: float(metrics[name]) for name in logged if name in metrics}
             epoch = int(content["epoch"])
             step = int(content["global_step"])
@@ -752,7 +864,9 @@ class RunRecorder(Callback):
             summary["scores"] = write_scores(add_score(read_scores(summary), self._score))
         if self._stage == "fit":
             sizes = self._sizes_of_validations
-            summary["samples"] = {"val": next(iter(sizes)) if len(sizes) == 1 else None} if sizes else {}
+            summary["samples"] = (
+                {"val": next(iter(sizes)) if len(sizes) == 1 else None} if sizes else {}
+            )
             self._drop_stale_scores(summary)
         runs.write_summary(path, summary)
 
@@ -760,13 +874,22 @@ class RunRecorder(Callback):
         """Leave out what was scored of weights that this fit has replaced, or of data that it has changed."""
         scores = drop_lost_scores(self.run, read_scores(summary))
         summary["scores"] = write_scores(scores)
-        own = {each.stage: dict(each.metrics) for each in list_own_scores(self.run, summary, self.manifest or {})}
-        others = {stage: metrics for stage, metrics in summary["stages"].items() if stage not in ("validate", "test")}
+        own = {
+            each.stage: dict(each.metrics)
+            for each in list_own_scores(self.run, summary, self.manifest or {})
+        }
+        others = {
+            stage: metrics
+            for stage, metrics in summary["stages"].items()
+            if stage not in ("validate", "test")
+        }
         summary["stages"] = {**others, **own}
 
     def _record_warning(self, message: str, source: str) -> None:
         if self._writes and not self._is_ended:
-            with suppress(OSError):  # a warning must not end the run; it is shown, and the next record fails aloud
+            with suppress(
+                OSError
+            ):  # a warning must not end the run; it is shown, and the next record fails aloud
                 self.events.write("warning", message=message, source=source)
 
 
@@ -789,7 +912,9 @@ class _BadImages:
             return
         found = [BadImage(defect.name, defect.reason, "scan") for defect in defects.found]
         is_fit = trainer.state.fn == TrainerFn.FITTING  # which replaces the scan of an earlier one
-        earlier = [row for row in read_bad_images(self._path) if not (is_fit and row.found == "scan")]
+        earlier = [
+            row for row in read_bad_images(self._path) if not (is_fit and row.found == "scan")
+        ]
         self._rows = {row.path: row for row in (*found, *earlier)}
         self._report(found, "cannot be used and will be left out")
 
@@ -819,7 +944,13 @@ class _BadImages:
         if rows:
             reasons = [row.reason for row in rows]
             name = self._path.name
-            self._events.write("bad_images", count=len(rows), reasons=Counter(reasons), found=rows[-1].found, path=name)
+            self._events.write(
+                "bad_images",
+                count=len(rows),
+                reasons=Counter(reasons),
+                found=rows[-1].found,
+                path=name,
+            )
             images = format_count(len(rows), "image")
             text = "%s %s (%s); listed in %s"
             _log.warning(text, images, what, most_frequent(reasons), shown_path(self._path))
@@ -858,7 +989,11 @@ def learning_rates(trainer: Trainer) -> dict[str, float]:
 
 def list_rates(trainer: Trainer) -> list[float]:
     """List the learning rates of all parameter groups that have one, as an optimizer of one's own may not."""
-    groups = [group for optimizer in trainer.optimizers for group in getattr(optimizer, "param_groups", ())]
+    groups = [
+        group
+        for optimizer in trainer.optimizers
+        for group in getattr(optimizer, "param_groups", ())
+    ]
     return [float(group["lr"]) for group in groups if "lr" in group]
 
 
@@ -880,10 +1015,20 @@ def describe_end(error: BaseException | None) -> tuple[str, int, str | None]:
     if isinstance(error, Interrupted):
         text = f"signal {error.signum}"
     else:
-        text = str(error) if isinstance(error, LightkitError) else " ".join(f"{type(error).__name__}: {error}".split())
-    if isinstance(error, (Interrupted, OutOfTime)) and code == 75:  # and no server that does not answer
+        text = (
+            str(error)
+            if isinstance(error, LightkitError)
+            else " ".join(f"{type(error).__name__}: {error}".split())
+        )
+    if (
+        isinstance(error, (Interrupted, OutOfTime)) and code == 75
+    ):  # and no server that does not answer
         return "preempted", code, text
-    return "interrupted" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "failed", code, text
+    return (
+        "interrupted" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "failed",
+        code,
+        text,
+    )
 
 
 def _describe_hardware(trainer: Trainer) -> dict[str, Any]:

@@ -36,20 +36,33 @@ class ResumeState(Callback):
         self._logged: dict[str, dict[str, Any]] = {}
         self._restored_metrics: list[Metric] = []  # until a batch is counted in them
         self._makes_iterator = False  # at the start of the next epoch
-        self._counts: dict[str, int] = {}  # updates of the module's metrics before the validation under way
+        self._counts: dict[
+            str, int
+        ] = {}  # updates of the module's metrics before the validation under way
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Add this process's and, in a group, every rank's state."""
         checkpoint[_KEY] = {
-            "random": gather(trainer, {**random_states(), "xla": xla_random_state(trainer.strategy.root_device)}),
-            "metrics": gather(trainer, epoch_metrics(trainer, pl_module, counts_before=self._counts)),
+            "random": gather(
+                trainer, {**random_states(), "xla": xla_random_state(trainer.strategy.root_device)}
+            ),
+            "metrics": gather(
+                trainer, epoch_metrics(trainer, pl_module, counts_before=self._counts)
+            ),
             "should_stop": bool(trainer.should_stop),
             "plateau": _pending_plateau_steps(trainer),
             "callback_metrics": {} if _is_epoch_over(trainer) else _newest_metrics(trainer),
-            "is_validated_next": _is_within_batch(trainer) and is_validated_after(trainer, trainer.fit_loop.batch_idx),
+            "is_validated_next": (
+                _is_within_batch(trainer)
+                and is_validated_after(trainer, trainer.fit_loop.batch_idx)
+            ),
         }
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Keep the saved state until training starts."""
         self._restored = checkpoint.get(_KEY)
         if trainer.max_steps != -1:
@@ -74,17 +87,23 @@ class ResumeState(Callback):
         if self._restored is None:
             return
         for index, value in self._restored["plateau"].items():
-            scheduler: Any = trainer.lr_scheduler_configs[index].scheduler  # its type leaves plateau schedulers out
+            scheduler: Any = trainer.lr_scheduler_configs[
+                index
+            ].scheduler  # its type leaves plateau schedulers out
             scheduler.step(value)
         if self._restored["should_stop"]:
             trainer.should_stop = True
-        is_within_epoch = trainer.fit_loop.restarted_mid_epoch or trainer.fit_loop.restarted_on_epoch_end
+        is_within_epoch = (
+            trainer.fit_loop.restarted_mid_epoch or trainer.fit_loop.restarted_on_epoch_end
+        )
         draws_nothing = resumes_within_epoch(trainer)
         if own is not None and (draws_nothing or not is_within_epoch):
             restore_random_states(own)
             self._makes_iterator = not draws_nothing
         states = self._restored.get("metrics", [])
-        self._logged, self._restored_metrics = restore_metrics(pl_module, states, rank=trainer.global_rank)
+        self._logged, self._restored_metrics = restore_metrics(
+            pl_module, states, rank=trainer.global_rank
+        )
         self._restored = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -130,7 +149,9 @@ class ResumeState(Callback):
             else:
                 result.value = before["value"] + result.value
             if result.meta.is_mean_reduction:
-                result.cumulated_batch_size = before["cumulated_batch_size"] + result.cumulated_batch_size
+                result.cumulated_batch_size = (
+                    before["cumulated_batch_size"] + result.cumulated_batch_size
+                )
             result._computed = None
 
     on_train_batch_end = on_train_batch_start
@@ -158,12 +179,15 @@ def epoch_metrics(
         return {}
     for collection in module.modules():
         if isinstance(collection, MetricCollection):
-            dict(collection.items(copy_state=False))  # lets the members of a compute group share its state
+            dict(
+                collection.items(copy_state=False)
+            )  # lets the members of a compute group share its state
     state = {
         "metrics": {
             name: {"": metric.update_count, **metric.metric_state}
             for name, metric in _list_metrics(module)
-            if metric.update_called and metric.update_count == (counts_before or {}).get(name, metric.update_count)
+            if metric.update_called
+            and metric.update_count == (counts_before or {}).get(name, metric.update_count)
         },
         "logged": {
             key: {name: vars(result)[name] for name in result.metric_state}
@@ -225,7 +249,10 @@ def _make_iterator(trainer: Trainer) -> None:
 
 
 def _newest_metrics(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: torch.as_tensor(value).detach().cpu() for name, value in trainer.callback_metrics.items()}
+    return {
+        name: torch.as_tensor(value).detach().cpu()
+        for name, value in trainer.callback_metrics.items()
+    }
 
 
 def _resume_before_validation(loops: dict[str, Any]) -> None:
@@ -239,7 +266,11 @@ def _resume_before_validation(loops: dict[str, Any]) -> None:
         counters["completed"] = counters["processed"]
     num_before = validation["total"]["completed"]
     validation["current"] = dict.fromkeys(validation["current"], 0)
-    validation["total"] |= {"ready": num_before + 1, "started": num_before + 1, "processed": num_before}
+    validation["total"] |= {
+        "ready": num_before + 1,
+        "started": num_before + 1,
+        "processed": num_before,
+    }
     validation["is_last_batch"] = False
 
 
@@ -252,7 +283,13 @@ def random_states() -> dict[str, Any]:
     assert isinstance(keys, np.ndarray)
     return {
         "python": random.getstate(),
-        "numpy": (str(kind), torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)),
+        "numpy": (
+            str(kind),
+            torch.from_numpy(keys.astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -335,7 +372,9 @@ def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
         found = sampler.indices_of(epoch=epoch, batch=batch)
         return None if found is None else list(found)
     # not a subclass: Lightning's gives places in the order of a sampler of one's own
-    is_known = type(sampler) in (SequentialSampler, DistributedSampler) and not getattr(sampler, "shuffle", False)
+    is_known = type(sampler) in (SequentialSampler, DistributedSampler) and not getattr(
+        sampler, "shuffle", False
+    )
     if not is_known or type(loader.batch_sampler) is not BatchSampler:
         return None
     rank = getattr(sampler, "rank", 0)
@@ -349,7 +388,9 @@ def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
 def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:
     """Map the index of each plateau scheduler that Lightning steps after this checkpoint to its metric's value."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
-    if epochs.processed == epochs.completed or trainer.fit_loop.restarting:  # within an epoch, or with max_steps
+    if (
+        epochs.processed == epochs.completed or trainer.fit_loop.restarting
+    ):  # within an epoch, or with max_steps
         return {}
     return {
         index: float(trainer.callback_metrics[config.monitor])

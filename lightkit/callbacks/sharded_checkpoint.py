@@ -10,7 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytorch_lightning.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+from pytorch_lightning.strategies import (
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    ModelParallelStrategy,
+    Strategy,
+)
 from pytorch_lightning.strategies.xla import XLAStrategy
 
 from lightkit import runs
@@ -49,7 +54,11 @@ class _StrategyWriter:
     """
 
     def __init__(
-        self, strategy: Strategy, *, mask: Callable[[Any], Any], on_saved: Callable[[Path, int, int], None]
+        self,
+        strategy: Strategy,
+        *,
+        mask: Callable[[Any], Any],
+        on_saved: Callable[[Path, int, int], None],
     ) -> None:
         self._strategy = strategy
         self._write = strategy.save_checkpoint
@@ -57,7 +66,9 @@ class _StrategyWriter:
         self._on_saved = on_saved
         self._has_warned = False
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
         """Write a checkpoint; called on all processes.
 
         Raises:
@@ -90,11 +101,14 @@ class _StrategyWriter:
         if self._has_warned:
             return
         self._has_warned = True
-        advice = next((text for kind, text in _FILES.items() if isinstance(self._strategy, kind)), "")
+        advice = next(
+            (text for kind, text in _FILES.items() if isinstance(self._strategy, kind)), ""
+        )
         _log.warning(
-            "trainer.strategy: %s writes each checkpoint as a folder of shards, of which none is read back, and which "
-            "only fit, validate, test and predict with this strategy take; gate, promote, register and export do "
-            "not%s. Secrets are masked, and each shard has its digest.",
+            "trainer.strategy: %s writes each checkpoint as a folder of shards, of which none is"
+            " read back, and which only fit, validate, test and predict with this strategy take;"
+            " gate, promote, register and export do not%s. Secrets are masked, and each shard has"
+            " its digest.",
             type(self._strategy).__name__,
             f" ({advice})" if advice else "",
         )

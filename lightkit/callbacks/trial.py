@@ -55,6 +55,11 @@ class TrialWatch(Callback):
             if verdict.get("stop") and int(verdict.get("epoch", 0)) <= epoch:
                 return True
             is_told = int(verdict.get("epoch", -1)) >= epoch
-            if is_told or not self._waits or self._watch.received is not None or time.monotonic() > ends_s:
+            if (
+                is_told
+                or not self._waits
+                or self._watch.received is not None
+                or time.monotonic() > ends_s
+            ):
                 return False
             time.sleep(_POLL_S)

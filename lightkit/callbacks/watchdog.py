@@ -26,7 +26,11 @@ _PHASES = {
     "on_predict_epoch_end": "predict",
 }
 """Hooks that begin a phase."""
-_BATCHES = {"on_train_batch_end": "train", "on_test_batch_end": "test", "on_predict_batch_end": "predict"}
+_BATCHES = {
+    "on_train_batch_end": "train",
+    "on_test_batch_end": "test",
+    "on_predict_batch_end": "predict",
+}
 
 
 class StallWatch(Callback):
@@ -75,7 +79,9 @@ class StallWatch(Callback):
         """Training goes on, if it is one."""
         self._enter("train" if trainer.state.fn == TrainerFn.FITTING else "validate")
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """A checkpoint is written next, however large."""
         self._beat.enter("checkpoint")
 
@@ -83,7 +89,9 @@ class StallWatch(Callback):
         """The loops are done."""
         self._watchdog.stop()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Save what is whole where this process hangs; the watchdog then waits for its end. Else the loops are done."""
         if not isinstance(exception, Hung):
             self._watchdog.stop()

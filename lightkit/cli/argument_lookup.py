@@ -34,15 +34,24 @@ def find_default(tree: Node, path: KeyPath) -> dict[str, Any] | None:
     found = arguments.get(str(path[-1]))
     if found is None:
         return None
-    set_by = {"kind": "unset", "name": f"nothing, though {owner} needs it" if found.get("required") else ""}
+    set_by = {
+        "kind": "unset",
+        "name": f"nothing, though {owner} needs it" if found.get("required") else "",
+    }
     if "default" in found:
         set_by = {"kind": "signature", "name": owner}
     text = " ".join(str(found.get("help") or "").split())
     first = text.partition(". ")[0]
-    return {"value": found.get("default"), "set_by": set_by, "help": first if first == text else f"{first}."}
+    return {
+        "value": found.get("default"),
+        "set_by": set_by,
+        "help": first if first == text else f"{first}.",
+    }
 
 
-def list_arguments(tree: Node, path: KeyPath, *, imports: bool = True) -> tuple[str, Mapping[str, Any]]:
+def list_arguments(
+    tree: Node, path: KeyPath, *, imports: bool = True
+) -> tuple[str, Mapping[str, Any]]:
     """Return whose the keys below a path are, and the description of each: schema, default, help.
 
     Args:
@@ -60,15 +69,23 @@ def list_arguments(tree: Node, path: KeyPath, *, imports: bool = True) -> tuple[
     if path == ("accelerator",):  # each key is as in the section, as in the trainer, or a number
         known = {**sections["trainer"]["arguments"], **sections["accelerator"]["arguments"]}
         number = {"schema": {"type": "integer"}}
-        return "lightkit", {key: {**known.get(key, number), "help": text} for key, text in KEY_HELP.items()}
+        return "lightkit", {
+            key: {**known.get(key, number), "help": text} for key, text in KEY_HELP.items()
+        }
     if len(path) == 1 and path[0] in sections:
-        return "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit", sections[path[0]]["arguments"]
+        return "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit", sections[
+            path[0]
+        ]["arguments"]
     name = find_class(tree, path)
     if path[0] in NAMED_CLASSES and len(path) == 1:
-        return "lightkit", {name: {"help": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()}
+        return "lightkit", {
+            name: {"help": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()
+        }
     if name is None:
         return "", {}
-    found, description = describe_class(name, schema.data["bases"].get(path[0], ()), imports=imports)
+    found, description = describe_class(
+        name, schema.data["bases"].get(path[0], ()), imports=imports
+    )
     return found, description["arguments"]
 
 
@@ -77,12 +94,16 @@ def find_class(tree: Node, path: KeyPath) -> str | None:
     _, node, rest = descend(tree, path[:-1] if path[-1] == "init_args" else path)
     named = node.entries.get("class_path") if isinstance(node, MappingNode) else node
     if not rest and isinstance(named, Leaf) and isinstance(named.value, str):
-        return None if "${" in named.value else named.value  # an interpolation that could not be resolved
+        return (
+            None if "${" in named.value else named.value
+        )  # an interpolation that could not be resolved
     inside = [key for key in path if key != "init_args"]
     return NAMED_CLASSES.get(inside[0], {}).get(str(inside[1])) if len(inside) == 2 else None
 
 
-def describe_class(name: str, bases: Collection[str], *, imports: bool = True) -> tuple[str, Mapping[str, Any]]:
+def describe_class(
+    name: str, bases: Collection[str], *, imports: bool = True
+) -> tuple[str, Mapping[str, Any]]:
     """Return the path and the description of a class; both are empty where it is unknown and not imported.
 
     Args:
@@ -139,7 +160,11 @@ def _explain_import(path: str, error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):
         return text
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_file()
+    ]
     return f"{text} ({shown_path(Path(frames[-1].filename))}:{frames[-1].lineno})"
 
 
@@ -149,6 +174,8 @@ def list_class_names(section: str) -> Iterator[tuple[str, str]]:
     named = NAMED_CLASSES.get(section, {})
     bases = schema.data["bases"][section]
     for path, names in schema.names_of(bases).items():
-        is_part = named and path.startswith("lightkit.") and path not in named.values()  # which lightkit adds itself
+        is_part = (
+            named and path.startswith("lightkit.") and path not in named.values()
+        )  # which lightkit adds itself
         if path != bases[0] and not is_part:
             yield names[0], schema.classes[path]["help"]

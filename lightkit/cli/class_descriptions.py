@@ -72,7 +72,10 @@ _MAPPINGS = {dict, abc.Mapping, abc.MutableMapping}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 _MARKUP = (
-    (re.compile(r":\w+:`~?([^`<>]*?)(?:\s*<[^>]*>)?`"), lambda match: f"`{match[1].rpartition('.')[2]}`"),
+    (
+        re.compile(r":\w+:`~?([^`<>]*?)(?:\s*<[^>]*>)?`"),
+        lambda match: f"`{match[1].rpartition('.')[2]}`",
+    ),
     (re.compile(r"`([^`<>]+?)\s*<[^>]*>`_+"), lambda match: str(match[1])),
     (re.compile(r"``([^`]*)``"), lambda match: f"`{match[1]}`"),
 )
@@ -126,7 +129,12 @@ def _own_docstring(cls: type) -> str:
     return ""
 
 
-_INPUTS = (("folder", "input_folders"), ("file", "input_files"), ("any", "input_paths"), ("table", "input_tables"))
+_INPUTS = (
+    ("folder", "input_folders"),
+    ("file", "input_files"),
+    ("any", "input_paths"),
+    ("table", "input_tables"),
+)
 
 
 def describe_inputs(cls: type) -> dict[str, Any]:
@@ -148,7 +156,9 @@ def describe_inputs(cls: type) -> dict[str, Any]:
 def _list_required(parser: LightningArgumentParser) -> set[str]:
     """List the keys that a parser requires; jsonargparse keeps them in `required_args` before 4.48."""
     of_options = {str(action.dest) for action in parser._actions if action.required}
-    return of_options | set(getattr(parser, "_extra_required_keys", getattr(parser, "required_args", ())))
+    return of_options | set(
+        getattr(parser, "_extra_required_keys", getattr(parser, "required_args", ()))
+    )
 
 
 def _accepts_any_value(typehint: Any) -> bool:
@@ -163,7 +173,12 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
     for action in parser._actions:
         name = action.dest.removeprefix(prefix)
         typehint = getattr(action, "_typehint", None) or action.type
-        if not action.dest.startswith(prefix) or name == prefix.rstrip(".") or not typehint or name.endswith(".help"):
+        if (
+            not action.dest.startswith(prefix)
+            or name == prefix.rstrip(".")
+            or not typehint
+            or name.endswith(".help")
+        ):
             continue
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
@@ -274,8 +289,12 @@ def paths_to(cls: type) -> list[str]:
     """List the paths that lead to a class: its module, and the packages around it that export it."""
     parts = cls.__module__.split(".")
     modules = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
-    exporting = [module for module in modules if getattr(import_module(module), cls.__name__, None) is cls]
-    return [f"{module}.{cls.__name__}" for module in exporting] or [f"{cls.__module__}.{cls.__qualname__}"]
+    exporting = [
+        module for module in modules if getattr(import_module(module), cls.__name__, None) is cls
+    ]
+    return [f"{module}.{cls.__name__}" for module in exporting] or [
+        f"{cls.__module__}.{cls.__qualname__}"
+    ]
 
 
 def plain_value(value: Any) -> Any:

@@ -72,7 +72,10 @@ def _find_top(name: str) -> ModuleSpec | None:
 
 def _is_installed(spec: ModuleSpec) -> bool:
     """Return whether a module is of the standard library, built in, or in a folder of installed packages."""
-    places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location and spec.origin else [])]
+    places = [
+        *(spec.submodule_search_locations or ()),
+        *([spec.origin] if spec.has_location and spec.origin else []),
+    ]
     paths = sysconfig.get_paths()
     folders = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     found = [Path(place).resolve() for place in places]
@@ -123,7 +126,11 @@ def _list_texts_of(arguments: ast.arguments) -> Iterator[tuple[str, str]]:
     )
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     for argument, default in pairs:
-        is_path = isinstance(default, ast.Call) and ast.unparse(default.func) in _PATHS and len(default.args) == 1
+        is_path = (
+            isinstance(default, ast.Call)
+            and ast.unparse(default.func) in _PATHS
+            and len(default.args) == 1
+        )
         value = default.args[0] if is_path else default
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield argument.arg, value.value

@@ -113,7 +113,9 @@ class Option(NamedTuple):
     def _check_choice(self, word: str) -> None:
         if self.choices and word not in self.choices:
             expected = (" or " if len(self.choices) == 2 else ", ").join(self.choices)
-            raise ConfigError(f"{self.name}: expected {expected}, got {word!r}{near(word, self.choices)}")
+            raise ConfigError(
+                f"{self.name}: expected {expected}, got {word!r}{near(word, self.choices)}"
+            )
 
 
 class Input(NamedTuple):
@@ -232,7 +234,11 @@ class Invocation(NamedTuple):
         if "run" in self.options:
             given.append(self.options["run"])
         if len(given) != 1:
-            found = f"got {' and '.join(map(repr, given))}" if given else "use --run latest, or the folder of one"
+            found = (
+                f"got {' and '.join(map(repr, given))}"
+                if given
+                else "use --run latest, or the folder of one"
+            )
             raise self.error(f"expected one run, {found}")
         return str(given[0])
 
@@ -265,7 +271,9 @@ class Invocation(NamedTuple):
     def spell(self) -> list[str]:
         """Return words with the same meaning."""
         words = [word for file in self.files for word in ("-c", file)]
-        words += [f"--{flag.key}{'+' if flag.append else ''}={flag.value}" for flag in self.overrides]
+        words += [
+            f"--{flag.key}{'+' if flag.append else ''}={flag.value}" for flag in self.overrides
+        ]
         for name, value in self.options.items():
             if value is True:
                 words.append(f"--{name}")
@@ -289,7 +297,8 @@ class Invocation(NamedTuple):
         for name in ("words", "inputs", "files", "passthrough"):
             fields[name] = tuple(fields[name])
         fields["options"] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in fields["options"].items()
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields["options"].items()
         }
         fields["overrides"] = tuple(Flag(**flag) for flag in fields["overrides"])
         return cls(**fields)
@@ -429,7 +438,11 @@ class _Parser:
 
     def _set_option(self, option: Option, text: str) -> None:
         # Every command that prints JSON takes both spellings, also where another value of --output names a file.
-        if option.key == "output" and text == "json" and self._command.find_option("--json") is not None:
+        if (
+            option.key == "output"
+            and text == "json"
+            and self._command.find_option("--json") is not None
+        ):
             self._options["json"] = True
             return
         found = option.read(text)
@@ -475,7 +488,10 @@ class _Parser:
         """Return whether a word is rather an option of the command with a typing error than a key."""
         if self._is_script or name in _KEYS or "." in name or not word.startswith("--"):
             return False
-        return near(name, [option.key for option in self._command.options if not option.is_internal]) != ""
+        return (
+            near(name, [option.key for option in self._command.options if not option.is_internal])
+            != ""
+        )
 
     def _take_value(self, shown: str, hint: str = "") -> str:
         """Return the word after an option.
@@ -484,7 +500,9 @@ class _Parser:
             ConfigError: If there is none, or it is an option.
         """
         if not self._left:
-            raise ConfigError(f"{cut(shown)}: expected a value after it, got the end of the command line{hint}")
+            raise ConfigError(
+                f"{cut(shown)}: expected a value after it, got the end of the command line{hint}"
+            )
         following = self._left[0]
         if self._is_option(following):
             raise ConfigError(
@@ -509,7 +527,11 @@ class _Parser:
         """Return the hint at the options and sections that look like a word."""
         if not self._command.takes_config:
             return near(f"--{word}", [option.name for option in self._command.options])
-        options = [option.key for option in self._command.options if len(option.key) > 1 and not option.is_internal]
+        options = [
+            option.key
+            for option in self._command.options
+            if len(option.key) > 1 and not option.is_internal
+        ]
         return near(cut(word), [*options, "config", "help", *_SECTIONS])
 
     def _unexpected(self, word: str) -> ConfigError:
@@ -540,7 +562,9 @@ def _joins_file(word: str) -> bool:
 
 
 def _mask(word: str) -> str:
-    from lightkit.config.secrets import mask_line  # here: it loads PyYAML, which the help does without
+    from lightkit.config.secrets import (
+        mask_line,
+    )  # here: it loads PyYAML, which the help does without
 
     return cut(mask_line(word))
 

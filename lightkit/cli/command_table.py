@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lightkit.cli.command_line import FILES, FOLDERS, Command, Input, Invocation, Option, parse_command
+from lightkit.cli.command_line import (
+    FILES,
+    FOLDERS,
+    Command,
+    Input,
+    Invocation,
+    Option,
+    parse_command,
+)
 from lightkit.errors import ConfigError, near
 
 STAGES = ("fit", "validate", "test", "predict")
@@ -29,21 +37,32 @@ CONFIG = Option(
     aliases=("--config",),
     completes=(FILES,),
 )
-RUN = Option("--run", "a run folder, or latest; needs no -c", value="RUN", completes=("latest", FOLDERS))
+RUN = Option(
+    "--run", "a run folder, or latest; needs no -c", value="RUN", completes=("latest", FOLDERS)
+)
 RUN_HIDDEN = RUN._replace(is_hidden=True)
 """Refused with a hint."""
-PRINT_CONFIG = Option("--print_config", "print the resolved config and stop", value="FLAGS", is_optional=True)
+PRINT_CONFIG = Option(
+    "--print_config", "print the resolved config and stop", value="FLAGS", is_optional=True
+)
 TRUST = Option("--trust", "allow checkpoints and weights to run code when loaded")
 TRUST_CHECKPOINTS = TRUST._replace(
     help="load checkpoints that hold more than tensors and plain values, and so may run code"
 )
 QUIET = Option("--quiet", "print warnings and errors only")
-EVENTS = Option("--json", "print the run's events, one JSON object a line", spelling="--output json")
+EVENTS = Option(
+    "--json", "print the run's events, one JSON object a line", spelling="--output json"
+)
 OUTPUT_JSON = Option("--output", value="json", choices=("json",), aliases=("-o",), is_hidden=True)
 """The other spelling of ``--json``."""
-CKPT_PATH = Option("--ckpt_path", "best, last or a file; default: best", value="CKPT", completes=CHECKPOINTS)
+CKPT_PATH = Option(
+    "--ckpt_path", "best, last or a file; default: best", value="CKPT", completes=CHECKPOINTS
+)
 WHICH_CHECKPOINT = Option(
-    "--ckpt_path", "best (the default of a run), last, or a file", value="WHICH", completes=CHECKPOINTS
+    "--ckpt_path",
+    "best (the default of a run), last, or a file",
+    value="WHICH",
+    completes=CHECKPOINTS,
 )
 ROOT = Option(
     "--root",
@@ -58,7 +77,10 @@ TRACKING_URI = Option(
     value="URI",
 )
 ROOT_OF_REGISTRY = ROOT._replace(
-    help="folder of all runs, with the registry in its mlflow.db; default: LIGHTKIT_RUN__ROOT, else runs"
+    help=(
+        "folder of all runs, with the registry in its mlflow.db; default: LIGHTKIT_RUN__ROOT, else"
+        " runs"
+    )
 )
 REGISTRY_URI = TRACKING_URI._replace(
     help="where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root"
@@ -78,7 +100,13 @@ def _hide(options: Iterable[Option]) -> Iterator[Option]:
 
 # -- the stages --------------------------------------------------------------------------------------------------------
 
-_TRIAL = Option("--trial", "the trial of a sweep that it is", value="NAME/NUMBER", is_hidden=True, is_internal=True)
+_TRIAL = Option(
+    "--trial",
+    "the trial of a sweep that it is",
+    value="NAME/NUMBER",
+    is_hidden=True,
+    is_internal=True,
+)
 FIT_OPTIONS = (
     Option("--if-changed", "train only if config, data or code changed; else code 6"),
     Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
@@ -92,7 +120,12 @@ FIT_OPTIONS = (
     OUTPUT_JSON,
     RUN_HIDDEN,
     _TRIAL,
-    Option("--trial-waits", "each epoch of the trial waits for the sweep", is_hidden=True, is_internal=True),
+    Option(
+        "--trial-waits",
+        "each epoch of the trial waits for the sweep",
+        is_hidden=True,
+        is_internal=True,
+    ),
 )
 _EVALUATION_OPTIONS = (
     CONFIG,
@@ -108,7 +141,8 @@ _EVALUATION_OPTIONS = (
 _PREDICT_OPTIONS = (
     Option(
         "--model",
-        "an exported model: .onnx, .pt2, .ts; .safetensors with the config or run that its module is from",
+        "an exported model: .onnx, .pt2, .ts; .safetensors with the config or run that its module"
+        " is from",
         value="FILE",
         suffixes=EXPORT_SUFFIXES,
         completes=(FILES,),
@@ -138,14 +172,15 @@ _PREDICT_OPTIONS = (
 _EXPORT_OPTIONS = (
     Option(
         "--format",
-        "torch_export (model.pt2, the default), onnx, torchscript, safetensors, with commas between; or all; "
-        "module:NAME: by the module's own export_model",
+        "torch_export (model.pt2, the default), onnx, torchscript, safetensors, with commas"
+        " between; or all; module:NAME: by the module's own export_model",
         value="NAMES",
         completes=EXPORT_FORMATS,
     ),
     Option(
         "--run",
-        "a run folder or latest, without -c; or an address in MLflow, such as models:/flowers@champion",
+        "a run folder or latest, without -c; or an address in MLflow, such as"
+        " models:/flowers@champion",
         value="RUN",
         completes=("latest", FOLDERS),
     ),
@@ -160,7 +195,8 @@ _EXPORT_OPTIONS = (
     Option("--with-preprocessing", "uint8 images in, probabilities out"),
     Option(
         "--input-shape",
-        "batch first: 1,3,8,8 or 1,9:int64; several: 1,3;1,8; else example_input_array, or a batch of the data",
+        "batch first: 1,3,8,8 or 1,9:int64; several: 1,3;1,8; else example_input_array, or a batch"
+        " of the data",
         value="SHAPE",
     ),
     Option("--num-samples", "validation samples that verify it; default 64", value="N"),
@@ -188,7 +224,12 @@ def _list_stage_options() -> Iterator[Option]:
 
 
 def _create_stage(
-    name: str, summary: str, options: tuple[Option, ...], *, inputs: tuple[Input, ...] = (), module: str = ""
+    name: str,
+    summary: str,
+    options: tuple[Option, ...],
+    *,
+    inputs: tuple[Input, ...] = (),
+    module: str = "",
 ) -> Command:
     words = "[IMAGES]... " if inputs else ""
     return Command(
@@ -209,11 +250,24 @@ def _create_stage(
 
 _STAGE_RUNNER = "lightkit.cli.stage_runner"
 _STAGE_COMMANDS = (
-    _create_stage("fit", "train a model, or resume the run that was interrupted", FIT_OPTIONS, module=_STAGE_RUNNER),
     _create_stage(
-        "validate", "score a run's best checkpoint on the validation split", _EVALUATION_OPTIONS, module=_STAGE_RUNNER
+        "fit",
+        "train a model, or resume the run that was interrupted",
+        FIT_OPTIONS,
+        module=_STAGE_RUNNER,
     ),
-    _create_stage("test", "score a run's best checkpoint on the test split", _EVALUATION_OPTIONS, module=_STAGE_RUNNER),
+    _create_stage(
+        "validate",
+        "score a run's best checkpoint on the validation split",
+        _EVALUATION_OPTIONS,
+        module=_STAGE_RUNNER,
+    ),
+    _create_stage(
+        "test",
+        "score a run's best checkpoint on the test split",
+        _EVALUATION_OPTIONS,
+        module=_STAGE_RUNNER,
+    ),
     _create_stage(
         "predict",
         "label images, or write a run's predictions for the test split",
@@ -238,10 +292,15 @@ probabilities; that of another module is its forward. It is loaded with torch al
 compared with the trained module before it is sent.""",
         options=(
             Option("--run", "a run or latest", value="RUN", completes=("latest", FOLDERS)),
-            Option("--name", "of the registered model; in Unity Catalog CATALOG.SCHEMA.NAME", value="NAME"),
+            Option(
+                "--name",
+                "of the registered model; in Unity Catalog CATALOG.SCHEMA.NAME",
+                value="NAME",
+            ),
             Option(
                 "--alias",
-                "points to this version from now on; may be given again; default: challenger; none: no alias",
+                "points to this version from now on; may be given again; default: challenger; none:"
+                " no alias",
                 value="ALIAS",
                 is_list=True,
             ),
@@ -280,7 +339,10 @@ MLFLOW_TRACKING_URI=sqlite:///runs/mlflow.db mlflow models serve \\
     Command(
         "serve",
         "answer requests over HTTP with a run's model",
-        usage="lightkit serve (--run RUN | --model MODEL) [--port N] [--host ADDRESS] [--max-request SIZE]",
+        usage=(
+            "lightkit serve (--run RUN | --model MODEL) [--port N] [--host ADDRESS] [--max-request"
+            " SIZE]"
+        ),
         about="""\
 Serve a model with LitServe (pip install 'lightkit-train[serve]') until Ctrl-C or SIGTERM: a
 picture in, class names with probabilities out, as JSON; or rows of numbers, for a model that
@@ -314,9 +376,23 @@ first where there is none. The answers are those of lightkit predict.""",
                 kind="count",
                 least=1,
             ),
-            Option("--top-k", "classes of an answer, the likeliest; default: all", value="N", kind="count", least=1),
-            Option("--workers", "processes that predict; default: 1", value="N", kind="count", least=1),
-            Option("--threads", "of each of them; default: onnxruntime's", value="N", kind="count", least=1),
+            Option(
+                "--top-k",
+                "classes of an answer, the likeliest; default: all",
+                value="N",
+                kind="count",
+                least=1,
+            ),
+            Option(
+                "--workers", "processes that predict; default: 1", value="N", kind="count", least=1
+            ),
+            Option(
+                "--threads",
+                "of each of them; default: onnxruntime's",
+                value="N",
+                kind="count",
+                least=1,
+            ),
             ROOT,
             QUIET,
         ),
@@ -350,20 +426,16 @@ promote --hold), or where the training would repeat one whose model was rolled b
             CONFIG,
             Option(
                 "--deadline",
-                (
-                    "be done by then: 05:30 (the next), a duration such as 4h, 90m or 1h30m, or "
-                    "2026-11-23T05:30. Training stops in time for what follows; what does not fit any "
-                    "more is left to the next start"
-                ),
+                "be done by then: 05:30 (the next), a duration such as 4h, 90m or 1h30m, or "
+                "2026-11-23T05:30. Training stops in time for what follows; what does not fit any "
+                "more is left to the next start",
                 value="WHEN",
             ),
             Option(
                 "--reserve",
-                (
-                    "time to leave for what follows the training; default: one and a half times what it "
-                    "took in the last retrains, and 10 s; the first time a quarter of the time there is, "
-                    "at most 15m"
-                ),
+                "time to leave for what follows the training; default: one and a half times what it"
+                " took in the last retrains, and 10 s; the first time a quarter of the time there"
+                " is, at most 15m",
                 value="DURATION",
             ),
             Option(
@@ -381,15 +453,18 @@ promote --hold), or where the training would repeat one whose model was rolled b
             ),
             Option(
                 "--if-changed",
-                (
-                    "train only if config, data or code changed since the last run that ended well; else "
-                    "code 6. Where the gate alone has changed, that run is judged again without a "
-                    "training"
-                ),
+                "train only if config, data or code changed since the last run that ended well;"
+                " else code 6. Where the gate alone has changed, that run is judged again without a"
+                " training",
             ),
             Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
             Option("--reason", "why, for the log of promotions", value="TEXT"),
-            Option("--junit", "write a case for each stage, for CI systems", value="FILE", completes=(FILES,)),
+            Option(
+                "--junit",
+                "write a case for each stage, for CI systems",
+                value="FILE",
+                completes=(FILES,),
+            ),
             Option(
                 "--ckpt_path",
                 "start the training from a checkpoint: best, last or a file",
@@ -398,7 +473,11 @@ promote --hold), or where the training would repeat one whose model was rolled b
             ),
             TRUST_CHECKPOINTS,
             QUIET,
-            Option("--json", "print the events of all stages, one JSON object a line", spelling="--output json"),
+            Option(
+                "--json",
+                "print the events of all stages, one JSON object a line",
+                spelling="--output json",
+            ),
             OUTPUT_JSON,
             RUN_HIDDEN,
         ),
@@ -417,9 +496,9 @@ lightkit retrain -c lightkit:flowers --gate.metric test/accuracy --gate.min 0.8 
         "sweep",
         "search the best values of some keys, or go on with a search",
         usage=(
-            "lightkit sweep -c FILE... [--space KEY=VALUE,VALUE]... [--deadline WHEN] [--key=value]...\n"
-            "       lightkit sweep -c FILE... --seeds N\n"
-            "       lightkit sweep -c FILE... --status [--json]"
+            "lightkit sweep -c FILE... [--space KEY=VALUE,VALUE]... [--deadline WHEN]"
+            " [--key=value]...\n       lightkit sweep -c FILE... --seeds N\n       lightkit sweep"
+            " -c FILE... --status [--json]"
         ),
         about="""\
 Train a config with other values of the keys that its section `sweep` names, and find the best.
@@ -438,7 +517,8 @@ goes on.""",
             ),
             Option(
                 "--seeds",
-                "train the config itself with N seeds; print mean, standard deviation and 95 % interval",
+                "train the config itself with N seeds; print mean, standard deviation and 95 %"
+                " interval",
                 value="N",
                 kind="count",
                 least=1,
@@ -446,10 +526,16 @@ goes on.""",
             Option("--status", "print how the sweep stands, and start nothing"),
             Option(
                 "--deadline",
-                "be done by then: 05:30, or a duration such as 4h or 90m; trials that run are saved",
+                "be done by then: 05:30, or a duration such as 4h or 90m; trials that run are"
+                " saved",
                 value="WHEN",
             ),
-            Option("--junit", "write a case for each trial, for CI systems", value="FILE", completes=(FILES,)),
+            Option(
+                "--junit",
+                "write a case for each trial, for CI systems",
+                value="FILE",
+                completes=(FILES,),
+            ),
             Option(
                 "--ckpt_path",
                 "start each trial from a checkpoint: best, last or a file",
@@ -498,15 +584,23 @@ gate.json in the run folder.""",
             Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
             Option(
                 "--baseline",
-                "what it is compared with: an alias or a version of the registered model, a run, or null",
+                "what it is compared with: an alias or a version of the registered model, a run, or"
+                " null",
                 value="MODEL",
             ),
             CKPT_PATH,
             TRACKING_URI,
             Option("--json", "print the decision as one JSON object"),
-            Option("--junit", "write each condition as a test case of JUnit", value="FILE", completes=(FILES,)),
             Option(
-                "--allow-empty", "pass a run that there is no rule for: gate.metric alone, or nothing, in the config"
+                "--junit",
+                "write each condition as a test case of JUnit",
+                value="FILE",
+                completes=(FILES,),
+            ),
+            Option(
+                "--allow-empty",
+                "pass a run that there is no rule for: gate.metric alone, or nothing, in the"
+                " config",
             ),
             TRUST_CHECKPOINTS,
             CONFIG_OVER_RUN,
@@ -556,10 +650,17 @@ also with --force. `lightkit rollback` moves it all the same.""",
         inputs=(Input("RUN", "a run or latest"),),
         options=(
             Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
-            Option("--name", "of the registered model; default: gate.name, else the run's name", value="NAME"),
+            Option(
+                "--name",
+                "of the registered model; default: gate.name, else the run's name",
+                value="NAME",
+            ),
             Option("--alias", "the alias that moves; default: champion", value="ALIAS"),
             Option("--reason", "for the log", value="TEXT"),
-            Option("--force", "promote a run that has not passed or was rolled back; the log records it"),
+            Option(
+                "--force",
+                "promote a run that has not passed or was rolled back; the log records it",
+            ),
             Option("--hold", "keep the alias of this registered model where it is", value="NAME"),
             Option("--release", "allow it to move again", value="NAME"),
             TRACKING_URI,
@@ -651,36 +752,31 @@ marked `locked` while a process works on it, with the alias that points to its m
             Option("--sweep", "trials of this sweep only", value="NAME"),
             Option(
                 "--metric",
-                (
-                    "metrics that are shown, such as val/accuracy,test/loss; default: what the best "
-                    "checkpoint was chosen by"
-                ),
+                "metrics that are shown, such as val/accuracy,test/loss; default: what the best "
+                "checkpoint was chosen by",
                 value="METRIC",
                 is_list=True,
             ),
             Option(
                 "--columns",
-                (
-                    "keys of the config that are shown, too, such as optimizer.lr,model.backbone; "
-                    "`init_args` may be left out; or of the run's records: manifest.git.commit, "
-                    "summary.durations.fit"
-                ),
+                "keys of the config that are shown, too, such as optimizer.lr,model.backbone; "
+                "`init_args` may be left out; or of the run's records: manifest.git.commit, "
+                "summary.durations.fit",
                 value="KEY",
                 is_list=True,
             ),
             Option(
                 "--sort",
-                (
-                    "age (default: the newest first), name, status, size (the largest first), metric; or "
-                    "a metric (the best first: the largest of an accuracy, the smallest of a loss; what "
-                    "is not finite is worst) or a key of the config (the smallest first), which is then "
-                    "shown, too; -KEY turns the order round; runs without a value are last"
-                ),
+                "age (default: the newest first), name, status, size (the largest first), metric;"
+                " or a metric (the best first: the largest of an accuracy, the smallest of a loss;"
+                " what is not finite is worst) or a key of the config (the smallest first), which"
+                " is then shown, too; -KEY turns the order round; runs without a value are last",
                 value="KEY",
             ),
             Option(
                 "--mode",
-                "min or max is best; default: as the config or the metric's object said, else by its name",
+                "min or max is best; default: as the config or the metric's object said, else by"
+                " its name",
                 value="MODE",
                 choices=("min", "max"),
             ),
@@ -721,7 +817,8 @@ each is better than the first beyond noise.""",
         options=(
             Option(
                 "--output",
-                "where the page is written; the run folder, which may be read-only, is left as it is",
+                "where the page is written; the run folder, which may be read-only, is left as"
+                " it is",
                 value="FILE",
                 aliases=("-o",),
                 completes=(FILES,),
@@ -757,8 +854,8 @@ lightkit ui latest""",
         "gc",
         "delete old runs",
         usage=(
-            "lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--older-than TIME]\n"
-            "                   [--dry-run]"
+            "lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--older-than"
+            " TIME]\n                   [--dry-run]"
         ),
         about="""\
 Delete the runs that no rule keeps, and print what they were. Never deleted are: a run that a
@@ -774,31 +871,36 @@ them.""",
             Option("--keep-last", "keep the newest N of each job", value="N", kind="count"),
             Option(
                 "--keep-best",
-                "keep the best N trainings of each job that have a good checkpoint, by each metric that was used",
+                "keep the best N trainings of each job that have a good checkpoint, by each metric"
+                " that was used",
                 value="N",
                 kind="count",
             ),
             Option(
                 "--max-size",
-                "delete only until all runs fit into SIZE, the oldest first; 50G, 500M (powers of 1000)",
+                "delete only until all runs fit into SIZE, the oldest first; 50G, 500M (powers of"
+                " 1000)",
                 value="SIZE",
             ),
             Option("--older-than", "keep what is younger; 30d, 12h", value="TIME"),
             Option(
                 "--metric",
-                "what is best, such as test/accuracy; default: what the best checkpoint was chosen by",
+                "what is best, such as test/accuracy; default: what the best checkpoint was"
+                " chosen by",
                 value="METRIC",
             ),
             Option(
                 "--mode",
-                "min or max of --metric is best; default: as the config or the metric's object said, else its name",
+                "min or max of --metric is best; default: as the config or the metric's object"
+                " said, else its name",
                 value="MODE",
                 choices=("min", "max"),
             ),
             Option("--dry-run", "delete nothing, and print what would be deleted"),
             Option(
                 "--tracking-uri",
-                "where MLflow is; default: where the runs were tracked, MLFLOW_TRACKING_URI, mlflow.db in the root",
+                "where MLflow is; default: where the runs were tracked, MLFLOW_TRACKING_URI,"
+                " mlflow.db in the root",
                 value="URI",
             ),
             ROOT,
@@ -858,7 +960,9 @@ The messages say that they are tests. Neither model nor data are built, and noth
 What the events of a notifier leave out is not sent.""",
         options=(
             CONFIG,
-            Option("--run", "a run, in the place of files", value="RUN", completes=("latest", FOLDERS)),
+            Option(
+                "--run", "a run, in the place of files", value="RUN", completes=("latest", FOLDERS)
+            ),
             Option(
                 "--kind",
                 "start, epoch, end, failure or gate only; several with commas",
@@ -882,8 +986,8 @@ lightkit notify-test -c lightkit:flowers -c lightkit:notify/slack""",
         "tune",
         "measure which settings train fastest here",
         usage=(
-            "lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS]\n"
-            "                     [--key=value]..."
+            "lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget"
+            " SECONDS]\n                     [--key=value]..."
         ),
         about="""\
 Measure how the config's model trains fastest on this machine, in short fits of the real model
@@ -894,13 +998,20 @@ tolerance of float32's.""",
         options=(
             CONFIG,
             Option(
-                "--output", "the layer to write; default: tuned.yaml", value="FILE", aliases=("-o",), completes=(FILES,)
+                "--output",
+                "the layer to write; default: tuned.yaml",
+                value="FILE",
+                aliases=("-o",),
+                completes=(FILES,),
             ),
             Option(
                 "--batch-size",
-                "find the largest batch that fits into memory, by Lightning's Tuner; taken if it gains",
+                "find the largest batch that fits into memory, by Lightning's Tuner; taken if it"
+                " gains",
             ),
-            Option("--learning-rate", "find a learning rate, by the range test of Lightning's Tuner"),
+            Option(
+                "--learning-rate", "find a learning rate, by the range test of Lightning's Tuner"
+            ),
             Option(
                 "--budget",
                 "try no other setting after so many seconds; default: as many as it takes",
@@ -934,32 +1045,44 @@ List all errors of a config, each with its place; build and write nothing. Every
 does the same before it begins. Where lightkit's schema describes every class that the config
 names, nothing is imported and the answer comes at once. Other classes, such as your own, are
 imported, and torch with them: seconds.""",
-        inputs=(Input("STAGE", "the stage that the config is for: fit (the default), validate, test, predict"),),
+        inputs=(
+            Input(
+                "STAGE",
+                "the stage that the config is for: fit (the default), validate, test, predict",
+            ),
+        ),
         options=(
-            Option("--run", "the config of a run, in the place of files", value="RUN", completes=("latest", FOLDERS)),
+            Option(
+                "--run",
+                "the config of a run, in the place of files",
+                value="RUN",
+                completes=("latest", FOLDERS),
+            ),
             Option("--full", "import all classes and parse the config with jsonargparse too"),
             Option(
                 "--deep",
-                (
-                    "also build everything on one CPU and run the first batch of training, validation and"
-                    " test (of the stage, where it is another) from the config's data; find metrics that "
-                    "are monitored, or judged by the gate, and never logged; say the smallest drop that "
-                    "the gate's samples can show; and compare what checkpoints and the batch take with "
-                    "the disk and the memory that are free"
-                ),
+                "also build everything on one CPU and run the first batch of training, validation"
+                " and test (of the stage, where it is another) from the config's data; find metrics"
+                " that are monitored, or judged by the gate, and never logged; say the smallest"
+                " drop that the gate's samples can show; and compare what checkpoints and the batch"
+                " take with the disk and the memory that are free",
             ),
-            Option("--no-hardware", "do not ask whether this machine has the devices of the config"),
+            Option(
+                "--no-hardware", "do not ask whether this machine has the devices of the config"
+            ),
             Option("--for", "check for a machine with N GPUs in place of this one", value="gpu=N"),
             Option(
                 "--export-format",
-                "check that the model and this machine have what a later export to these formats needs",
+                "check that the model and this machine have what a later export to these formats"
+                " needs",
                 value="FORMAT",
                 completes=EXPORT_FORMATS,
             ),
             TRUST,
             Option(
                 "--json",
-                "print one JSON object: the errors with their places, and the findings of a deep check",
+                "print one JSON object: the errors with their places, and the findings of a deep"
+                " check",
                 spelling="--output json",
             ),
             Option(
@@ -997,8 +1120,16 @@ lightkit check -c lightkit:flowers --deep""",
 Say where a value comes from: what set it, and what that replaced, lowest layer first. Without
 KEY, print the whole config as YAML with the place of each value in a comment.""",
         inputs=(
-            Input("KEY", ("a dotted key: trainer.max_epochs, callbacks.early_stopping.patience, callbacks, model")),
-            Input("STAGE", "the stage whose block in a file counts: fit (the default), validate, test, predict"),
+            Input(
+                "KEY",
+                "a dotted key: trainer.max_epochs, callbacks.early_stopping.patience, callbacks,"
+                " model",
+            ),
+            Input(
+                "STAGE",
+                "the stage whose block in a file counts: fit (the default), validate, test,"
+                " predict",
+            ),
         ),
         options=(
             CONFIG,
@@ -1032,7 +1163,8 @@ hardware, and in the last metrics.""",
         inputs=(
             Input(
                 "A, B",
-                "a config file, with what it extends; lightkit:NAME; or a run: a folder, an id, NAME, NAME/ID, latest",
+                "a config file, with what it extends; lightkit:NAME; or a run: a folder, an id,"
+                " NAME, NAME/ID, latest",
             ),
         ),
         options=(
@@ -1060,7 +1192,12 @@ Download what the data module of a config needs, into the folder that the config
 download goes on where it stopped; a complete one is not repeated.""",
         options=(
             CONFIG,
-            Option("--run", "the config of a run, in the place of files", value="RUN", completes=("latest", FOLDERS)),
+            Option(
+                "--run",
+                "the config of a run, in the place of files",
+                value="RUN",
+                completes=("latest", FOLDERS),
+            ),
             QUIET,
         ),
         takes_config=True,
@@ -1069,7 +1206,10 @@ download goes on where it stopped; a complete one is not repeated.""",
     Command(
         "convert",
         "write a folder of photos as a Delta or Parquet table",
-        usage="lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N] [--row-group-mb MB]",
+        usage=(
+            "lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N]"
+            " [--row-group-mb MB]"
+        ),
         about="""\
 Write a folder of photos as a table that lightkit.data.Table trains from. IMAGES has one folder
 a class, or train/, val/ and test/ with one folder a class each. Each row is a photo: image (the
@@ -1094,17 +1234,20 @@ row groups of a split, have equally many rows, within one.""",
             ),
             Option(
                 "--row-group-mb",
-                "most that a row group holds, in MB (1e6 bytes); a larger photo counts as none; default: 32",
+                "most that a row group holds, in MB (1e6 bytes); a larger photo counts as none;"
+                " default: 32",
                 value="MB",
                 kind="number",
             ),
             Option(
                 "--overwrite",
-                "replace a table of lightkit convert: Delta gets a new version, Parquet files are replaced",
+                "replace a table of lightkit convert: Delta gets a new version, Parquet files are"
+                " replaced",
             ),
             Option(
                 "--val-fraction",
-                "share of the photos for validation, where no validation folder is given; default: 0.2",
+                "share of the photos for validation, where no validation folder is given;"
+                " default: 0.2",
                 value="SHARE",
                 kind="number",
             ),
@@ -1116,7 +1259,8 @@ row groups of a split, have equally many rows, within one.""",
             ),
             Option(
                 "--on-bad-image",
-                "skip (default): leave out what cannot be decoded, and list it; error: end with the list",
+                "skip (default): leave out what cannot be decoded, and list it; error: end with the"
+                " list",
                 value="WORD",
                 choices=("skip", "error"),
             ),
@@ -1165,7 +1309,10 @@ job that is preempted, or reaches its time limit, saves, goes back into the queu
             Input("--launch.nodes=N", "machines"),
             Input("--launch.processes=N", "processes on each machine; default: its devices"),
             Input("--launch.threads=N", "cores of each process"),
-            Input("--launch.slurm.OPTION=VALUE", "options of sbatch: partition, time, account, mem, ..."),
+            Input(
+                "--launch.slurm.OPTION=VALUE",
+                "options of sbatch: partition, time, account, mem, ...",
+            ),
         ),
         ending="""\
 lightkit submit -c lightkit:flowers --launch.slurm.time=2:00:00""",
@@ -1209,20 +1356,19 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
         options=(
             Option(
                 "--template",
-                "module (default): a config, a LightningModule and a data module, which train in seconds; "
-                "image: a config for photos in photos/, one folder per class; "
-                "ci: module, and workflows that check pull requests and retrain each night, with a gate; "
-                "cron: module, and a crontab that retrains each night, with a gate",
+                "module (default): a config, a LightningModule and a data module, which train in"
+                " seconds; image: a config for photos in photos/, one folder per class; ci: module,"
+                " and workflows that check pull requests and retrain each night, with a gate; cron:"
+                " module, and a crontab that retrains each night, with a gate",
                 value="NAME",
                 completes=("module", "image", "ci", "cron"),
             ),
             Option(
                 "--data",
-                (
-                    "look at images or texts in class folders (or in train/, val/, test/), at images and "
-                    "their masks, or at a table of images, numbers or texts (CSV, JSON lines, Parquet, "
-                    "Delta), and write a config for them, each setting with its reason as a comment"
-                ),
+                "look at images or texts in class folders (or in train/, val/, test/), at images"
+                " and their masks, or at a table of images, numbers or texts (CSV, JSON lines,"
+                " Parquet, Delta), and write a config for them, each setting with its reason as a"
+                " comment",
                 value="PATH",
                 completes=(FILES,),
             ),
@@ -1246,7 +1392,9 @@ Print the JSON Schema of a config file, by which an editor completes keys and cl
 what they mean, and marks what is wrong. Classes of your own are taken as they are.""",
         options=(
             Option("--output", "write it there", value="FILE", aliases=("-o",), completes=(FILES,)),
-            Option("--summary", "print that of summary.json instead, the file with the end of a run"),
+            Option(
+                "--summary", "print that of summary.json instead, the file with the end of a run"
+            ),
         ),
         ending="""\
 With an editor that has the YAML language server, such as VS Code with Red Hat's YAML extension:
@@ -1279,14 +1427,20 @@ lightkit upgrade old.yaml""",
         about="""\
 Print the script by which a shell completes commands, options, keys, classes and files.""",
         inputs=(
-            Input("bash", 'put into ~/.bashrc:                     eval "$(lightkit completion bash)"'),
-            Input("zsh", 'put into ~/.zshrc, after its compinit:  eval "$(lightkit completion zsh)"'),
+            Input(
+                "bash", 'put into ~/.bashrc:                     eval "$(lightkit completion bash)"'
+            ),
+            Input(
+                "zsh", 'put into ~/.zshrc, after its compinit:  eval "$(lightkit completion zsh)"'
+            ),
         ),
         max_inputs=None,
         input_choices=("bash", "zsh"),
     ),
 )
-COMMANDS: Mapping[str, Command] = {command.name: command for command in (*_STAGE_COMMANDS, *_OTHER_COMMANDS)}
+COMMANDS: Mapping[str, Command] = {
+    command.name: command for command in (*_STAGE_COMMANDS, *_OTHER_COMMANDS)
+}
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -1300,7 +1454,9 @@ GENERAL_OPTIONS = (
     PRINT_CONFIG,
     Option("--traceback", "after an error in your code, show the libraries' frames too"),
     Option("--version", "print the version and stop", aliases=("-V",)),
-    Option("--help", "print this, or after a command the keys that it takes", aliases=("-h", "help")),
+    Option(
+        "--help", "print this, or after a command the keys that it takes", aliases=("-h", "help")
+    ),
     CKPT_PATH._replace(is_hidden=True),
     OUTPUT_JSON,
 )
@@ -1332,10 +1488,16 @@ def parse(words: Sequence[str]) -> Invocation:
     if general is not None:
         return general
     if at == len(shown):
-        raise ConfigError(f"No command among {' '.join(shown)!r}{_near_option(shown)} {_list_commands()}")
+        raise ConfigError(
+            f"No command among {' '.join(shown)!r}{_near_option(shown)} {_list_commands()}"
+        )
     name = shown[at]
     if name not in COMMANDS:
-        hint = f"; did you mean {_OTHER_WORDS[name]!r}?" if name in _OTHER_WORDS else near(name, COMMANDS)
+        hint = (
+            f"; did you mean {_OTHER_WORDS[name]!r}?"
+            if name in _OTHER_WORDS
+            else near(name, COMMANDS)
+        )
         raise ConfigError(f"{name!r} is not a command{hint}\n{_list_commands()}")
     invocation = parse_command(COMMANDS[name], [*shown[:at], *shown[at + 1 :]])
     return invocation.with_options(traceback=True) if has_traceback else invocation
@@ -1353,7 +1515,11 @@ def _parse_general(words: Sequence[str], *, is_alone: bool) -> Invocation | None
 
 def _has_help_first(words: Sequence[str]) -> bool:
     """Return whether the help stands before the command that it is asked of, as in ``lightkit help fit``."""
-    return words[:1] in (["-h"], ["--help"], ["help"]) and len(words) > 1 and not words[1].startswith("-")
+    return (
+        words[:1] in (["-h"], ["--help"], ["help"])
+        and len(words) > 1
+        and not words[1].startswith("-")
+    )
 
 
 def _find_command(words: Sequence[str]) -> int:

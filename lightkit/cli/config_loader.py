@@ -68,7 +68,14 @@ def spawns(strategy: Any) -> bool:
     """Return whether a trainer's strategy starts its processes by `torch.multiprocessing`, from within the trainer."""
     arguments = strategy.get("init_args") if hasattr(strategy, "get") else None
     name = runs.find_value(arguments, "start_method") if arguments is not None else strategy
-    return str(name).partition("_find_")[0] in ("spawn", "fork", "forkserver", "ddp_spawn", "ddp_fork", "ddp_notebook")
+    return str(name).partition("_find_")[0] in (
+        "spawn",
+        "fork",
+        "forkserver",
+        "ddp_spawn",
+        "ddp_fork",
+        "ddp_notebook",
+    )
 
 
 def load_config(
@@ -114,11 +121,15 @@ def load_config(
         if reference is None:
             return LoadedConfig(invocation, resolve(), None)
         if command == "fit":
-            raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
+            raise ConfigError(
+                "fit takes no --run; to continue in a run's folder, use --run.resume=RUN"
+            )
         section = resolve().section("run")  # an error in its place is reported later
         base = runs.find(reference, root_in(section), section.get("name"))
         if not base.config_path.is_file():
-            raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
+            raise ConfigError(
+                f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit"
+            )
         layers = [base.config_path]
         if _needs_several_machines(config.read_file(base.config_path)):
             layers.append(packaged_configs()["accelerator/one_process"])
@@ -153,16 +164,26 @@ def _find_reference(invocation: Invocation) -> str | None:
         return str(folder.parent)
     if any(flag.key.partition(".")[0] == "model" for flag in invocation.overrides):
         return None
-    raise ConfigError(f"--model {weights}: this file has weights only; name their module with --run or -c.")
+    raise ConfigError(
+        f"--model {weights}: this file has weights only; name their module with --run or -c."
+    )
 
 
 def _needs_several_machines(saved: MappingNode) -> bool:
     """Check whether a run's config starts processes on other machines, too."""
     launch, trainer = (
-        section if isinstance(section := to_plain(saved).get(name), dict) else {} for name in ("launch", "trainer")
+        section if isinstance(section := to_plain(saved).get(name), dict) else {}
+        for name in ("launch", "trainer")
     )
-    is_elsewhere = launch.get("engine") in ("spark", "ray", "slurm") or launch.get("hosts") or launch.get("slurm")
-    return bool(is_elsewhere) or not {str(launch.get("nodes")), str(trainer.get("num_nodes"))} <= {"1", "None"}
+    is_elsewhere = (
+        launch.get("engine") in ("spark", "ray", "slurm")
+        or launch.get("hosts")
+        or launch.get("slurm")
+    )
+    return bool(is_elsewhere) or not {str(launch.get("nodes")), str(trainer.get("num_nodes"))} <= {
+        "1",
+        "None",
+    }
 
 
 def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
@@ -171,7 +192,11 @@ def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
     def change(path: config.KeyPath, node: Node) -> Node:
         is_of_callback = path[:1] == ("callbacks",) and path[2:] in _CALLBACK_ADDRESSES
         value = to_plain(node) if is_of_callback or path == ("run", "heartbeat_url") else None
-        return Leaf(None, node.origin) if HIDDEN in (value if isinstance(value, list) else [value]) else node
+        return (
+            Leaf(None, node.origin)
+            if HIDDEN in (value if isinstance(value, list) else [value])
+            else node
+        )
 
     tree = rebuild(resolved.tree, change)
     assert isinstance(tree, MappingNode)
@@ -179,7 +204,10 @@ def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
 
 
 def resolve_settings(
-    command: str, loaded: LoadedConfig, problems: config.Problems, machine: Machine | Literal["this"] | None = "this"
+    command: str,
+    loaded: LoadedConfig,
+    problems: config.Problems,
+    machine: Machine | Literal["this"] | None = "this",
 ) -> tuple[config.Hardware, LaunchSettings]:
     """Resolve hardware and launch settings for this machine and collect every configuration error in them.
 
@@ -192,7 +220,11 @@ def resolve_settings(
     resolved = loaded.resolved
     if resolved.unresolved:  # which is reported already
         resolved = drop_paths(resolved, resolved.unresolved)
-    for read in (read_settings, read_watchdog, read_gate):  # their errors first: hardware depends on launch
+    for read in (
+        read_settings,
+        read_watchdog,
+        read_gate,
+    ):  # their errors first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)
@@ -203,7 +235,9 @@ def resolve_settings(
     if hardware is None:
         return config.Hardware(resolved), LaunchSettings()
     launch, _ = collect_errors(hardware.resolved, read_settings, problems)
-    if launch is not None and command in STAGES and this_rank(os.environ) is None:  # else the launcher has decided
+    if (
+        launch is not None and command in STAGES and this_rank(os.environ) is None
+    ):  # else the launcher has decided
         with problems.noted():
             check_engine(launch, hardware.resolved, strategy=hardware.strategy)
     return hardware, launch or LaunchSettings()

@@ -74,7 +74,8 @@ def print_error(text: str) -> None:
 
 BROADCAST_LOSS = (
     r"Using a target size \(torch\.Size\(\[(?P<targets>(?P<rows>(?!1\b)\d+)(?P<column>, 1)?)\]\)\) "
-    r"that is different to the input size \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|, 1))\]\)\)"
+    r"that is different to the input size \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|,"
+    r" 1))\]\)\)"
 )
 """Warning of torch's losses (2.15) where one of outputs and targets is ``(batch,)`` and the other ``(batch, 1)``.
 
@@ -109,7 +110,14 @@ def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> Non
 
 def quiet_libraries() -> None:
     """Hide the libraries' records below warnings; called after their import, which sets levels of its own."""
-    for name in ("pytorch_lightning", "lightning_fabric", "lightning", "mlflow", "alembic", "comet_ml"):
+    for name in (
+        "pytorch_lightning",
+        "lightning_fabric",
+        "lightning",
+        "mlflow",
+        "alembic",
+        "comet_ml",
+    ):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -134,13 +142,19 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> N
 _masks: list[Callable[[str], str]] = [str]  # that of the config in use
 
 
-def _print_uncaught(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+def _print_uncaught(
+    _kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+) -> None:
     print(format_traceback(error), end="", file=sys.stderr)
 
 
 def _print_uncaught_in_thread(raised: Any) -> None:
     name = raised.thread.name if raised.thread else "a thread"
-    print(f"Exception in thread {name}:\n{format_traceback(raised.exc_value)}", end="", file=sys.stderr)
+    print(
+        f"Exception in thread {name}:\n{format_traceback(raised.exc_value)}",
+        end="",
+        file=sys.stderr,
+    )
 
 
 def format_traceback(error: BaseException) -> str:
@@ -153,7 +167,9 @@ def format_traceback(error: BaseException) -> str:
     is_own = os.environ.get(FULL_TRACEBACK) is None and _keep_own_frames(found)
     notes = [*getattr(error, "__notes__", ())]
     if is_own:
-        notes.append("The frames are those of your code; --traceback shows those of the libraries too.")
+        notes.append(
+            "The frames are those of your code; --traceback shows those of the libraries too."
+        )
     vars(found)["__notes__"] = None  # they are above it
     return _masks[-1]("".join([*(f"{note}\n" for note in notes), *found.format()]))
 
@@ -183,7 +199,9 @@ def _list_chain(error: traceback.TracebackException) -> list[traceback.Traceback
 
 def _select_own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
     """Select the frames of the user's code, from the first one of lightkit on."""
-    entry = next((at for at, frame in enumerate(stack) if frame.filename.startswith(_LIBRARIES[0])), 0)
+    entry = next(
+        (at for at, frame in enumerate(stack) if frame.filename.startswith(_LIBRARIES[0])), 0
+    )
     return [frame for frame in stack[entry:] if not is_library_file(frame.filename)]
 
 
@@ -194,7 +212,11 @@ def is_library_file(name: str) -> bool:
 
 FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"
 """Environment variable by which ``--traceback`` reaches the processes of all ranks."""
-_LIBRARIES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep, "<")  # noqa: PTH120
+_LIBRARIES = (
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+    os.path.dirname(os.__file__) + os.sep,
+    "<",
+)  # noqa: PTH120
 
 
 # -- standard output that cannot be written ----------------------------------------------------------------------------
@@ -209,10 +231,16 @@ def guard_standard_output() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-            os.set_inheritable(nowhere.fileno(), True)  # for the processes of ranks, in place of the closed one
+            os.set_inheritable(
+                nowhere.fileno(), True
+            )  # for the processes of ranks, in place of the closed one
             setattr(sys, name, nowhere)
-            setattr(sys, f"__{name}__", nowhere)  # which holds it where another stream takes its place
-    if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(sys.stdout, _GuardedOutput):  # no stand-in
+            setattr(
+                sys, f"__{name}__", nowhere
+            )  # which holds it where another stream takes its place
+    if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(
+        sys.stdout, _GuardedOutput
+    ):  # no stand-in
         sys.stdout = _GuardedOutput(sys.stdout)
 
 

@@ -41,9 +41,24 @@ from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.registry.data_settings import DataSettings, choose_data_settings
 from lightkit.registry.evaluation import EvaluationData, evaluation_data
-from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, find_gate_mode, read_gate, split_of
+from lightkit.registry.gate import (
+    RECORD,
+    GateSettings,
+    ModelScores,
+    decide,
+    find_gate_mode,
+    read_gate,
+    split_of,
+)
 from lightkit.registry.promotion import Move, read_moves, recent_champions
-from lightkit.registry.store import KEPT, Registry, address_of_run, find_version, list_versions, open_registry
+from lightkit.registry.store import (
+    KEPT,
+    Registry,
+    address_of_run,
+    find_version,
+    list_versions,
+    open_registry,
+)
 from lightkit.reports.gate_page import write_gate_page
 from lightkit.reports.predictions import (
     UNKNOWN_SCORE,
@@ -74,7 +89,9 @@ _FULL_PRECISION = "32-true"
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
-def evaluate_gate(stage_config: StageConfig, *, tracking_uri: str | None, name: str | None = None) -> dict[str, Any]:
+def evaluate_gate(
+    stage_config: StageConfig, *, tracking_uri: str | None, name: str | None = None
+) -> dict[str, Any]:
     """Score a run and its baseline, write gate.json and the event, notify, and return the content of gate.json.
 
     Args:
@@ -104,7 +121,10 @@ def evaluate_gate(stage_config: StageConfig, *, tracking_uri: str | None, name: 
     # Decide. The digests first: what changes from here on may not be in the scores.
     inputs = digest_inputs_of_scores(stage_config, run)
     address = address_of_run(tracking_uri, run, resolved)
-    needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (None, None)
+    needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (
+        None,
+        None,
+    )
     has_registry = address.database is None or address.database.is_file()
     with (
         translate_model_errors(resolved) as stack,
@@ -114,7 +134,9 @@ def evaluate_gate(stage_config: StageConfig, *, tracking_uri: str | None, name: 
         registry = None
         if needs_registry and has_registry:
             registry = opened.enter_context(open_registry(address, creates=False))
-        decision = _Evaluation(stage_config, stack, settings, run, Path(checkpoint), registry, Path(folder)).decide()
+        decision = _Evaluation(
+            stage_config, stack, settings, run, Path(checkpoint), registry, Path(folder)
+        ).decide()
 
     # Write it down, and send it.
     record: dict[str, Any] = resolved.masked({**decision, "inputs": inputs})
@@ -134,7 +156,8 @@ def _warn_of_minimal_loss(settings: GateSettings) -> None:
     """Warn of a smallest value for a loss, of which small values are good."""
     if settings.min is not None and settings.is_loss:
         logging.getLogger("lightkit").warning(
-            "gate.min: %s is at least %g by it, but small values are good; gate.max sets the largest that passes",
+            "gate.min: %s is at least %g by it, but small values are good; gate.max sets the"
+            " largest that passes",
             settings.metric,
             settings.min,
         )
@@ -188,12 +211,16 @@ def fetch_baseline(
 
     tags = version.tags
     name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
-    advice = "name another with --gate.baseline, or give --gate.baseline=null to judge by the thresholds alone."
+    advice = (
+        "name another with --gate.baseline, or give --gate.baseline=null to judge by the thresholds"
+        " alone."
+    )
     sha256 = tags.get("checkpoint_sha256")
     run_folder = tags.get("run_folder")
     if not sha256 or not run_folder:
         raise ConfigError(
-            f"gate.baseline: {name} was not registered by lightkit, and cannot be scored. {advice.capitalize()}"
+            f"gate.baseline: {name} was not registered by lightkit, and cannot be scored."
+            f" {advice.capitalize()}"
         )
 
     def find_files() -> Iterator[tuple[Path, Path]]:
@@ -201,15 +228,21 @@ def fetch_baseline(
         yield Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
         if kept := tags.get(KEPT):
             with registry.attempt(f"download {kept}"):
-                copy = Path(download_artifacts(kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri))
+                copy = Path(
+                    download_artifacts(
+                        kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri
+                    )
+                )
             yield next(copy.glob("*.ckpt"), copy), copy / "config.yaml"
 
     for checkpoint, config in find_files():
         if checkpoint.is_file() and config.is_file() and runs.digest(checkpoint) == sha256:
-            return BaselineModel(name, str(version.version), config, checkpoint, sha256, tags.get("run"))
+            return BaselineModel(
+                name, str(version.version), config, checkpoint, sha256, tags.get("run")
+            )
     raise ConfigError(
-        f"gate.baseline: {name} cannot be scored: {shown_path(Path(run_folder))} has not the checkpoint and the config "
-        f"that were registered. Put them back, {advice}"
+        f"gate.baseline: {name} cannot be scored: {shown_path(Path(run_folder))} has not the"
+        f" checkpoint and the config that were registered. Put them back, {advice}"
     )
 
 
@@ -252,7 +285,9 @@ class _Evaluation:
         self._needs_callbacks = False  # of the config, one of which logs the metric
         self.notices: list[str] = []
         """Remarks on the decision."""
-        self.modes: dict[str, Any] = dict(runs.find_value(runs.read_json(run.summary_path), "modes") or {})
+        self.modes: dict[str, Any] = dict(
+            runs.find_value(runs.read_json(run.summary_path), "modes") or {}
+        )
         """Modes of metrics, as the training knew them, and as the metric objects of what is scored do."""
 
     def _choose_precision(self) -> str:
@@ -273,7 +308,10 @@ class _Evaluation:
         about: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "lightkit": __version__,
-            "checkpoint": {"path": runs.relative(self.checkpoint, self.run.folder), "sha256": sha256},
+            "checkpoint": {
+                "path": runs.relative(self.checkpoint, self.run.folder),
+                "sha256": sha256,
+            },
             "settings": {**settings.__dict__},
             "precision": self._precision,
             "against": None,
@@ -281,20 +319,32 @@ class _Evaluation:
         }
         metric = settings.metric
         if metric is None:
-            self.notices.append("nothing is judged: gate.metric is not set, such as --gate.metric=test/accuracy")
-            return decide(settings, ModelScores("the run", {}), None, num_samples=0, run=run_name) | about
+            self.notices.append(
+                "nothing is judged: gate.metric is not set, such as --gate.metric=test/accuracy"
+            )
+            return (
+                decide(settings, ModelScores("the run", {}), None, num_samples=0, run=run_name)
+                | about
+            )
 
         # Score the run, its baseline, and the champions before.
         baseline = self._find_baseline(str(settings.name))
         module, own_data = build_model(self.stage_config, self.stack)
         if own_data is None:
-            raise ConfigError("gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null.")
+            raise ConfigError(
+                "gate.metric: the config has no data to score on. Give data: ... or"
+                " --gate.metric=null."
+            )
         data = evaluation_data(own_data, split_of(metric), task_of(module))
         candidate = self._score_candidate(f"run {run_name}", module, sha256, data)
         mode = find_gate_mode(settings, self.stage_config.resolved, self.modes)
         baseline_scores = None
         if baseline is not None:
-            about["against"] = {"version": baseline.version, "sha256": baseline.sha256, "run": baseline.run}
+            about["against"] = {
+                "version": baseline.version,
+                "sha256": baseline.sha256,
+                "run": baseline.run,
+            }
             baseline_scores = self._compare_baseline(baseline, candidate, sha256, data)
         history, drift = self._read_history(data, candidate, mode=mode)
         about["history"] = history
@@ -304,18 +354,29 @@ class _Evaluation:
         judged = replace(settings, mode=mode)
         scored = candidate.predictions  # without samples of weight 0, which are in no metric
         num_samples = data.num_samples if scored is None else len(scored)
-        decision = decide(judged, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name)
+        decision = decide(
+            judged, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name
+        )
         if settings.confidence is not None and decision["significance"]:
             self.notices.append(_describe_confidence(decision, metric))
 
         # Choose the samples that decide, and keep their pictures.
         theirs = None if baseline_scores is None else baseline_scores.predictions
-        about["samples"] = choose_deciding_samples(scored, theirs, self._list_failed_classes(decision))
+        about["samples"] = choose_deciding_samples(
+            scored, theirs, self._list_failed_classes(decision)
+        )
         split: Split = "validation" if data.split == "val" else "test"
-        write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
+        write_thumbnails(
+            self.run.folder,
+            split,
+            {sample["index"] for sample in about["samples"]},
+            data.sample_source,
+        )
         return decision | about
 
-    def _score_candidate(self, name: str, module: LightningModule, sha256: str, data: EvaluationData) -> ModelScores:
+    def _score_candidate(
+        self, name: str, module: LightningModule, sha256: str, data: EvaluationData
+    ) -> ModelScores:
         """Score the run that is judged, or read the scores of its test."""
         metric = str(self.settings.metric)
         if _find_unit(module, metric) is None:  # else its weights say which
@@ -338,7 +399,9 @@ class _Evaluation:
             self._check_units(candidate, scores)
         value = scores.metrics[metric]
         if not math.isfinite(value):
-            self.notices.append(f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it")
+            self.notices.append(
+                f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it"
+            )
         return scores
 
     def _read_history(
@@ -366,9 +429,15 @@ class _Evaluation:
     def _list_failed_classes(self, decision: Mapping[str, Any]) -> list[str]:
         """List the classes whose check has failed."""
         missed = {check["name"] for check in decision["checks"] if not check["passed"]}
-        return [name for name in self.settings.slices or () if f"{self.settings.metric} of {name}" in missed]
+        return [
+            name
+            for name in self.settings.slices or ()
+            if f"{self.settings.metric} of {name}" in missed
+        ]
 
-    def _read_test_scores(self, name: str, metric: str, sha256: str, data: EvaluationData) -> ModelScores | None:
+    def _read_test_scores(
+        self, name: str, metric: str, sha256: str, data: EvaluationData
+    ) -> ModelScores | None:
         """Read the scores of this checkpoint by the retrain's test, if the gate would compute the same.
 
         That is so for the same weights and the same data, of which all samples were scored on one device in the
@@ -385,10 +454,14 @@ class _Evaluation:
         described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}
         if (found.data, found.num_samples) != (described.get("fingerprint"), data.num_samples):
             return None
-        scores = {key: math.nan if value is None else float(value) for key, value in found.metrics.items()}
+        scores = {
+            key: math.nan if value is None else float(value) for key, value in found.metrics.items()
+        }
         predictions = self._read_test_predictions(sha256, found.data)
         needs_predictions = (self.settings.confidence, self.settings.margin) != (None, None)
-        if (needs_predictions and predictions is None) or not math.isfinite(scores.get(metric, math.nan)):
+        if (needs_predictions and predictions is None) or not math.isfinite(
+            scores.get(metric, math.nan)
+        ):
             return None
         return ModelScores(name, scores, predictions=predictions)
 
@@ -396,7 +469,12 @@ class _Evaluation:
         """Find the newest test of the same weights, on all samples, with the settings of the run and of the gate."""
         for each in reversed(read_scores(runs.read_json(self.run.summary_path) or {})):
             is_whole = each.limit is None and not each.changed
-            if each.stage == "test" and each.sha256 == sha256 and is_whole and self._is_computed_alike(each):
+            if (
+                each.stage == "test"
+                and each.sha256 == sha256
+                and is_whole
+                and self._is_computed_alike(each)
+            ):
                 return each
         return None
 
@@ -430,12 +508,19 @@ class _Evaluation:
                 raise ConfigError(f"gate.baseline: {runs.refuse_folder(checkpoint)}")
             run_name = f"{run.name}/{run.id}"
             sha256 = runs.digest(checkpoint)
-            return BaselineModel(f"run {run_name}", None, run.config_path, checkpoint, sha256, run_name)
-        if self.registry is not None and (version := find_version(self.registry, name, reference)) is not None:
+            return BaselineModel(
+                f"run {run_name}", None, run.config_path, checkpoint, sha256, run_name
+            )
+        if (
+            self.registry is not None
+            and (version := find_version(self.registry, name, reference)) is not None
+        ):
             alias = None if reference.isdecimal() else reference
             return fetch_baseline(self.registry, version, self.folder / "baseline", alias=alias)
         if reference.isdecimal():
-            raise ConfigError(f"gate.baseline: there is no registered model {name!r}, and no version {reference}.")
+            raise ConfigError(
+                f"gate.baseline: there is no registered model {name!r}, and no version {reference}."
+            )
         self.notices.append(f"{name} has no {reference} yet: the thresholds decide alone")
         return None
 
@@ -472,7 +557,12 @@ class _Evaluation:
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
         best = min(scores, key=lambda each: rank_value(scores[each], mode or "max"), default=None)
         window = int(self.settings.drift["window"])
-        return {"window": window, "best": scores.get(best or ""), "version": best, "unknown": unknown}
+        return {
+            "window": window,
+            "best": scores.get(best or ""),
+            "version": best,
+            "unknown": unknown,
+        }
 
     def _score_version(
         self, registry: Registry, number: str, version: ModelVersion | None, data: EvaluationData
@@ -485,7 +575,9 @@ class _Evaluation:
         """
         if version is None:
             raise ConfigError("it was deleted")
-        return self._score_baseline(fetch_baseline(registry, version, self.folder / f"version-{number}"), data)
+        return self._score_baseline(
+            fetch_baseline(registry, version, self.folder / f"version-{number}"), data
+        )
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
         """Score another model, built by its own config, on the samples of this run's data as its own settings say."""
@@ -498,7 +590,9 @@ class _Evaluation:
             scores = self._score(model.name, module, model.checkpoint, samples)
         self._check_same_samples(model.name, samples, data, settings)
         if settings.own and samples.fingerprint != data.fingerprint:
-            own = ", ".join(f"data.{_dotted(name)} {_shorten(value)}" for name, value in settings.own.items())
+            own = ", ".join(
+                f"data.{_dotted(name)} {_shorten(value)}" for name, value in settings.own.items()
+            )
             self.notices.append(f"{model.name} keeps its own settings of the data: {own}")
         return scores
 
@@ -517,7 +611,8 @@ class _Evaluation:
             ConfigError: If they were not, or it cannot be known.
         """
         differing = ", ".join(
-            f"data.{_dotted(each)} is {_shorten(value)} there" for each, value in settings.own.items()
+            f"data.{_dotted(each)} is {_shorten(value)} there"
+            for each, value in settings.own.items()
         )
         has_other_number = samples.num_samples != data.num_samples
         if has_other_number or samples.labels_digest != data.labels_digest:
@@ -526,12 +621,15 @@ class _Evaluation:
                 what = f"{what}, with other labels"
             by = f", for {differing}" if differing else ""
             raise ConfigError(
-                f"gate.baseline: {name} would be scored on other samples ({what}{by}); {_THRESHOLDS_ALONE}"
+                f"gate.baseline: {name} would be scored on other samples ({what}{by});"
+                f" {_THRESHOLDS_ALONE}"
             )
         names = samples.names_digest, data.names_digest
         if None not in names and names[0] != names[1]:
             by = f" ({differing})" if differing else ""
-            raise ConfigError(f"gate.baseline: {name} would be scored on other samples{by}; {_THRESHOLDS_ALONE}")
+            raise ConfigError(
+                f"gate.baseline: {name} would be scored on other samples{by}; {_THRESHOLDS_ALONE}"
+            )
         if settings.unclear and samples.fingerprint != data.fingerprint and None in names:
             raise _refuse_unclear_settings(name, settings, type(data.data).__name__)
 
@@ -543,18 +641,26 @@ class _Evaluation:
         """
         mine = candidate.unit or ()
         theirs = other.unit or ()
-        if len(mine) == len(theirs) and all(map(partial(math.isclose, rel_tol=_SAME_UNIT), mine, theirs)):
+        if len(mine) == len(theirs) and all(
+            map(partial(math.isclose, rel_tol=_SAME_UNIT), mine, theirs)
+        ):
             return
         if {*self.settings.rules} <= _RULES_OF_ONE_MODEL:
-            self.notices.append(f"{self.settings.metric} of {other.name} is in other units: its training data differs")
+            self.notices.append(
+                f"{self.settings.metric} of {other.name} is in other units: its training data"
+                " differs"
+            )
         else:
             raise ConfigError(
-                f"gate.metric: {self.settings.metric} is in units of each run's own training data: {candidate.name} "
-                f"divides by {_list_numbers(mine)}, {other.name} by {_list_numbers(theirs)}, so that the two cannot be "
-                "compared. Name a metric in the units of the target, such as --gate.metric=test/mse."
+                f"gate.metric: {self.settings.metric} is in units of each run's own training data:"
+                f" {candidate.name} divides by {_list_numbers(mine)}, {other.name} by"
+                f" {_list_numbers(theirs)}, so that the two cannot be compared. Name a metric in"
+                " the units of the target, such as --gate.metric=test/mse."
             )
 
-    def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> ModelScores:
+    def _score(
+        self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData
+    ) -> ModelScores:
         """Run a model's own test or validation steps over all samples, and find the values of single classes.
 
         Args:
@@ -572,7 +678,9 @@ class _Evaluation:
         data.model_classes = read_trained_classes(checkpoint).numbering
         data.model_name = name
         accelerator = "gpu" if self._device.type == "cuda" else "cpu"
-        trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=accelerator, precision=self._precision)
+        trainer = build_bare_trainer(
+            VerifiedCheckpointIO(), accelerator=accelerator, precision=self._precision
+        )
         block = self.stage_config.resolved.section("accelerator")
         computation = Computation(memory_format=block.get("memory_format") or "contiguous")
         trainer.callbacks.append(computation)  # type: ignore[attr-defined]
@@ -583,12 +691,20 @@ class _Evaluation:
 
         def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
             run_split = trainer.test if data.split == "test" else trainer.validate
-            seed_everything(self._seed, workers=True, verbose=False)  # the same samples, where that draws numbers
+            seed_everything(
+                self._seed, workers=True, verbose=False
+            )  # the same samples, where that draws numbers
             data.begin_pass()
-            with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
-                warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
+            with (
+                warnings.catch_warnings()
+            ):  # Lightning 2.6.6, of a trainer without the callbacks of the training
+                warnings.filterwarnings(
+                    "ignore", message="Be aware that when using `ckpt_path`, callbacks"
+                )
                 # of `self.log(..., logger=True)`: a gate has no logger
-                warnings.filterwarnings("ignore", message=r"You called `self.log\(.*no logger configured")
+                warnings.filterwarnings(
+                    "ignore", message=r"You called `self.log\(.*no logger configured"
+                )
                 run_split(
                     module,
                     datamodule=data,
@@ -607,11 +723,13 @@ class _Evaluation:
         predictions = data.add_slices(predictions, list(self.settings.slices or ()))
         if metric not in metrics:
             raise ConfigError(
-                f"gate.metric: {name} logs no {metric!r} on the {data.split} split{near(metric, metrics)}\n"
-                f"logged: {', '.join(sorted(metrics)) or 'none'}"
+                f"gate.metric: {name} logs no {metric!r} on the {data.split}"
+                f" split{near(metric, metrics)}\nlogged: {', '.join(sorted(metrics)) or 'none'}"
             )
         of_classes = {
-            each: self._score_class(each, metrics[metric], predictions, data, partial(evaluate, None))
+            each: self._score_class(
+                each, metrics[metric], predictions, data, partial(evaluate, None)
+            )
             for each in self.settings.slices or {}
         }
         return ModelScores(name, metrics, of_classes, predictions, unit=_find_unit(module, metric))
@@ -675,17 +793,22 @@ class _Evaluation:
         rest = values[True]
         if not math.isfinite(own):
             return None
-        mean = own if not sizes[True] else (own * sizes[False] + rest * sizes[True]) / (sizes[False] + sizes[True])
+        mean = (
+            own
+            if not sizes[True]
+            else (own * sizes[False] + rest * sizes[True]) / (sizes[False] + sizes[True])
+        )
         if (
             not is_loss_name(metric)
             and math.isfinite(score)
             and not math.isclose(mean, score, rel_tol=1e-3, abs_tol=1e-4)
         ):
             raise ConfigError(
-                f"gate.slices: {metric} is no mean over samples, such as a mean over classes, so that its value on "
-                f"the samples of {class_name} alone says nothing of {class_name}; and the predictions do not tell it. "
-                "Judge classes by accuracy, f1, precision or recall, for which the steps return "
-                '{"logits": ..., "target": ...}, or leave gate.slices out.'
+                f"gate.slices: {metric} is no mean over samples, such as a mean over classes, so"
+                f" that its value on the samples of {class_name} alone says nothing of"
+                f" {class_name}; and the predictions do not tell it. Judge classes by accuracy, f1,"
+                ' precision or recall, for which the steps return {"logits": ..., "target":'
+                " ...}, or leave gate.slices out."
             )
         return own
 
@@ -705,14 +828,18 @@ class _Evaluation:
         config = to_plain(read_file(model.config))
         resolved = self.stage_config.resolved
         if config.get("data") is None:
-            raise ConfigError(f"gate.baseline: {model.name} has no data in its config; {_THRESHOLDS_ALONE}")
+            raise ConfigError(
+                f"gate.baseline: {model.name} has no data in its config; {_THRESHOLDS_ALONE}"
+            )
         settings = choose_data_settings(
             config["data"],
             of_gate=resolved.with_references({"data": resolved.value_of("data")})["data"],
             of_run=to_plain(read_file(self.run.config_path)).get("data"),
             kind=kind,
         )
-        text = dump_yaml({"seed_everything": self._seed, "model": config.get("model"), "data": settings.section})
+        text = dump_yaml(
+            {"seed_everything": self._seed, "model": config.get("model"), "data": settings.section}
+        )
         options: dict[str, Any] = {"ckpt_path": str(model.checkpoint)}
         if runs.is_trusting():
             options["trust"] = True
@@ -721,8 +848,8 @@ class _Evaluation:
         except LightkitError as error:
             first = str(error).split("\n", 1)[0]
             raise ConfigError(
-                f"gate.baseline: {model.name} cannot be built from its config: {first}. Name another with "
-                f"--gate.baseline, or {_THRESHOLDS_ALONE}"
+                f"gate.baseline: {model.name} cannot be built from its config: {first}. Name"
+                f" another with --gate.baseline, or {_THRESHOLDS_ALONE}"
             ) from error
         return replace(stage_config, mode=self.stage_config.mode), settings
 
@@ -735,10 +862,14 @@ def _refuse_unclear_settings(name: str, settings: DataSettings, class_name: str)
         settings: Data settings of the baseline.
         class_name: Class of the data module.
     """
-    unclear = ", ".join(f"data.{_dotted(each)} ({_shorten(settings.own[each])} there)" for each in settings.unclear)
+    unclear = ", ".join(
+        f"data.{_dotted(each)} ({_shorten(settings.own[each])} there)" for each in settings.unclear
+    )
     return ConfigError(
-        f"gate.baseline: {name} was trained with another value of {unclear}, and it is unknown whether that "
-        f"chooses the samples, which must be the same for both, or prepares them, which each model does its "
+        f"gate.baseline: {name} was trained with another value of {unclear}, and it is unknown"
+        " whether that "
+        f"chooses the samples, which must be the same for both, or prepares them, which each model"
+        f" does its "
         f"own way. List the arguments that choose them in the class {class_name}, such as "
         f'sample_arguments = ("root", "fold"); or {_THRESHOLDS_ALONE}'
     )
@@ -778,7 +909,9 @@ def _list_numbers(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.6g}" for number in numbers) or "nothing"
 
 
-def _score_slice(predictions: Predictions | None, name: str, metric: str, score: float) -> float | None:
+def _score_slice(
+    predictions: Predictions | None, name: str, metric: str, score: float
+) -> float | None:
     """Compute the metric of a slice by a column from the predictions; None where it has no samples.
 
     Raises:
@@ -787,13 +920,15 @@ def _score_slice(predictions: Predictions | None, name: str, metric: str, score:
     last = metric.rpartition("/")[2]
     if predictions is not None and len(predictions):
         known = predictions.task.form.list_statistics(predictions, score).get(last)
-        if known is not None and math.isclose(known[1](known[0]), score, rel_tol=1e-3, abs_tol=1e-4):
+        if known is not None and math.isclose(
+            known[1](known[0]), score, rel_tol=1e-3, abs_tol=1e-4
+        ):
             found = select_class(predictions, name)
             if found is None or not len(found):
                 return None
             values, statistic = found.task.form.list_statistics(found, score)[last]
             return float(statistic(values))
     raise ConfigError(
-        f"gate.slices.{name}: the predictions do not tell {metric} of some rows alone. Judge slices by accuracy, f1, "
-        "precision, recall, mae or mse."
+        f"gate.slices.{name}: the predictions do not tell {metric} of some rows alone. Judge slices"
+        " by accuracy, f1, precision, recall, mae or mse."
     )

@@ -39,17 +39,29 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     section, *inside = _split_topics(topics, schema)
     sections, bases, top = (schema.data[name] for name in ("sections", "bases", "top"))
     if section == "all" or len(inside) > 1:
-        text = f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got {inside[-1]!r}"
+        text = (
+            f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got"
+            f" {inside[-1]!r}"
+        )
         raise ConfigError(text)
     if section in bases:
-        return _format_class(command, section, inside[0]) if inside else _format_classes(command, section)
+        return (
+            _format_class(command, section, inside[0])
+            if inside
+            else _format_classes(command, section)
+        )
     if section in sections:
         return _format_section(section, inside[0] if inside else None, sections[section])
     if section in top:
         return _format_arguments({section: top[section]})
     words = [*schema.sections, *top, "all"]
-    hint = near(section, words) or near(section, [key for each in sections.values() for key in each["arguments"]])
-    raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {', '.join(schema.sections)}; or all.")
+    hint = near(section, words) or near(
+        section, [key for each in sections.values() for key in each["arguments"]]
+    )
+    raise ConfigError(
+        f"--help: there is no section {section!r}{hint}\nSections: {', '.join(schema.sections)}; or"
+        " all."
+    )
 
 
 def _format_section(section: str, key: str | None, described: Mapping[str, Any]) -> str:
@@ -103,23 +115,40 @@ def _format_classes(command: str, section: str) -> str:
     classes = _format_choices(list_class_names(section))
     if entries:
         how = f"{section}: a mapping of entries, each a name with a class; null takes one out\n\n"
-        how += f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args: {{KEY: VALUE}}}}}} in a file\n\n"
+        how += (
+            f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args: {{KEY: VALUE}}}}}} in"
+            " a file\n\n"
+        )
         text = {}
         for name, path in entries.items():
             known = schema.path_of(path)
-            text[name] = f"{path.rpartition('.')[2]}: {'' if known is None else schema.classes[known]['help']}"
-        how += f"names that stand for a class:\n{_format_choices(text.items())}\nclasses for entries of any name:\n"
+            text[name] = (
+                f"{path.rpartition('.')[2]}:"
+                f" {'' if known is None else schema.classes[known]['help']}"
+            )
+        how += (
+            f"names that stand for a class:\n{_format_choices(text.items())}\nclasses for entries"
+            " of any name:\n"
+        )
     else:
-        how = f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin a file: "
+        how = (
+            f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin"
+            " a file: "
+        )
         how += f"{section}: {{class_path: CLASS, init_args: {{KEY: VALUE}}}}\n\n"
         if section == "lr_scheduler":
             how += "next to class_path:\n"
             how += "  interval   step or epoch (the default): when the schedule is stepped\n"
             how += "  frequency  steps or epochs between two of its steps\n"
             how += f"{', '.join(COUNTS)}: auto counts the steps of the training\n\n"
-    own = "  my_module.Mine: a class of your own, in the working directory or an installed package\n"
+    own = (
+        "  my_module.Mine: a class of your own, in the working directory or an installed package\n"
+    )
     example = next(iter(entries), "CLASS")
-    return f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of one\n"
+    return (
+        f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of"
+        " one\n"
+    )
 
 
 def _format_class(command: str, section: str, name: str) -> str:
@@ -133,7 +162,9 @@ def _format_class(command: str, section: str, name: str) -> str:
     tree = graft({section: {name: given} if entries else given}, Origin("default"))
     assert isinstance(tree, MappingNode)
     problems = Problems()
-    validate_signatures(Resolved(tree, is_incomplete=True), problems)  # arguments are not missing here
+    validate_signatures(
+        Resolved(tree, is_incomplete=True), problems
+    )  # arguments are not missing here
     if (error := problems.error()) is not None:
         raise error.reworded(lambda text: f"--help: {text}")
     path, description = describe_class(given["class_path"], load_schema().data["bases"][section])
@@ -141,7 +172,11 @@ def _format_class(command: str, section: str, name: str) -> str:
     entry = f"{section}.{name if name in entries else 'NAME'}" if entries else section
     usage = "" if name in entries else f" --{entry}={name}"
     usage += f" --{entry}.{next(iter(arguments))}=VALUE" if arguments else ""
-    more = "\nIt also takes keys that are not listed here, and hands them on.\n" if description.get("open") else ""
+    more = (
+        "\nIt also takes keys that are not listed here, and hands them on.\n"
+        if description.get("open")
+        else ""
+    )
     head = f"{path}\n{_wrap(description['help'])}"
     return f"{head}\nlightkit {command}{usage}\n\n{_format_arguments(arguments)}{more}"
 
@@ -157,7 +192,10 @@ def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
             value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
             default = "required" if argument.get("required") else f"default: {value}"
             texts.insert(0, f"{describe_type(argument['schema'])}; {default}")
-        lines += [_wrap(texts[0], width + 4, f"  {name:{width}}  "), *(_wrap(text, 6) for text in texts[1:])]
+        lines += [
+            _wrap(texts[0], width + 4, f"  {name:{width}}  "),
+            *(_wrap(text, 6) for text in texts[1:]),
+        ]
     return "".join(lines) or "  (no arguments)\n"
 
 

@@ -67,7 +67,13 @@ from lightkit.cli.trainer_components import (
 from lightkit.cli.validation import check_inputs, validate_signatures
 from lightkit.config.accelerator.computation import AcceleratorSettings
 from lightkit.config.resolved import collect_errors, drop_paths
-from lightkit.config.schedule import SECTION, check_stepping, hide_schedule, read_schedule, show_schedule
+from lightkit.config.schedule import (
+    SECTION,
+    check_stepping,
+    hide_schedule,
+    read_schedule,
+    show_schedule,
+)
 from lightkit.data.listed import ListedImages
 from lightkit.data.listed_rows import ListedRows
 from lightkit.errors import ConfigError, LightkitError
@@ -123,7 +129,11 @@ class LightkitCLI(LightningCLI):
     left_out_of_export: tuple[str, ...] = _TRAINING_HARDWARE
 
     def __init__(
-        self, *args: Any, stage_config: StageConfig | None = None, process: StageProcess | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        stage_config: StageConfig | None = None,
+        process: StageProcess | None = None,
+        **kwargs: Any,
     ) -> None:
         self.stage_config = stage_config
         self.process = process
@@ -135,7 +145,9 @@ class LightkitCLI(LightningCLI):
         if stage_config is not None:
             kwargs["save_config_callback"] = None  # the run folder has the config
             command = "fit" if stage_config.command == _EXPORT else stage_config.command
-            methods = self.subcommands()[command]  # one parser alone: each takes a third of a second
+            methods = self.subcommands()[
+                command
+            ]  # one parser alone: each takes a third of a second
             self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
         _import_tables(stage_config)
         _keep_forking()
@@ -151,11 +163,20 @@ class LightkitCLI(LightningCLI):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the invocation out: a strategy that spawns processes pickles the parser, which knows this object."""
-        return {**vars(self), "stage_config": None, "process": None, "session": None, "_script_stack": None}
+        return {
+            **vars(self),
+            "stage_config": None,
+            "process": None,
+            "session": None,
+            "_script_stack": None,
+        }
 
     def _is_set(self, section: str) -> bool:
         """Check whether the config names an optimizer, or a schedule."""
-        return self.stage_config is not None and self.stage_config.resolved.value_of(section) is not None
+        return (
+            self.stage_config is not None
+            and self.stage_config.resolved.value_of(section) is not None
+        )
 
     @property
     def _is_script(self) -> bool:
@@ -184,7 +205,9 @@ class LightkitCLI(LightningCLI):
             name = re.search(rf"\b({'|'.join(_SECTIONS)})\b", str(error))
             if name is None or not self._is_script:
                 raise
-            raise ConfigError(f"--{name[1]}: lightkit has sections of the names {', '.join(_SECTIONS)}") from error
+            raise ConfigError(
+                f"--{name[1]}: lightkit has sections of the names {', '.join(_SECTIONS)}"
+            ) from error
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add lightkit's sections next to `seed_everything`."""
@@ -265,7 +288,9 @@ class LightkitCLI(LightningCLI):
             for line in parser.dump_header:
                 print(f"# {line}")
         left_out = ("config",) if is_script else _NOT_SAVED
-        values = self._dump(parser, section, left_out=left_out, flags=self.stage_config.print_config or ())
+        values = self._dump(
+            parser, section, left_out=left_out, flags=self.stage_config.print_config or ()
+        )
         print(config.dump_yaml(values), end="")
 
     def _check_parsed(self, command: list[str], section: Namespace) -> None:
@@ -299,7 +324,9 @@ class LightkitCLI(LightningCLI):
             files += _default_files(kwargs.get(command, {}))
         known = parsers.get(command) or next(iter(parsers.values()), parser)
         script_command = _create_script_command(command, known)
-        invocation = parse_command(script_command, [*files, *_join_values(words, known)], is_script=True)
+        invocation = parse_command(
+            script_command, [*files, *_join_values(words, known)], is_script=True
+        )
 
         # A class that the script fixes has a section of plain arguments.
         fixed: dict[str, str] = {}
@@ -318,29 +345,43 @@ class LightkitCLI(LightningCLI):
             fixed_classes=fixed,
         )
         problems.raise_any(loaded.resolved.masked)
-        stage_config = replace(stage_config, resolved=drop_paths(stage_config.resolved, {("subcommand",)}))
-        if (path := stage_config.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
+        stage_config = replace(
+            stage_config, resolved=drop_paths(stage_config.resolved, {("subcommand",)})
+        )
+        if (
+            (path := stage_config.ckpt_path)
+            and path not in ("best", "last")
+            and not Path(path).is_file()
+        ):
             # Lightning knows more places than files
             self._ckpt_path = path
             stage_config = replace(stage_config, ckpt_path=None)
         self.stage_config = stage_config
         self.process = StageProcess(
-            stack=self._script_stack, watch=SignalWatch(owns_process=False), rank_context=join_ranks(stage_config)
+            stack=self._script_stack,
+            watch=SignalWatch(owns_process=False),
+            rank_context=join_ranks(stage_config),
         )
         if args is None:  # a program of its own, which is as quiet as a command
             configure_console(stage_config.mode, stage_config.resolved.masked)
             quiet_libraries()
             # of which a command warns itself, with the place; see `warn_of_schedule`
-            warnings.filterwarnings("default", message=".*configure_optimizers` will be overridden by")
+            warnings.filterwarnings(
+                "default", message=".*configure_optimizers` will be overridden by"
+            )
 
-    def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
+    def _parse(
+        self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved
+    ) -> Any:
         values = resolved.lightning_values
         values.pop("ckpt_path", None)  # `start_run` decides
         if SECTION in values and SECTION in resolved.class_sections:
             values[SECTION] = hide_schedule(values[SECTION], describe_schedule_class)
             check_stepping(values[SECTION], resolved)
         if self._exports and isinstance(trainer := values.get("trainer"), dict):
-            values["trainer"] = {key: value for key, value in trainer.items() if key not in self.left_out_of_export}
+            values["trainer"] = {
+                key: value for key, value in trainer.items() if key not in self.left_out_of_export
+            }
         try:
             # As a file's text: given as an object, `key+` in init_args would forget the signature's default.
             return parser.parse_args([*command, "--config", config.dump_yaml(values)])
@@ -350,7 +391,9 @@ class LightkitCLI(LightningCLI):
             said = replace(resolved, subcommand=command[0]) if command else resolved
             raise explain_parser_error(error, said, keys=keys) from error
         except SystemExit as end:
-            raise ConfigError(f"a module that the config imports calls sys.exit({end.code})") from end
+            raise ConfigError(
+                f"a module that the config imports calls sys.exit({end.code})"
+            ) from end
 
     def _dump(
         self,
@@ -394,12 +437,16 @@ class LightkitCLI(LightningCLI):
         if stage_config is not None and self.session is not None and stage_config.images:
             self.datamodule = self._build_listed_data(stage_config, self.session)
 
-    def _build_listed_data(self, stage_config: StageConfig, session: Session) -> ListedImages | ListedRows:
+    def _build_listed_data(
+        self, stage_config: StageConfig, session: Session
+    ) -> ListedImages | ListedRows:
         """Build the data of what the command line names."""
         if stage_config.takes_rows:
             return build_row_data(stage_config, self.model, session.start)
         early = session.process.early_images
-        return build_image_data(stage_config, self.model, self.datamodule, session.start, early_images=early)
+        return build_image_data(
+            stage_config, self.model, self.datamodule, session.start, early_images=early
+        )
 
     def _build_loggers(self, error: ValueError) -> None:
         """Build the loggers of a list one by one, of which jsonargparse tells only that one is wrong.
@@ -416,14 +463,18 @@ class LightkitCLI(LightningCLI):
         """Load checkpoints as tensors and plain values, unless the command line trusts them."""
         assert self.stage_config is not None
         method = self.config_init[self.subcommand]
-        if "weights_only" not in method or (self.stage_config.is_script and method["weights_only"] is None):
+        if "weights_only" not in method or (
+            self.stage_config.is_script and method["weights_only"] is None
+        ):
             return
         if method["weights_only"] is False and not runs.is_trusting():
             logging.getLogger("lightkit").warning(
-                "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
-                "--trust on the command line allows more"
+                "weights_only: false has no effect: checkpoints are loaded as tensors and plain"
+                " values; --trust on the command line allows more"
             )
-        method["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
+        method[
+            "weights_only"
+        ] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
 
     def start_run(self) -> None:
         """Start the run, and set the keys of the config that depend on it."""
@@ -454,7 +505,9 @@ class LightkitCLI(LightningCLI):
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
         redact_tags(trainer.get("logger"), stage_config.resolved)
         if stage_config.is_script:
-            if run.resumed or stage_config.base is not None:  # the config of the run has been saved before
+            if (
+                run.resumed or stage_config.base is not None
+            ):  # the config of the run has been saved before
                 self._allow_another_save(has_logger=trainer.get("logger") is not False)
         else:
             self._set_output_keys(section, run)
@@ -501,9 +554,13 @@ class LightkitCLI(LightningCLI):
         made them, and before an XLA device has put others in their place, so that the optimizer would train nothing.
         """
         parser = self._parser(subcommand)
-        is_given = any(self._get(self.config_init, key) for key in _list_automatic(parser._optimizers))
+        is_given = any(
+            self._get(self.config_init, key) for key in _list_automatic(parser._optimizers)
+        )
         # Lightkit's own models have an optimizer to which the config's schedule belongs.
-        schedules = [self._get(self.config_init, key) for key in _list_automatic(parser._lr_schedulers)]
+        schedules = [
+            self._get(self.config_init, key) for key in _list_automatic(parser._lr_schedulers)
+        ]
         has_schedule = any(each is not None and "class_path" in each for each in schedules)
         is_given = is_given or (has_schedule and keeps_own_optimizer(type(self.model)))
         if self.auto_configure_optimizers and is_given and not self._exports:
@@ -522,14 +579,20 @@ class LightkitCLI(LightningCLI):
         init = self._get(self.config_init, key)
         with explain_building(resolved), warnings.catch_warnings():
             if keeps_own_optimizer(type(module)):  # it is there to be replaced
-                warnings.filterwarnings("ignore", message=".*configure_optimizers` will be overridden")
-            if any(self._get(self.config_init, each) for each in _list_automatic(parser._optimizers)):
+                warnings.filterwarnings(
+                    "ignore", message=".*configure_optimizers` will be overridden"
+                )
+            if any(
+                self._get(self.config_init, each) for each in _list_automatic(parser._optimizers)
+            ):
                 super()._add_configure_optimizers_method_to_model(self.subcommand)
                 found = module.configure_optimizers()
             else:
                 assert isinstance(module, ScoredModule)
                 optimizer = module.create_optimizer()
-                found = self.configure_optimizers(module, optimizer, instantiate_class(optimizer, init))
+                found = self.configure_optimizers(
+                    module, optimizer, instantiate_class(optimizer, init)
+                )
         schedule = read_schedule(self._get(self.config, key))
         if schedule.counted:
             self.optimizer_settings.counted = count_schedule(found, schedule.counted, init)
@@ -545,7 +608,9 @@ class LightkitCLI(LightningCLI):
         cls: Any = self.model_class
         if self.subclass_mode_model and value is not None and "class_path" in value:
             cls = import_class(value["class_path"])
-        is_automatic = self.auto_configure_optimizers and bool(_list_automatic(self._parsers()[0]._optimizers))
+        is_automatic = self.auto_configure_optimizers and bool(
+            _list_automatic(self._parsers()[0]._optimizers)
+        )
         cls = cls if is_automatic and isinstance(cls, type) else None
         warn_of_schedule(self.stage_config.resolved, cls, is_script=self.stage_config.is_script)
 
@@ -566,11 +631,18 @@ class LightkitCLI(LightningCLI):
             if added:
                 kwargs["callbacks"] = [*added, *as_list(trainer_config.get("callbacks"))]
         else:  # a script may have a function for the trainer that takes few arguments
-            added = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
+            added = [
+                self._get(self.config_init, key)
+                for key in self._parser(self.subcommand).callback_keys
+            ]
             added += as_list(self.trainer_defaults.get("callbacks"))
-            components = build_components(self.session, trainer_config, added, settings=self.optimizer_settings)
+            components = build_components(
+                self.session, trainer_config, added, settings=self.optimizer_settings
+            )
             known = self._get(self.config, "trainer", default={})
-            kwargs |= {key: value for key, value in components.items() if key in kwargs or key in known}
+            kwargs |= {
+                key: value for key, value in components.items() if key in kwargs or key in known
+            }
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except _TRAINER_ERRORS as error:
@@ -592,7 +664,9 @@ class LightkitCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._exports:
-            from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
+            from lightkit.cli.model_export import (
+                export_model,
+            )  # here: it loads what writes and proves exports
 
             assert self.stage_config is not None
             export_model(self.stage_config, self.model, self.datamodule)
@@ -628,7 +702,9 @@ def _list_automatic(registered: Mapping[str, tuple[Any, str]]) -> list[str]:
 
 def _name_class(cls: Any) -> str:
     """Return the path of a class, or of a function that makes the model."""
-    return f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', cls)}".removeprefix("__main__.")
+    return f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', cls)}".removeprefix(
+        "__main__."
+    )
 
 
 def _default_files(parser_kwargs: Mapping[str, Any]) -> list[str]:
@@ -640,7 +716,10 @@ def _default_files(parser_kwargs: Mapping[str, Any]) -> list[str]:
 def _join_values(words: Sequence[str], parser: LightningArgumentParser) -> list[str]:
     """Write the values after an argument that takes several (``nargs``) as one list."""
     several = {
-        option for action in parser._actions if action.nargs not in (None, 0, "?") for option in action.option_strings
+        option
+        for action in parser._actions
+        if action.nargs not in (None, 0, "?")
+        for option in action.option_strings
     }
     joined: list[str] = []
     values: list[str] | None = None
@@ -656,7 +735,11 @@ def _join_values(words: Sequence[str], parser: LightningArgumentParser) -> list[
 
 def _create_script_command(name: str, parser: LightningArgumentParser) -> Command:
     """Return a command for the parser of a script: lightkit's options, but for those whose names the script has."""
-    own = {str(action.dest) for action in parser._actions} - {*_SECTIONS, "ckpt_path", "print_config"}
+    own = {str(action.dest) for action in parser._actions} - {
+        *_SECTIONS,
+        "ckpt_path",
+        "print_config",
+    }
     command = COMMANDS[name if name in WITH_MODEL else "validate"]
     options = [option for option in command.options if option.key not in own or option.suffixes]
     return command._replace(name=name, options=tuple(options), key_aliases={})
@@ -677,7 +760,9 @@ def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[st
 def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
     """Read the command that a config names, or the first for which it has a section; None without either."""
     try:
-        values = yaml.safe_load(file if is_yaml_text(file) else Path(file).read_text(encoding="utf-8"))
+        values = yaml.safe_load(
+            file if is_yaml_text(file) else Path(file).read_text(encoding="utf-8")
+        )
     except (OSError, ValueError, yaml.YAMLError):  # the loader reports it
         return None
     if not isinstance(values, dict):
@@ -691,7 +776,15 @@ def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
 
 _WITHOUT_TABLES = frozenset(
     {
-        *("DrawnBouquets", "DrawnFlowers", "DrawnMasks", "FashionMNIST", "Flowers", "ImageFolder", "ImageTable"),
+        *(
+            "DrawnBouquets",
+            "DrawnFlowers",
+            "DrawnMasks",
+            "FashionMNIST",
+            "Flowers",
+            "ImageFolder",
+            "ImageTable",
+        ),
         *("MaskFolder", "Temperatures"),
     }
 )

@@ -43,7 +43,9 @@ class ModelBuilder(LightkitCLI):
         """Run nothing."""
 
 
-def build_model(stage_config: StageConfig, stack: ExitStack) -> tuple[LightningModule, LightningDataModule | None]:
+def build_model(
+    stage_config: StageConfig, stack: ExitStack
+) -> tuple[LightningModule, LightningDataModule | None]:
     """Build the model, without its weights, and the data, as `lightkit export` does; the stack is closed after use."""
     built = ModelBuilder(stage_config=stage_config, process=StageProcess(stack=stack))
     return built.model, built.datamodule
@@ -58,7 +60,9 @@ class CallbackBuilder(ModelBuilder):
         """Build the callbacks, each by itself, so that an error of a constructor is its own."""
         listed = as_list(self._get(self.config, "trainer.callbacks"))
         self.callbacks: list[Callback] = [
-            callback for each in listed for callback in as_list(self.build_part("trainer.callbacks", [each]))
+            callback
+            for each in listed
+            for callback in as_list(self.build_part("trainer.callbacks", [each]))
         ]
 
 
@@ -73,12 +77,21 @@ def build_metric_callbacks(stage_config: StageConfig, stack: ExitStack) -> list[
 
 def _may_log(callback: Callback) -> bool:
     package = type(callback).__module__.partition(".")[0]
-    is_of_training = isinstance(callback, (Checkpoint, EarlyStopping, ProgressBar, BasePredictionWriter))
+    is_of_training = isinstance(
+        callback, (Checkpoint, EarlyStopping, ProgressBar, BasePredictionWriter)
+    )
     return package not in ("lightkit", "lightning", "pytorch_lightning") and not is_of_training
 
 
 _OF_A_STEP = (
-    *("accelerator", "accumulate_grad_batches", "benchmark", "default_root_dir", "detect_anomaly", "deterministic"),
+    *(
+        "accelerator",
+        "accumulate_grad_batches",
+        "benchmark",
+        "default_root_dir",
+        "detect_anomaly",
+        "deterministic",
+    ),
     *("gradient_clip_algorithm", "gradient_clip_val", "inference_mode", "precision"),
 )
 """Arguments of the trainer that `lightkit tune` takes from the config."""
@@ -91,7 +104,9 @@ class TrialBuilder(ModelBuilder):
         """Keep the config, from which `build` makes its parts."""
         assert self.process is not None
         folder = self.process.stack.enter_context(TemporaryDirectory(prefix="lightkit-tune-"))
-        vars(self.config["fit"]["trainer"]).update(default_root_dir=folder, callbacks=None, logger=False)
+        vars(self.config["fit"]["trainer"]).update(
+            default_root_dir=folder, callbacks=None, logger=False
+        )
         self._parsed = self.config
 
     def start_run(self) -> None:

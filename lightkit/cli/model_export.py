@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lightkit")
 
 
-def export_model(stage_config: StageConfig, module: LightningModule, data: LightningDataModule | None) -> None:
+def export_model(
+    stage_config: StageConfig, module: LightningModule, data: LightningDataModule | None
+) -> None:
     """Export the model of a config, a run or a script.
 
     Args:
@@ -62,9 +64,12 @@ def export_model(stage_config: StageConfig, module: LightningModule, data: Light
     """
     options = ExportOptions.parse(stage_config.options)
     folder = _choose_folder(
-        options, Path("export") if stage_config.base is None else stage_config.base.folder / "export"
+        options,
+        Path("export") if stage_config.base is None else stage_config.base.folder / "export",
     )
-    source = load_model(module, data, Path(stage_config.ckpt_path) if stage_config.ckpt_path else None)
+    source = load_model(
+        module, data, Path(stage_config.ckpt_path) if stage_config.ckpt_path else None
+    )
     if source and stage_config.base is not None:
         source["run"] = f"{stage_config.base.name}/{stage_config.base.id}"
     trained = read_trained_classes(stage_config.ckpt_path)
@@ -78,7 +83,12 @@ def export_model(stage_config: StageConfig, module: LightningModule, data: Light
     failures: list[str] = []
     if options.own_formats:
         target = make_target(
-            module, data, options, source=source, class_names=trained.outputs, not_scored=other_classes or ""
+            module,
+            data,
+            options,
+            source=source,
+            class_names=trained.outputs,
+            not_scored=other_classes or "",
         )
         _print_target(target, folder, stage_config.mode)
         artefacts, failures = export(target, folder, options, on_step=on_step)
@@ -115,7 +125,8 @@ def export_logged_model(invocation: Invocation) -> int:
     uri = str(given["run"])
     refuse_without_effect(
         invocation,
-        f"{uri}, a model that is exported as it was logged; the variable MLFLOW_TRACKING_URI says where MLflow is",
+        f"{uri}, a model that is exported as it was logged; the variable MLFLOW_TRACKING_URI says"
+        " where MLflow is",
         options=("ckpt_path", "print_config", "with-preprocessing", "input-shape", "int8"),
         keys=("run.root",),
     )
@@ -123,15 +134,19 @@ def export_logged_model(invocation: Invocation) -> int:
 
     if options.module_formats:
         raise ConfigError(
-            f"--format {MODULE_FORMAT}{options.module_formats[0]}: {uri} is a model as it was logged, which does not "
-            "export itself; expected one of " + ", ".join(FORMATS) + ". Export the run that it is of."
+            f"--format {MODULE_FORMAT}{options.module_formats[0]}: {uri} is a model as it was"
+            " logged, which does not export itself; expected one of "
+            + ", ".join(FORMATS)
+            + ". Export the run that it is of."
         )
     mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
     quiet_libraries()
     folder = _choose_folder(options, Path("export"))
     root = find_run_root(invocation.overrides)
-    target = load_logged_model(uri, trust=bool(given.get("trust")), root=root, num_samples=options.num_samples)
+    target = load_logged_model(
+        uri, trust=bool(given.get("trust")), root=root, num_samples=options.num_samples
+    )
     check_self_consistency(target)
     _print_target(target, folder, mode)
     _print_result(*export(target, folder, options, on_step=partial(print_step, mode)), folder, mode)
@@ -152,14 +167,18 @@ def _print_target(target: ExportTarget, folder: Path, mode: OutputMode) -> None:
     num_samples = len(samples.names)
     origin = _describe_origin(target.metadata.source)
     if mode == "json":
-        runs.print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
+        runs.print_event(
+            "start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source
+        )
     print_line(f"model {_describe_module(target.module)}", mode)
     print_line(f"from  {origin}", mode)
     print_line(f"proof {format_count(num_samples, 'sample')}: {samples.source}", mode)
     print_line(f"to    {shown_path(folder)}", mode)
 
 
-def _print_module(module: LightningModule, source: Mapping[str, str], folder: Path, mode: OutputMode) -> None:
+def _print_module(
+    module: LightningModule, source: Mapping[str, str], folder: Path, mode: OutputMode
+) -> None:
     """Print what exports itself, from and to where."""
     origin = _describe_origin(source)
     proof = f"{type(module).__name__}.check_export"
@@ -201,7 +220,9 @@ def _print_result(
             first = min(usable, key=lambda entry: [*FORMATS].index(entry["format"]))
             file = shown_path(folder / first["file"])
             words = "FILE" if first.get("rows") else "IMAGES"
-            print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', file])} {words}", mode)
+            print_line(
+                f"next  {shlex.join(['lightkit', 'predict', '--model', file])} {words}", mode
+            )
     if failures:
         raise ExportError("\nerror: ".join(failures))
 
@@ -225,9 +246,15 @@ def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
     if artefacts:
         _print_proofs(artefacts)
     if of_module:
-        rows = [[entry["file"], in_bytes(entry["size_bytes"]), _list_figures(entry["checked"])] for entry in of_module]
+        rows = [
+            [entry["file"], in_bytes(entry["size_bytes"]), _list_figures(entry["checked"])]
+            for entry in of_module
+        ]
         print(format_table(("file", "size", "checked"), rows, right=("size",)))
-        print(f"Proved by the module's own test: {of_module[0]['metrics']['reason'].partition(' ')[0]}.")
+        print(
+            "Proved by the module's own test:"
+            f" {of_module[0]['metrics']['reason'].partition(' ')[0]}."
+        )
 
 
 def _list_figures(figures: Mapping[str, Any]) -> str:
@@ -246,23 +273,30 @@ def _print_proofs(artefacts: Sequence[Mapping[str, Any]]) -> None:
     def row(name: str, size: str, gap: str, entry: Mapping[str, Any], which: str) -> list[str]:
         value = entry["metrics"].get(which, {}).get(metric)
         latency = entry["latency"][which]
-        cells = [f"{_format_ms(each['median_s'])} ({_format_ms(each['p95_s'])})" for each in latency.values()]
+        cells = [
+            f"{_format_ms(each['median_s'])} ({_format_ms(each['p95_s'])})"
+            for each in latency.values()
+        ]
         speed = f"{32 / latency['32']['median_s']:.0f}"
         return [name, size, gap, "" if value is None else f"{value:.4f}", *cells, speed]
 
     rows = [row("eager model", "", "", artefacts[0], "eager")]
     for entry in artefacts:
         gap = max(each["max_abs"] for each in entry["parity"].values())
-        rows.append(row(entry["file"], in_bytes(entry["size_bytes"]), f"{gap:.1e}", entry, "exported"))
+        rows.append(
+            row(entry["file"], in_bytes(entry["size_bytes"]), f"{gap:.1e}", entry, "exported")
+        )
     numbers = ("size", "max gap", metric, "batch 1, ms", "batch 32, ms", "samples/s")
     num_samples = artefacts[0]["samples"]
     threads = artefacts[0]["threads"]
     print(format_table(("file", *numbers), rows, right=numbers))
     print(
-        f"Verified in a fresh process on {format_count(num_samples, 'sample')} at batch 1, 7 and 32. Latency: median "
-        f"(95th percentile), {format_count(threads, 'thread')}."
+        f"Verified in a fresh process on {format_count(num_samples, 'sample')} at batch 1, 7 and"
+        f" 32. Latency: median (95th percentile), {format_count(threads, 'thread')}."
     )
-    for reason in {entry["metrics"]["reason"]: None for entry in artefacts if not entry["metrics"]["scored"]}:
+    for reason in {
+        entry["metrics"]["reason"]: None for entry in artefacts if not entry["metrics"]["scored"]
+    }:
         print(f"Not scored: {reason}.")
 
 
@@ -270,7 +304,9 @@ def _format_ms(time_s: float) -> str:
     return f"{time_s * 1e3:.1f}" if time_s >= 1e-3 else f"{time_s * 1e3:.2g}"  # 0.038
 
 
-def load_model(module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None) -> dict[str, str]:
+def load_model(
+    module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None
+) -> dict[str, str]:
     """Set a model and its data up as Lightning does before it validates, and load the weights.
 
     Afterwards the module is in eval mode and in float32 (or float64, where its class chose that). The data is set up
@@ -302,11 +338,16 @@ def load_model(module: LightningModule, data: LightningDataModule | None, checkp
     source: dict[str, str] = {}
     if checkpoint is None:
         _log.warning("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-        load_weights = getattr(module, "load_weights", None)  # of our models: what training would start from
+        load_weights = getattr(
+            module, "load_weights", None
+        )  # of our models: what training would start from
         if callable(load_weights):
             load_weights()
     else:
-        source = {"checkpoint": shown_path(checkpoint), "sha256": runs.digest_checkpoint(checkpoint)}
+        source = {
+            "checkpoint": shown_path(checkpoint),
+            "sha256": runs.digest_checkpoint(checkpoint),
+        }
         connector = trainer._checkpoint_connector
         connector.resume_start(checkpoint, weights_only=not runs.is_trusting())
         if (epoch := connector._loaded_checkpoint.get("epoch")) is not None:

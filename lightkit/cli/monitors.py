@@ -52,10 +52,14 @@ def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
     gate = resolved.section("gate")
     if isinstance(gate.get("metric"), str):
         mode = gate.get("mode")
-        yield Monitor(("gate",), "gate", "metric", gate["metric"], mode and str(mode), mode is not None)
+        yield Monitor(
+            ("gate",), "gate", "metric", gate["metric"], mode and str(mode), mode is not None
+        )
 
 
-def _read_monitor(path: KeyPath, class_path: str, arguments: Mapping[str, Any]) -> Iterator[Monitor]:
+def _read_monitor(
+    path: KeyPath, class_path: str, arguments: Mapping[str, Any]
+) -> Iterator[Monitor]:
     """Read the metric and the mode of a class, if it names a metric."""
     metric = arguments.get("monitor")
     if not isinstance(metric, str) or metric == "auto":
@@ -63,7 +67,9 @@ def _read_monitor(path: KeyPath, class_path: str, arguments: Mapping[str, Any]) 
     name = class_path.rpartition(".")[2]
     given = arguments.get("mode")
     mode = _DEFAULTS.get(name) if given is None else str(given)
-    yield Monitor((*path, "init_args"), name, "monitor", metric, mode, given is not None, class_path in _OWN)
+    yield Monitor(
+        (*path, "init_args"), name, "monitor", metric, mode, given is not None, class_path in _OWN
+    )
 
 
 def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
@@ -74,7 +80,11 @@ def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
     found: dict[str, set[Mode]] = {}
     for each in list_monitors(resolved):
         origin = resolved.origin_of((*each.path, "mode"))
-        is_saved = origin is not None and origin.file is not None and (origin.file.parent / "manifest.json").is_file()
+        is_saved = (
+            origin is not None
+            and origin.file is not None
+            and (origin.file.parent / "manifest.json").is_file()
+        )
         if not each.is_given or (is_saved and each.mode == _DEFAULTS.get(each.name)):
             continue
         if (mode := infer_mode("", explicit=each.mode)) is not None:
@@ -113,13 +123,21 @@ def _describe_doubt(each: Monitor, resolved: Resolved, known: Mapping[str, Any])
     if each.mode is not None and best is not None and each.mode != best:
         default = "" if each.is_given else ", which is its default"
         size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
-        text = f"{key}: {each.mode}{default}: {each.name} takes the {size} {each.metric} for the best, "
+        text = (
+            f"{key}: {each.mode}{default}: {each.name} takes the {size} {each.metric} for the"
+            " best, "
+        )
         return f"{text}but the {other} is; set mode: {best}"
-    if each.name == "gate" and each.mode is None and _compares_blindly(resolved, each.metric, known):
+    if (
+        each.name == "gate"
+        and each.mode is None
+        and _compares_blindly(resolved, each.metric, known)
+    ):
         return (
-            f"{key}: not set, and neither the name of {each.metric} nor another mode of the config tells whether a "
-            "small or a large value is good: unless a metric object with higher_is_better is logged under that "
-            "name, the gate ends with code 2; set mode: min or mode: max"
+            f"{key}: not set, and neither the name of {each.metric} nor another mode of the config"
+            " tells whether a small or a large value is good: unless a metric object with"
+            " higher_is_better is logged under that name, the gate ends with code 2; set mode: min"
+            " or mode: max"
         )
     return None
 

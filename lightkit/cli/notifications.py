@@ -48,7 +48,9 @@ class CommandNotifier:
         self._command = self._invocation.command
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._is_supervised = LAUNCH in os.environ  # by a process that sends what goes wrong here
-        self._is_of_sweep = "trial" in self._invocation.options  # which sends one message for all its trials
+        self._is_of_sweep = (
+            "trial" in self._invocation.options
+        )  # which sends one message for all its trials
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
         self._job_name = ""
@@ -69,7 +71,9 @@ class CommandNotifier:
     def __enter__(self) -> CommandNotifier:
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
         if error is None and self.code:
             error = _ChildFailed(self.message, self.code)
         with suppress(Interrupted, KeyboardInterrupt):  # the work is over already
@@ -116,15 +120,22 @@ class CommandNotifier:
         """
         code = 0 if error is None else exit_code_of(error)
         senders = [notifier.sender for notifier in self._notifiers]
-        if not self._is_supervised or heartbeat_sign(code) != "fail":  # a failure is sent by the supervisor
+        if (
+            not self._is_supervised or heartbeat_sign(code) != "fail"
+        ):  # a failure is sent by the supervisor
             for notifier in self._notifiers:
                 notifier.send_end(error)
             if not self._notifiers and self._is_first_rank and not self.has_sent_end:
                 senders = [notifier.sender for notifier in self._send_without_trainer(error, code)]
         if self._heartbeat is not None:
-            text = "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}"
+            text = (
+                "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}"
+            )
             text = str(error) if isinstance(error, LightkitError) else text
-            self._heartbeat.send(heartbeat_sign(code), text if self._resolved is None else self._resolved.masked(text))
+            self._heartbeat.send(
+                heartbeat_sign(code),
+                text if self._resolved is None else self._resolved.masked(text),
+            )
             senders.append(self._heartbeat.sender)
         is_interruption = isinstance(error, (Interrupted, KeyboardInterrupt))
         close_all(senders, min(timeout_s, _INTERRUPTED_CLOSE_S) if is_interruption else timeout_s)
@@ -135,7 +146,9 @@ class CommandNotifier:
         Returns:
             The notifiers that were built for it.
         """
-        is_interruption = isinstance(error, (BrokenPipeError, Interrupted, KeyboardInterrupt))  # no time to load torch
+        is_interruption = isinstance(
+            error, (BrokenPipeError, Interrupted, KeyboardInterrupt)
+        )  # no time to load torch
         is_unseen_failure = heartbeat_sign(code) == "fail" and not sys.stderr.isatty()
         if is_interruption or self._is_of_sweep or not (self.sends_each_end or is_unseen_failure):
             return []
@@ -150,11 +163,15 @@ class CommandNotifier:
             if self._resolved is not None and not _is_trial(self._resolved):
                 notifiers = [notifier for _, notifier in build_notifiers(self._resolved)]
         for notifier in notifiers:
-            notifier.send_end(error, **{"job": self._job_name, "stage": self._command, **self.known})
+            notifier.send_end(
+                error, **{"job": self._job_name, "stage": self._command, **self.known}
+            )
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
-        is_outermost = self._is_first_rank and not self._is_supervised and IN_RETRAIN not in os.environ  # of a retrain
+        is_outermost = (
+            self._is_first_rank and not self._is_supervised and IN_RETRAIN not in os.environ
+        )  # of a retrain
         if is_outermost and not self._is_of_sweep and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
 
@@ -192,7 +209,10 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         ConfigError: If one refuses its arguments.
     """
     entries = {f"callbacks.{name}": entry for name, entry in resolved.section("callbacks").items()}
-    entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(_list_own_callbacks(resolved))}
+    entries |= {
+        f"trainer.callbacks.{number}": entry
+        for number, entry in enumerate(_list_own_callbacks(resolved))
+    }
     found = []
     for key, entry in entries.items():
         if (path := _notifier_class(entry)) is None:
@@ -285,8 +305,9 @@ def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:
             before = find_value(saved, name, "init_args") or {}
             if key in arguments and arguments[key] is None and HIDDEN in str(before.get(key)):
                 logging.getLogger("lightkit").warning(
-                    "callbacks.%s sends nothing: its %s is written in the config, and a run keeps no secret; write "
-                    "${oc.env:NAME} there and set the variable, or give --callbacks.%s.%s=ADDRESS",
+                    "callbacks.%s sends nothing: its %s is written in the config, and a run keeps"
+                    " no secret; write ${oc.env:NAME} there and set the variable, or give"
+                    " --callbacks.%s.%s=ADDRESS",
                     *(name, key, name, key),
                 )
 

@@ -27,11 +27,18 @@ _EXAMPLES = {
     "model": "ImageClassifier",
     "data": "ImageFolder",
 }
-_AROUND = ("Does not validate against any of the Union", "Subtypes: ", "Errors:", "Expected a path but")
+_AROUND = (
+    "Does not validate against any of the Union",
+    "Subtypes: ",
+    "Errors:",
+    "Expected a path but",
+)
 """Lines of jsonargparse 4.53 above the one with the error, and that of text that is no file either."""
 
 
-def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable[str]) -> ConfigError:
+def explain_parser_error(
+    error: Exception, resolved: Resolved, *, keys: Iterable[str]
+) -> ConfigError:
     """Turn an error of jsonargparse into one with the user's key and the place where it was set.
 
     What the schema and the signatures of classes show is found by `validate_signatures`; here come the values that only
@@ -51,7 +58,9 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
     path, line = _find_place(message, resolved)
     if (match := _NO_CLASS.match(line)) and dotted(path) in _EXAMPLES:
         line = _explain_missing_class(dotted(path), match[1], resolved)
-    found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
+    found = error_at(
+        f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path)
+    )
     if missing := _MISSING.search(line):
         if resolved.removed or resolved.is_incomplete:
             return FollowUpError(str(found), places=found.places)
@@ -66,9 +75,15 @@ def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
     line = ""
     for line in (line.strip(" -") for line in message.splitlines()):
         if match := re.match(r'Parser key "([^"]+)"', line):
-            path = (*path, "init_args", *match[1].split(".")) if path else resolved.lightkit_path(match[1])
+            path = (
+                (*path, "init_args", *match[1].split("."))
+                if path
+                else resolved.lightkit_path(match[1])
+            )
         elif match := re.match(r"Problem with given class_path '([^']+)'", line):
-            path = next((found for found, node in walk(resolved.tree) if _names_class(node, match[1])), path)
+            path = next(
+                (found for found, node in walk(resolved.tree) if _names_class(node, match[1])), path
+            )
             path = path[:-1] if path[-1:] == ("class_path",) else path
         elif line and not line.startswith(_AROUND):
             break
@@ -77,7 +92,10 @@ def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
 
 def _explain_missing_class(section: str, argument: str, resolved: Resolved) -> str:
     """Explain that an argument is set in a section that names no class."""
-    text = f"{argument!r} is set, but no class that takes it; name one, such as --{section}={_EXAMPLES[section]}"
+    text = (
+        f"{argument!r} is set, but no class that takes it; name one, such as"
+        f" --{section}={_EXAMPLES[section]}"
+    )
     model = str(resolved.class_named("model")).rpartition(".")[2]
     is_own_rate = model in ("ImageClassifier", "Regressor", "TextClassifier")
     if section == "optimizer" and argument == "lr" and is_own_rate:
@@ -98,19 +116,27 @@ def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
     error = error.reworded(resolved.masked)
     keys = [] if "-->" in str(error) else re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", str(error))
     origins = [resolved.origins.get(resolved.lightkit_path(key)) for key in keys]
-    places = [origin.render() for origin in origins if origin is not None and origin.kind != "default"]
+    places = [
+        origin.render() for origin in origins if origin is not None and origin.kind != "default"
+    ]
     return error.reworded(lambda text: f"{text}\n{places[0]}") if places else error
 
 
 _SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
-_NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError
+_NO_METRIC = (  # EarlyStopping of Lightning 2.6.6, a RuntimeError
+    "Early stopping conditioned on metric"
+)
 _OTHER_STATES = {
     "Error(s) in loading state_dict": "model",  # torch
     "loaded state dict ": "optimizer",  # torch's optimizers, of their groups of parameters
 }
 _NO_PACKAGE = "Requirement '"  # lightning_utilities, of loggers whose package is not installed
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Problem with given class_path")
+_WRAPPINGS = (
+    "Does not validate against any of the Union",
+    "Parser key ",
+    "Problem with given class_path",
+)
 
 
 @contextmanager
@@ -120,7 +146,9 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
     Raises:
         LightkitError: In the place of Lightning's error, or of one without its place.
     """
-    from lightning_fabric.utilities.exceptions import MisconfigurationException  # here: it loads torch
+    from lightning_fabric.utilities.exceptions import (
+        MisconfigurationException,
+    )  # here: it loads torch
 
     try:
         yield
@@ -131,7 +159,11 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
     except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself
         names = runs.find_class_names(str(error))
         first = (str(error) or type(error).__name__).splitlines()[0]
-        text = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {first}"
+        text = (
+            runs.refusal("the checkpoint", names)
+            if names
+            else f"the checkpoint cannot be read: {first}"
+        )
         raise ConfigError(text) from error
     except UserWarning as error:  # of the one filter that turns a warning into an error
         reason = explain_broadcast_loss(error)
@@ -161,21 +193,27 @@ def explain_full_disk() -> Iterator[None]:
             raise
         file = error.filename or "a file of this run"
         raise LightkitError(
-            f"{error.strerror}: {file} cannot be written. Make room, or let the disk be written again; then run the "
-            "same command to resume."
+            f"{error.strerror}: {file} cannot be written. Make room, or let the disk be written"
+            " again; then run the same command to resume."
         ) from error
 
 
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
     """Raise the error of a constructor again, which jsonargparse has wrapped in an error of its own."""
-    from lightning_fabric.utilities.exceptions import MisconfigurationException  # here: it loads torch
+    from lightning_fabric.utilities.exceptions import (
+        MisconfigurationException,
+    )  # here: it loads torch
 
     try:
         yield
     except ValueError as error:
         causes = list(exception_chain(error))
-        own = (cause for cause in causes if isinstance(cause, (LightkitError, MisconfigurationException)))
+        own = (
+            cause
+            for cause in causes
+            if isinstance(cause, (LightkitError, MisconfigurationException))
+        )
         raised = (cause for cause in causes if not str(cause).startswith(_WRAPPINGS))
         original = next(own, next(raised, error))
         if original is error:
@@ -190,10 +228,13 @@ def explain_port(error: Exception) -> str | None:
     """Explain that the port at which the ranks meet is taken; None for any other error."""
     if "EADDRINUSE" not in str(error):
         return None
-    port = os.environ.get("MASTER_PORT") or getattr(_PORT.search(str(error)), "group", lambda _: "")(1)
+    port = os.environ.get("MASTER_PORT") or getattr(
+        _PORT.search(str(error)), "group", lambda _: ""
+    )(1)
     return (
-        f"MASTER_PORT: the port {port} of this machine, at which the ranks are to meet, is used by another program, "
-        "such as another training. Set MASTER_PORT to a free one, or leave it out: then lightkit chooses a free one."
+        f"MASTER_PORT: the port {port} of this machine, at which the ranks are to meet, is used by"
+        " another program, such as another training. Set MASTER_PORT to a free one, or leave it"
+        " out: then lightkit chooses a free one."
     )
 
 
@@ -215,9 +256,10 @@ def explain_broadcast_loss(warning: Warning) -> str | None:
     targets = found["targets"]
     remedy = "targets.squeeze(1)" if found["column"] else "outputs.squeeze(1)"
     return (
-        f"model: the loss takes outputs of shape ({outputs}{'' if ',' in outputs else ','}) and targets of shape "
-        f"({targets}{'' if ',' in targets else ','}), so that torch compares each output with each target, and the "
-        f"result is the loss of no model. Take {remedy} in the step"
+        f"model: the loss takes outputs of shape ({outputs}{'' if ',' in outputs else ','}) and"
+        f" targets of shape ({targets}{'' if ',' in targets else ','}), so that torch compares each"
+        f" output with each target, and the result is the loss of no model. Take {remedy} in the"
+        " step"
     )
 
 
@@ -228,7 +270,9 @@ def explain_predict_step(error: BaseException) -> str | None:
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        if code.co_name != "predict_step" or not code.co_filename.endswith("pytorch_lightning/core/module.py"):
+        if code.co_name != "predict_step" or not code.co_filename.endswith(
+            "pytorch_lightning/core/module.py"
+        ):
             continue
         batch = frame.f_locals.get("batch")
         module = type(frame.f_locals.get("self")).__name__
@@ -236,11 +280,10 @@ def explain_predict_step(error: BaseException) -> str | None:
             return None
         kind = f"a {type(batch).__name__} of {len(batch)}"
         return (
-            f"model: {module} has no predict_step, so that its forward is given each batch as the data gives it, "
-            f"{kind} with the targets, and fails: {type(error).__name__}: {' '.join(str(error).split())}\n"
-            f"Add to {module}:\n"
-            "    def predict_step(self, batch, batch_idx):\n"
-            "        return self(batch[0])"
+            f"model: {module} has no predict_step, so that its forward is given each batch as the"
+            f" data gives it, {kind} with the targets, and fails: {type(error).__name__}:"
+            f" {' '.join(str(error).split())}\nAdd to {module}:\n    def predict_step(self, batch,"
+            " batch_idx):\n        return self(batch[0])"
         )
     return None
 
@@ -271,13 +314,15 @@ def explain_process_limit(error: BaseException) -> LightkitError | None:
         return None
     text = " ".join(str(error).split())
     return LightkitError(
-        f"no more processes or threads can be started ({text}): a limit of this user (`ulimit -u`) or of the container "
-        f"or job (pids) is reached, which counts threads too. Raise it, lower data.init_args.num_workers, or set "
-        f"OMP_NUM_THREADS=1; then run the same command again."
+        f"no more processes or threads can be started ({text}): a limit of this user (`ulimit -u`)"
+        " or of the container or job (pids) is reached, which counts threads too. Raise it, lower"
+        " data.init_args.num_workers, or set OMP_NUM_THREADS=1; then run the same command again."
     )
 
 
-_MISSING_METRIC = re.compile(r"conditioned on metric [`']?([^\s`']+)|ModelCheckpoint\(monitor='([^']*)'\)")
+_MISSING_METRIC = re.compile(
+    r"conditioned on metric [`']?([^\s`']+)|ModelCheckpoint\(monitor='([^']*)'\)"
+)
 """Of a metric that is monitored and not logged; the messages go on with those that are, which others may monitor."""
 
 
@@ -285,11 +330,18 @@ def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
     """Name the user's key that Lightning's message is about, found by its name, its value, or best both."""
     if missing := _MISSING_METRIC.search(str(error)):
         of_schedule = "ReduceLROnPlateau" in str(error)
-        return _locate_monitor(error, resolved, metric=missing[1] or missing[2], of_schedule=of_schedule)
+        return _locate_monitor(
+            error, resolved, metric=missing[1] or missing[2], of_schedule=of_schedule
+        )
     words = {word.rstrip(".") for word in re.findall(r"[\w/.+-]+", str(error))}
     best: tuple[int, KeyPath, Origin | None] = (0, (), None)
     for path, node in walk(resolved.tree):
-        is_set = len(path) > 1 and path[0] in _SECTIONS and isinstance(node, Leaf) and node.origin.kind != "default"
+        is_set = (
+            len(path) > 1
+            and path[0] in _SECTIONS
+            and isinstance(node, Leaf)
+            and node.origin.kind != "default"
+        )
         value = getattr(node, "value", None)
         by_value = isinstance(value, str) and len(value) > 2 and value in words
         score = is_set * (by_value + (bool(path) and path[-1] in words))
@@ -300,7 +352,9 @@ def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
     return error_at(f"{dotted(path)}: {text}", origin) if path else ConfigError(text)
 
 
-def _locate_monitor(error: Exception, resolved: Resolved, *, metric: str, of_schedule: bool) -> ConfigError:
+def _locate_monitor(
+    error: Exception, resolved: Resolved, *, metric: str, of_schedule: bool
+) -> ConfigError:
     """Name the key `monitor` that asks for a metric which is not logged; none where a module's code asks for it."""
     text = " ".join(resolved.masked(str(error)).split())
     for path, node in walk(resolved.tree):

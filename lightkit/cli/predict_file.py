@@ -50,7 +50,9 @@ def predict_by_file(invocation: Invocation) -> int:
     file, run = _find_file(given["model"], given.get("run"), invocation.overrides)
     metadata = read_metadata(file)
     check_digest(file)
-    num_values = check_row_model(metadata, file) if images is None else check_image_model(metadata, file)
+    num_values = (
+        check_row_model(metadata, file) if images is None else check_image_model(metadata, file)
+    )
     if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     with explain_failure(file):
@@ -71,7 +73,11 @@ def predict_by_file(invocation: Invocation) -> int:
         if mode in ("terminal", "plain"):
             num = None if images is None else images.count()
             predictions = show_progress(
-                predictions, num, f"{options.unit}s", stream=options.screen, print_line=options.print_progress
+                predictions,
+                num,
+                f"{options.unit}s",
+                stream=options.screen,
+                print_line=options.print_progress,
             )
         for prediction in predictions:
             writer.add(prediction)
@@ -81,14 +87,22 @@ def predict_by_file(invocation: Invocation) -> int:
     if mode == "json":
         metrics = {f"{options.unit}s": writer.num, f"bad_{options.unit}s": writer.num_bad}
         sheet = None if options.contact_sheet is None else str(options.contact_sheet)
-        runs.print_event("result", stage="predict", metrics=metrics, table=str(options.output), contact_sheet=sheet)
+        runs.print_event(
+            "result",
+            stage="predict",
+            metrics=metrics,
+            table=str(options.output),
+            contact_sheet=sheet,
+        )
     return 0
 
 
 def _takes_rows(invocation: Invocation) -> bool:
     """Return whether the model takes rows of a table; that it cannot be read is reported later."""
     with suppress(LightkitError):
-        file, _ = _find_file(invocation.options["model"], invocation.options.get("run"), invocation.overrides)
+        file, _ = _find_file(
+            invocation.options["model"], invocation.options.get("run"), invocation.overrides
+        )
         return read_metadata(file).rows is not None
     return False
 
@@ -116,12 +130,15 @@ def _check_trust(file: Path, run_exports: Path | None, *, is_trusted: bool) -> N
     Raises:
         ConfigError: If it is neither recorded nor trusted.
     """
-    if is_recorded(file, file.parent) or (run_exports is not None and is_recorded(file, run_exports)):
+    if is_recorded(file, file.parent) or (
+        run_exports is not None and is_recorded(file, run_exports)
+    ):
         return
     if not is_trusted:
         raise ConfigError(
-            f"{file}: its digest is in no export.json beside it, so lightkit may not have written it. Loading a .pt2 "
-            "can run code, so it was not loaded. Name the run of its export with --run; or, if you know who made the "
-            "file, --trust on the command line allows it."
+            f"{file}: its digest is in no export.json beside it, so lightkit may not have written"
+            " it. Loading a .pt2 can run code, so it was not loaded. Name the run of its export"
+            " with --run; or, if you know who made the file, --trust on the command line"
+            " allows it."
         )
     _log.warning("--trust: %s is in no export.json beside it; loading it may run code", file)

@@ -47,7 +47,9 @@ def build_image_data(
     """
     preprocessing = getattr(data, "preprocessing", None)
     if not callable(preprocessing):
-        raise error_at(_explain_preparation(stage_config.images, data), stage_config.resolved.origin_of("data"))
+        raise error_at(
+            _explain_preparation(stage_config.images, data), stage_config.resolved.origin_of("data")
+        )
     trained_names = _load_names(stage_config, model, start)
     is_untrained = start.checkpoint is None and stage_config.weights is None
     batch_size, num_workers = (
@@ -67,7 +69,9 @@ def build_image_data(
     )
 
 
-def build_row_data(stage_config: StageConfig, model: LightningModule, start: RunStart) -> ListedRows:
+def build_row_data(
+    stage_config: StageConfig, model: LightningModule, start: RunStart
+) -> ListedRows:
     """Build a data module of the rows of the tables, and load exported weights.
 
     The model's own preparation is in its checkpoint.
@@ -83,13 +87,15 @@ def build_row_data(stage_config: StageConfig, model: LightningModule, start: Run
     """
     if stage_config.weights is None and start.checkpoint is None:
         raise ConfigError(
-            "predict: the preparation of rows is that of a training, in its checkpoint. Name a run with --run, or an "
-            "exported file with --model."
+            "predict: the preparation of rows is that of a training, in its checkpoint. Name a run"
+            " with --run, or an exported file with --model."
         )
     return ListedRows(stage_config.images, trained_names=_load_names(stage_config, model, start))
 
 
-def _load_names(stage_config: StageConfig, model: LightningModule, start: RunStart) -> Sequence[str] | None:
+def _load_names(
+    stage_config: StageConfig, model: LightningModule, start: RunStart
+) -> Sequence[str] | None:
     """Load exported weights into the model; return the names of the classes that its weights were trained for."""
     if stage_config.weights is not None:
         return load_exported(model, stage_config.weights).class_names
@@ -99,12 +105,19 @@ def _load_names(stage_config: StageConfig, model: LightningModule, start: RunSta
 def _explain_preparation(images: Sequence[str], data: LightningDataModule | None) -> str:
     """Explain why images cannot be prepared for a model, and what to do."""
     if getattr(data, "source", None) == "table":  # of numbers: one of images has a preprocessing
-        return explain_numbers(images[0], trained=next(iter(getattr(data, "places", {}).values()), None))
-    found = "the config has no data" if data is None else f"{type(data).__name__} has no `preprocessing`"
+        return explain_numbers(
+            images[0], trained=next(iter(getattr(data, "places", {}).values()), None)
+        )
+    found = (
+        "the config has no data"
+        if data is None
+        else f"{type(data).__name__} has no `preprocessing`"
+    )
     return (
-        f"data: {found}, which says how an image is prepared for the model. Set it on the data module: "
-        "lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224), mean=(...), std=(...)), or a "
-        "function from a PIL image to an array (channels, height, width)"
+        f"data: {found}, which says how an image is prepared for the model. Set it on the data"
+        " module: lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224),"
+        " mean=(...), std=(...)), or a function from a PIL image to an array (channels, height,"
+        " width)"
     )
 
 
@@ -130,7 +143,9 @@ def build_prediction_callback(stage_config: StageConfig) -> ListedPredictions:
     Raises:
         ConfigError: If an output cannot be written.
     """
-    options = parse_predict_options(stage_config.options, stage_config.images, takes_rows=stage_config.takes_rows)
+    options = parse_predict_options(
+        stage_config.options, stage_config.images, takes_rows=stage_config.takes_rows
+    )
     return ListedPredictions(
         options.bind_writer(),
         on_written=partial(print_predict_end, options=options, mode=stage_config.mode),

@@ -20,7 +20,9 @@ from lightkit.errors import ConfigError, DataError, visible
 if TYPE_CHECKING:
     from lightkit.prediction.table import PredictionWriter, TopK
 
-_DEFAULT_OUTPUT = "predictions.csv"  # in the working directory: the images need not belong to the run
+_DEFAULT_OUTPUT = (  # in the working directory: the images need not belong to the run
+    "predictions.csv"
+)
 _NUM_BAD = 5  # images without a prediction that are named in the end
 
 
@@ -56,9 +58,13 @@ class PredictOptions:
 
     def bind_writer(self) -> Callable[..., AbstractContextManager[PredictionWriter]]:
         """Return `write_predictions`, to which the names of the classes are still to be given."""
-        from lightkit.prediction.table import write_predictions  # here: numpy, which other commands need not load
+        from lightkit.prediction.table import (
+            write_predictions,
+        )  # here: numpy, which other commands need not load
 
-        return partial(write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet)
+        return partial(
+            write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet
+        )
 
 
 def parse_predict_options(
@@ -78,7 +84,9 @@ def parse_predict_options(
     """
     artefact = options.get("model")
     if artefact and "ckpt_path" in options:
-        raise ConfigError(f"--model {artefact}: --ckpt_path names other weights; leave one of the two out")
+        raise ConfigError(
+            f"--model {artefact}: --ckpt_path names other weights; leave one of the two out"
+        )
     if not inputs:
         _refuse_image_options(options)
         return PredictOptions()
@@ -90,7 +98,9 @@ def parse_predict_options(
         parsed = _check_tables(parsed, inputs)
 
     # No output may replace a file that is read for it.
-    models = [Path(str(options[name])).expanduser() for name in ("model", "ckpt_path") if name in options]
+    models = [
+        Path(str(options[name])).expanduser() for name in ("model", "ckpt_path") if name in options
+    ]
     read = [file for file in (*find_named_files(inputs), *models) if file.is_file()]
     if not parsed.is_stdout:
         _check_output("--output", parsed.output, read)
@@ -108,11 +118,14 @@ def explain_numbers(table: str, *, trained: object) -> str:
         table: The other table.
         trained: Table of the training; None where it is unknown.
     """
-    settings = f"--data.train={shlex.quote(str(trained or 'TABLE'))} --data.test={shlex.quote(table)}"
+    settings = (
+        f"--data.train={shlex.quote(str(trained or 'TABLE'))} --data.test={shlex.quote(table)}"
+    )
     return (
-        "data: the model was trained on rows of numbers, and predict takes IMAGES after its options. To predict the "
-        "rows of another Parquet file or Delta table, name it as the test split of the data, without IMAGES: lightkit "
-        f"predict --run RUN --data.path=null {settings}"
+        "data: the model was trained on rows of numbers, and predict takes IMAGES after its"
+        " options. To predict the rows of another Parquet file or Delta table, name it as the test"
+        " split of the data, without IMAGES: lightkit predict --run RUN --data.path=null"
+        f" {settings}"
     )
 
 
@@ -123,10 +136,16 @@ def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptio
         ConfigError: If one is.
         DataError: If a table is missing.
     """
-    from lightkit.rows.parquet_table import is_remote, local_path  # here: pyarrow, which images need not have
+    from lightkit.rows.parquet_table import (
+        is_remote,
+        local_path,
+    )  # here: pyarrow, which images need not have
 
     if parsed.contact_sheet is not None:
-        raise ConfigError(f"--contact-sheet {parsed.contact_sheet}: it shows images, and rows of a table are predicted")
+        raise ConfigError(
+            f"--contact-sheet {parsed.contact_sheet}: it shows images, and rows of a table are"
+            " predicted"
+        )
     for word in inputs:
         if word != "-" and not is_remote(word) and not local_path(word).exists():
             raise DataError(f"{word}: there is no such table{near_files(local_path(word)) or '.'}")
@@ -161,8 +180,8 @@ def _parse_top_k(value: Any) -> TopK:
         return "all"
     if not (str(value).isdecimal() and int(value) > 0):
         raise ConfigError(
-            f"--top-k {value}: expected a whole number of at least 1, of classes to tell of each image, or all for a "
-            "column of each class"
+            f"--top-k {value}: expected a whole number of at least 1, of classes to tell of each"
+            " image, or all for a column of each class"
         )
     return int(value)
 
@@ -174,12 +193,15 @@ def _refuse_image_options(options: Mapping[str, Any]) -> None:
         ConfigError: If one is given.
     """
     if artefact := options.get("model"):
-        raise ConfigError(f"--model {artefact}: predict with an exported file needs IMAGES: files, folders or a table")
+        raise ConfigError(
+            f"--model {artefact}: predict with an exported file needs IMAGES: files, folders or a"
+            " table"
+        )
     for name in ("contact-sheet", "top-k", "output"):
         if options.get(name) is not None:
             raise ConfigError(
-                f"--{name} {options[name]}: it is about the predictions of IMAGES, and none are named. Without them "
-                "predict writes a table into the run."
+                f"--{name} {options[name]}: it is about the predictions of IMAGES, and none are"
+                " named. Without them predict writes a table into the run."
             )
 
 
@@ -196,8 +218,8 @@ def _check_output(option: str, path: Path, read: Sequence[Path]) -> None:
     for file in read:
         if file.samefile(path):
             raise ConfigError(
-                f"{option} {path}: the predictions would replace {file}, which is read for them. Name another file "
-                f"with {option}."
+                f"{option} {path}: the predictions would replace {file}, which is read for them."
+                f" Name another file with {option}."
             )
 
 
@@ -208,12 +230,17 @@ def print_predict_end(writer: PredictionWriter, options: PredictOptions, mode: O
         DataError: If none of them has one.
     """
     where = "standard output" if options.is_stdout else _format_path(options.output)
-    bad = [f"bad    {visible(f'{each.path}: {each.defect}', in_line=True)}" for each in writer.bad[:_NUM_BAD]]
+    bad = [
+        f"bad    {visible(f'{each.path}: {each.defect}', in_line=True)}"
+        for each in writer.bad[:_NUM_BAD]
+    ]
     if writer.num_bad > len(bad):
         bad.append(f"bad    and {writer.num_bad - len(bad)} more")
     if writer.num and writer.num == writer.num_bad:
         unit = options.unit
-        which = f"The {unit} has no" if writer.num == 1 else f"None of the {writer.num} {unit}s has a"
+        which = (
+            f"The {unit} has no" if writer.num == 1 else f"None of the {writer.num} {unit}s has a"
+        )
         raise DataError("\n".join([f"{which} prediction; {where} says why.", *bad]))
     if mode not in ("terminal", "plain"):
         return

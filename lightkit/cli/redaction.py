@@ -17,7 +17,11 @@ def redact_command_line(resolved: Resolved, args: Iterable[str]) -> list[str]:
     shown: list[str] = []
     for word in args:
         is_value = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1]
-        hidden = HIDDEN if is_value and is_secret(shown[-1].rpartition(".")[2], word) else mask_line(word)
+        hidden = (
+            HIDDEN
+            if is_value and is_secret(shown[-1].rpartition(".")[2], word)
+            else mask_line(word)
+        )
         shown.append(resolved.masked(hidden))
     return shown
 

@@ -26,7 +26,12 @@ from lightkit.export.exporter import lock_folder
 from lightkit.export.metadata import RECORD, Metadata, TensorSpec, check_digest, read_record
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import make_target
-from lightkit.loggers.mlflow_address import UniqueKeys, find_or_create_experiment, manifest_tags, send_model_files
+from lightkit.loggers.mlflow_address import (
+    UniqueKeys,
+    find_or_create_experiment,
+    manifest_tags,
+    send_model_files,
+)
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
 from lightkit.registry.row_model import describe_interface
 from lightkit.registry.store import (
@@ -50,7 +55,12 @@ _MAX_DESCRIPTION_CHARS = 5000  # of a version in MLflow's tables
 
 
 def register_run(
-    stage_config: StageConfig, name: str, aliases: Sequence[str], *, form: PackageFormat, tracking_uri: str | None
+    stage_config: StageConfig,
+    name: str,
+    aliases: Sequence[str],
+    *,
+    form: PackageFormat,
+    tracking_uri: str | None,
 ) -> None:
     """Register a run's model with its exports as a new version, and print the version.
 
@@ -85,14 +95,20 @@ def register_run(
         with translate_model_errors(stage_config.resolved) as stack:
             module, data = build_model(stage_config, stack)
             source = {**load_model(module, data, checkpoint), "run": f"{run.name}/{run.id}"}
-            options = ExportOptions.parse({**stage_config.options, "num-samples": str(_NUM_SAMPLES)})
+            options = ExportOptions.parse(
+                {**stage_config.options, "num-samples": str(_NUM_SAMPLES)}
+            )
             names = read_trained_classes(checkpoint).outputs
-            subject = add_preprocessing(make_target(module, data, options, source=source, class_names=names))
+            subject = add_preprocessing(
+                make_target(module, data, options, source=source, class_names=names)
+            )
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
         address = registry.address
         client = registry.client
-        tags = origin_tags(run, checkpoint, subject.metadata) | {WEIGHTS: digest_weights(checkpoint)}
+        tags = origin_tags(run, checkpoint, subject.metadata) | {
+            WEIGHTS: digest_weights(checkpoint)
+        }
         folder = Path(temporary) / "model"
         exports = Path(temporary) / "exports"
         for left_out in collect_exports(run, tags["checkpoint_sha256"], exports):
@@ -105,7 +121,9 @@ def register_run(
         (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
         with registry.attempt("take the model"):
             run_id, experiment_id = _find_or_create_run(registry, run, tags)
-        on_step(f"sending it to MLflow at {address.shown}")  # outside: a closed pipe is no error of MLflow
+        on_step(
+            f"sending it to MLflow at {address.shown}"
+        )  # outside: a closed pipe is no error of MLflow
         with registry.attempt("take the model"):
             plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
             params = client.get_run(run_id).data.params
@@ -114,9 +132,16 @@ def register_run(
         with registry.attempt(f"register a version of {name!r}"):
             description = f"Run {tags['run']}\n\n{describe_model(facts)}"[:_MAX_DESCRIPTION_CHARS]
             version = _create_version(
-                registry, name, model_id=model.model_id, run_id=run_id, tags=tags, description=description
+                registry,
+                name,
+                model_id=model.model_id,
+                run_id=run_id,
+                tags=tags,
+                description=description,
             )
-            where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
+            where = (  # so that a later version's exports do not replace them
+                f"export/{name}-{version}"
+            )
             has_exports = _send_exports(client, run_id, exports, where)
             if has_exports:
                 client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{where}")
@@ -124,20 +149,35 @@ def register_run(
                 client.set_registered_model_alias(name, alias, version)
     pointing = f" ({', '.join(aliases)})" if aliases else ""
     with_exports = ", with its exports" if has_exports else ""
-    print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}{with_exports}", mode)
+    print_line(
+        f"made  version {version} of {name}{pointing} in MLflow at {address.shown}{with_exports}",
+        mode,
+    )
     if subject.metadata.rows is None:
         _print_specs("takes", subject.metadata.inputs, mode)
         _print_specs("gives", subject.metadata.outputs, mode)
     else:
         taken, answered = describe_interface(subject.metadata)
-        print_line(f"takes rows with the columns {taken}; lightkit prepares them, where the model is loaded", mode)
+        print_line(
+            f"takes rows with the columns {taken}; lightkit prepares them, where the model is"
+            " loaded",
+            mode,
+        )
         print_line(f"gives {answered}", mode)
     if not is_servable(subject):
-        print_line("note  MLflow's server takes models of one tensor in and one out; load_model takes this", mode)
+        print_line(
+            "note  MLflow's server takes models of one tensor in and one out; load_model takes"
+            " this",
+            mode,
+        )
         return
     uri = f"models:/{name}{f'@{aliases[0]}' if aliases else f'/{version}'}"
     at = "" if "***@" in address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(address.uri)} "
-    print_line(f"next  {at}{shlex.join(['mlflow', 'models', 'serve', '-m', uri, '--env-manager', 'local'])}", mode)
+    print_line(
+        "next "
+        f" {at}{shlex.join(['mlflow', 'models', 'serve', '-m', uri, '--env-manager', 'local'])}",
+        mode,
+    )
 
 
 def _print_specs(word: str, specs: Iterable[TensorSpec], mode: OutputMode) -> None:
@@ -166,11 +206,17 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
     """
     manifest = runs.read_json(run.manifest_path) or {}
     path = checkpoint.resolve()
-    tags = {name: value for name, value in manifest_tags(manifest).items() if not name.startswith("mlflow.")}
+    tags = {
+        name: value
+        for name, value in manifest_tags(manifest).items()
+        if not name.startswith("mlflow.")
+    }
     tags |= {
         "run": f"{run.name}/{run.id}",
         "run_folder": str(run.folder),
-        "checkpoint": str(path.relative_to(run.folder) if path.is_relative_to(run.folder) else path),
+        "checkpoint": str(
+            path.relative_to(run.folder) if path.is_relative_to(run.folder) else path
+        ),
         "checkpoint_sha256": metadata.source.get("sha256") or runs.digest_checkpoint(checkpoint),
         "lightkit": __version__,
         "output_kind": metadata.output_kind,
@@ -214,9 +260,12 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     left_out = []
     with lock_folder(folder):
         for name, entry in read_record(folder).items():
-            if not _is_of_checkpoint(folder / name, entry, checkpoint_digest, has_record="/" not in name):
+            if not _is_of_checkpoint(
+                folder / name, entry, checkpoint_digest, has_record="/" not in name
+            ):
                 left_out.append(
-                    f"{folder / name} is not this checkpoint's, and is left out; `lightkit export` renews it"
+                    f"{folder / name} is not this checkpoint's, and is left out; `lightkit export`"
+                    " renews it"
                 )
                 continue
             target.mkdir(exist_ok=True)
@@ -230,7 +279,9 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     return left_out
 
 
-def _is_of_checkpoint(file: Path, entry: Mapping[str, Any], checkpoint_digest: str, *, has_record: bool) -> bool:
+def _is_of_checkpoint(
+    file: Path, entry: Mapping[str, Any], checkpoint_digest: str, *, has_record: bool
+) -> bool:
     """Return whether an export is of a checkpoint, and as it was written.
 
     Args:
@@ -250,7 +301,9 @@ def _is_of_checkpoint(file: Path, entry: Mapping[str, Any], checkpoint_digest: s
     return True
 
 
-def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, str]) -> tuple[str, str]:
+def _find_or_create_run(
+    registry: Registry, run: runs.Run, tags: Mapping[str, str]
+) -> tuple[str, str]:
     """Find the MLflow run of the training, or of an earlier registration, or create one.
 
     Returns:
@@ -270,16 +323,24 @@ def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, st
     experiment_id = find_or_create_experiment(
         client, name, address=registry.address, setting="register, MLFLOW_EXPERIMENT_NAME"
     )
-    earlier = client.search_runs([experiment_id], f"tags.`lightkit.run` = '{run.id}'", max_results=1)
+    earlier = client.search_runs(
+        [experiment_id], f"tags.`lightkit.run` = '{run.id}'", max_results=1
+    )
     if earlier:
         return earlier[0].info.run_id, experiment_id
-    own = {name: value for name, value in tags.items() if name != "class_names"} | {"lightkit.run": run.id}
-    run_id = client.create_run(experiment_id, run_name=run.id, tags={**resolve_tags({}), **own}).info.run_id
+    own = {name: value for name, value in tags.items() if name != "class_names"} | {
+        "lightkit.run": run.id
+    }
+    run_id = client.create_run(
+        experiment_id, run_name=run.id, tags={**resolve_tags({}), **own}
+    ).info.run_id
     now = int(time.time() * 1000)
     best = runs.find_value(runs.read_json(run.summary_path), "metrics", "best") or {}
     keys = UniqueKeys()
     metrics = [
-        Metric(keys.key_of(key), float(value), now, 0) for key, value in best.items() if isinstance(value, (int, float))
+        Metric(keys.key_of(key), float(value), now, 0)
+        for key, value in best.items()
+        if isinstance(value, (int, float))
     ]
     client.log_batch(run_id, metrics=metrics, tags=[RunTag("Mode", "registered after training")])
     if run.config_path.is_file():
@@ -305,7 +366,13 @@ def _find_tracked_run(registry: Registry, run: runs.Run) -> Any:
 
 
 def _create_version(
-    registry: Registry, name: str, *, model_id: str, run_id: str, tags: Mapping[str, str], description: str
+    registry: Registry,
+    name: str,
+    *,
+    model_id: str,
+    run_id: str,
+    tags: Mapping[str, str],
+    description: str,
 ) -> str:
     from mlflow.exceptions import MlflowException  # 2 s
 
@@ -314,10 +381,18 @@ def _create_version(
         try:
             client.create_registered_model(name)
         except MlflowException as error:
-            if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):  # of another process just now
+            if error.error_code not in (
+                "RESOURCE_ALREADY_EXISTS",
+                "ALREADY_EXISTS",
+            ):  # of another process just now
                 raise
     created: Any = client.create_model_version(
-        name, f"models:/{model_id}", run_id, tags=dict(tags), description=description, model_id=model_id
+        name,
+        f"models:/{model_id}",
+        run_id,
+        tags=dict(tags),
+        description=description,
+        model_id=model_id,
     )
     # As mlflow.register_model notes it, for the model's page.
     versions = json.dumps([{"name": created.name, "version": created.version}])

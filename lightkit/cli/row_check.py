@@ -47,7 +47,9 @@ def check_rows_data(resolved: Resolved) -> None:
 
 def _check_table(arguments: Mapping[str, Any]) -> None:
     """Make the plan of a table, which `fit` finds in the cache."""
-    from lightkit.rows.plan import RowSettings  # here: they load numpy and pyarrow, which few configs need
+    from lightkit.rows.plan import (
+        RowSettings,
+    )  # here: they load numpy and pyarrow, which few configs need
     from lightkit.rows.planned import PlannedRows
     from lightkit.rows.table_rules import TableRules
 
@@ -75,10 +77,12 @@ def _check_texts(resolved: Resolved, arguments: Mapping[str, Any]) -> None:
     if is_multilabel != index.is_multilabel:
         has = "several labels a text" if index.is_multilabel else "one label a text"
         text = (
-            f"model.init_args.multilabel: it is {str(is_multilabel).lower()}, and the data has {has}. Set it to "
-            f"{str(index.is_multilabel).lower()}."
+            f"model.init_args.multilabel: it is {str(is_multilabel).lower()}, and the data has"
+            f" {has}. Set it to {str(index.is_multilabel).lower()}."
         )
-        named = ("init_args", "multilabel") if "multilabel" in arguments_of_model else ("class_path",)
+        named = (
+            ("init_args", "multilabel") if "multilabel" in arguments_of_model else ("class_path",)
+        )
         raise error_at(text, resolved.origin_of(("model", *named)))
 
 

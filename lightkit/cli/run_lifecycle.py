@@ -88,7 +88,9 @@ def start_run(
         manifest = _record_start(stage_config, start, saved_config, seed=seed, is_trial=is_trial)
     if lock is not None:
         lock.note_folder(run.folder)  # for a retrain, which goes on with a run that has a manifest
-    events = _open_events(run, stage_config.resolved, mirror=sys.stdout if stage_config.mode == "json" else None)
+    events = _open_events(
+        run, stage_config.resolved, mirror=sys.stdout if stage_config.mode == "json" else None
+    )
     recorder = RunRecorder(
         run,
         events=events,
@@ -101,10 +103,16 @@ def start_run(
 
     # From here on, the end is recorded.
     session = Session(
-        stage_config=stage_config, process=process, start=start, recorder=recorder, saved_config=saved_config
+        stage_config=stage_config,
+        process=process,
+        start=start,
+        recorder=recorder,
+        saved_config=saved_config,
     )
     is_reported = settings.report and not is_trial and stage_config.command in ("fit", "test")
-    process.stack.enter_context(_finish_run(session, is_reported=is_reported and IN_RETRAIN not in os.environ))
+    process.stack.enter_context(
+        _finish_run(session, is_reported=is_reported and IN_RETRAIN not in os.environ)
+    )
     if trains:
         for warning in list_mode_warnings(stage_config.resolved):
             _log.warning(warning)
@@ -150,12 +158,19 @@ def _lock_job(process: StageProcess, settings: RunSettings) -> runs.Lock:
     return lock
 
 
-def _open_events(run: runs.Run, resolved: config.Resolved, *, mirror: TextIO | None = None) -> runs.EventStream:
+def _open_events(
+    run: runs.Run, resolved: config.Resolved, *, mirror: TextIO | None = None
+) -> runs.EventStream:
     return runs.EventStream(run.events_path, mirror=mirror, redact=resolved.masked)
 
 
 def _record_start(
-    stage_config: StageConfig, start: RunStart, saved_config: dict[str, Any], *, seed: int | None, is_trial: bool
+    stage_config: StageConfig,
+    start: RunStart,
+    saved_config: dict[str, Any],
+    *,
+    seed: int | None,
+    is_trial: bool,
 ) -> dict[str, Any]:
     """Write the config and the manifest into the run folder, and return the manifest."""
     run = start.run
@@ -166,7 +181,11 @@ def _record_start(
     previous = runs.read_json(run.manifest_path)
     manifest = runs.build_manifest(
         subcommand=stage_config.command,
-        command=["lightkit", stage_config.command, *redact_command_line(resolved, stage_config.invocation.words)],
+        command=[
+            "lightkit",
+            stage_config.command,
+            *redact_command_line(resolved, stage_config.invocation.words),
+        ],
         run=f"{run.name}/{run.id}",
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),
@@ -185,7 +204,9 @@ def _record_start(
     return manifest
 
 
-def _list_changed_settings(stage_config: StageConfig, saved_config: dict[str, Any]) -> dict[str, Any]:
+def _list_changed_settings(
+    stage_config: StageConfig, saved_config: dict[str, Any]
+) -> dict[str, Any]:
     """Return what may change a score and differs between the configs of a later stage and of its run: key and value.
 
     It is of the sections data and model, and little of the trainer's.
@@ -210,7 +231,9 @@ def _list_changed_settings(stage_config: StageConfig, saved_config: dict[str, An
 # -- the other ranks of the same run -----------------------------------------------------------------------------------
 
 
-def _read_announcement(stage_config: StageConfig, ranks: RankContext | None) -> dict[str, Any] | None:
+def _read_announcement(
+    stage_config: StageConfig, ranks: RankContext | None
+) -> dict[str, Any] | None:
     """Return what rank 0 announces of the run; None in the process that begins it."""
     if text := os.environ.get(INHERITED):
         inherited: dict[str, Any] = json.loads(text)
@@ -221,7 +244,10 @@ def _read_announcement(stage_config: StageConfig, ranks: RankContext | None) -> 
 
 
 def _join_run(
-    stage_config: StageConfig, process: StageProcess, announced: Mapping[str, Any], saved_config: dict[str, Any]
+    stage_config: StageConfig,
+    process: StageProcess,
+    announced: Mapping[str, Any],
+    saved_config: dict[str, Any],
 ) -> Session:
     """Open the run that rank 0 has announced; rank 0 alone records it."""
     run = runs.open_run(announced["folder"], resumed=announced["resumed"])
@@ -231,7 +257,11 @@ def _join_run(
         process.rank_context.keep_log(run.folder)
     recorder = RunRecorder(run, events=_open_events(run, stage_config.resolved))
     return Session(
-        stage_config=stage_config, process=process, start=start, recorder=recorder, saved_config=saved_config
+        stage_config=stage_config,
+        process=process,
+        start=start,
+        recorder=recorder,
+        saved_config=saved_config,
     )
 
 
@@ -274,7 +304,9 @@ def _finish_run(session: Session, *, is_reported: bool) -> Iterator[None]:
             shutil.rmtree(session.run.folder, ignore_errors=True)
         elif session.stage_config.command == "fit":
             add_fit_page(session.run)
-        is_over = raised is None or (isinstance(raised, Exception) and not isinstance(raised, OutOfTime))
+        is_over = raised is None or (
+            isinstance(raised, Exception) and not isinstance(raised, OutOfTime)
+        )
         if is_reported and is_over and session.run.manifest_path.exists():
             _report_run(session, has_failed=raised is not None)
 
@@ -302,16 +334,28 @@ def _add_checkpoint(error: BaseException, session: Session) -> BaseException:
     signum = error.signum if isinstance(error, Interrupted) else watch.received
     # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
     # was being imported has raised an error of its own in place of the interruption.
-    is_of_signal = isinstance(error, Exception) and (watch.explains(error) or "DataLoader worker" in str(error))
-    if signum is None or not (isinstance(error, Interrupted) or is_of_signal) or getattr(error, "checkpoint", None):
+    is_of_signal = isinstance(error, Exception) and (
+        watch.explains(error) or "DataLoader worker" in str(error)
+    )
+    if (
+        signum is None
+        or not (isinstance(error, Interrupted) or is_of_signal)
+        or getattr(error, "checkpoint", None)
+    ):
         return error
-    checkpoint = runs.last_good(session.run.checkpoints) if session.stage_config.command == "fit" else None
+    checkpoint = (
+        runs.last_good(session.run.checkpoints) if session.stage_config.command == "fit" else None
+    )
     return Interrupted(signum, checkpoint=checkpoint)
 
 
 def _finish_by_force(session: Session, signum: int) -> int:
     """Record the end of a process that does not end after a signal, and return its exit code."""
-    newest = runs.newest_written(session.run.checkpoints) if session.stage_config.command == "fit" else None
+    newest = (
+        runs.newest_written(session.run.checkpoints)
+        if session.stage_config.command == "fit"
+        else None
+    )
     interruption = Interrupted(signum, checkpoint=newest)
     session.recorder.close(interruption)
     if session.process.rank_context is not None:

@@ -30,17 +30,22 @@ def get_root_and_job(invocation: Invocation) -> tuple[Path, str | None]:
     name = invocation.inputs[0] if invocation.inputs else None
     if not root.exists():
         raise invocation.error(
-            f"there are no runs in {root}: lightkit fit makes the first, or name their folder by --root"
+            f"there are no runs in {root}: lightkit fit makes the first, or name their folder by"
+            " --root"
         )
     if not root.is_dir():
         raise invocation.error(f"{root} is not a folder; name the folder of all runs with --root")
-    jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    jobs = sorted(
+        path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     if name is not None and name not in jobs:
         raise invocation.error(f"there is no job {name!r} in {root}{near(name, jobs)}")
     return root, name
 
 
-def check_names(invocation: Invocation, option: str, names: Iterable[str], known: Collection[str]) -> None:
+def check_names(
+    invocation: Invocation, option: str, names: Iterable[str], known: Collection[str]
+) -> None:
     """Check that the runs have each metric or key that an option names; if ``known`` is empty, nothing is checked.
 
     Raises:
@@ -48,7 +53,9 @@ def check_names(invocation: Invocation, option: str, names: Iterable[str], known
     """
     for name in names:
         if known and name not in known:
-            listing = f"; there are: {', '.join(sorted(known))}" if len(known) <= _MAX_LISTED else ""
+            listing = (
+                f"; there are: {', '.join(sorted(known))}" if len(known) <= _MAX_LISTED else ""
+            )
             hints = (each for each in known if ".init_args." not in each)  # which may be left out
             raise invocation.error(f"{option}: no run has {name!r}{near(name, hints) or listing}")
 
@@ -59,7 +66,11 @@ def list_known_metrics(entries: Iterable[IndexedRun]) -> set[str]:
 
 
 def format_runs(
-    entries: Sequence[IndexedRun], extra: Mapping[str, Mapping[str, Any]], *, has_metrics: bool, now: float
+    entries: Sequence[IndexedRun],
+    extra: Mapping[str, Mapping[str, Any]],
+    *,
+    has_metrics: bool,
+    now: float,
 ) -> str:
     """Write one line a run below the names of the columns.
 
@@ -79,7 +90,13 @@ def format_runs(
 
 
 def _format_value(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    text = (
+        f"{value:.4g}"
+        if isinstance(value, float)
+        else value
+        if isinstance(value, str)
+        else json.dumps(value)
+    )
     text = "" if value is None else visible(text, in_line=True)
     return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 3]}..."
 

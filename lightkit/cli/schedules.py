@@ -50,16 +50,26 @@ def warn_of_schedule(resolved: Resolved, cls: type | None, *, is_script: bool) -
         cls: Class of the model; None where it is not known, or the config's optimizer is not the model's.
         is_script: Whether Lightning warns of an optimizer of the config itself.
     """
-    notices = [error_at(text, resolved.origin_of(path)) for text, path in find_long_schedules(resolved)]
+    notices = [
+        error_at(text, resolved.origin_of(path)) for text, path in find_long_schedules(resolved)
+    ]
     is_own = not keeps_own_optimizer(cls) and _overrides_optimizers(cls)
     if is_own and cls is not None:
         has_optimizer = resolved.value_of("optimizer") is not None
         if resolved.value_of(SECTION) is not None and not has_optimizer:
-            text = f"{SECTION} has no effect: {cls.__name__} builds its own in configure_optimizers, and the config "
-            text += "names no optimizer. Name one under optimizer, or set the schedule in the module"
+            text = (
+                f"{SECTION} has no effect: {cls.__name__} builds its own in configure_optimizers,"
+                " and the config "
+            )
+            text += (
+                "names no optimizer. Name one under optimizer, or set the schedule in the module"
+            )
             notices.append(error_at(text, resolved.origin_of((SECTION, "class_path"))))
         elif has_optimizer and not is_script:
-            text = f"optimizer replaces what {cls.__name__} builds in configure_optimizers, its schedule included"
+            text = (
+                f"optimizer replaces what {cls.__name__} builds in configure_optimizers, its"
+                " schedule included"
+            )
             notices.append(error_at(text, resolved.origin_of(("optimizer", "class_path"))))
     for text in dict.fromkeys(map(str, notices)):
         _log.warning(text)
@@ -73,9 +83,9 @@ def _overrides_optimizers(cls: type | None) -> bool:
 def warn_of_two_command_lines(args: Any) -> None:
     """Warn, as LightningCLI does, of arguments that a script gives beside those of its command line."""
     rank_zero_warn(
-        "LightningCLI's args parameter is intended to run from within Python like if it were from the command "
-        "line. To prevent mistakes it is not recommended to provide both args and command line arguments, got: "
-        f"sys.argv[1:]={sys.argv[1:]}, args={args}."
+        "LightningCLI's args parameter is intended to run from within Python like if it were from"
+        " the command line. To prevent mistakes it is not recommended to provide both args and"
+        f" command line arguments, got: sys.argv[1:]={sys.argv[1:]}, args={args}."
     )
 
 
@@ -96,7 +106,9 @@ def explain_building(resolved: Resolved | None) -> Iterator[None]:
         while frame is not None:
             owners.append(frame.tb_frame)
             frame = frame.tb_next
-        is_of_torch = str(owners[-1].f_globals.get("__name__")).startswith(("torch.", "pytorch_lightning."))
+        is_of_torch = str(owners[-1].f_globals.get("__name__")).startswith(
+            ("torch.", "pytorch_lightning.")
+        )
         if resolved is None or not is_of_torch:
             raise
         of_schedule = any("lr_scheduler" in str(each.f_globals.get("__name__")) for each in owners)
@@ -117,7 +129,9 @@ def with_schedule(found: Any, schedule: Schedule) -> Any:
     return found
 
 
-def count_schedule(found: Any, names: Collection[str], init: Mapping[str, Any]) -> CountedSchedule | None:
+def count_schedule(
+    found: Any, names: Collection[str], init: Mapping[str, Any]
+) -> CountedSchedule | None:
     """Prepare a schedule to be built again with its number of steps; None where there is none.
 
     Args:
@@ -138,8 +152,13 @@ def count_schedule(found: Any, names: Collection[str], init: Mapping[str, Any]) 
 
     def build(optimizer: Any, numbers: Mapping[str, int]) -> Any:
         given = init.get("init_args") or {}
-        arguments = {**{key: given[key] for key in given.keys()}, **numbers}  # noqa: SIM118 (it may be a Namespace)
-        return instantiate_class(optimizer, {"class_path": init["class_path"], "init_args": arguments})
+        arguments = {
+            **{key: given[key] for key in given.keys()},
+            **numbers,
+        }  # noqa: SIM118 (it may be a Namespace)
+        return instantiate_class(
+            optimizer, {"class_path": init["class_path"], "init_args": arguments}
+        )
 
     return CountedSchedule(names, build, settings)
 

@@ -107,5 +107,7 @@ def create_job_lock(settings: RunSettings, watch: SignalWatch) -> runs.Lock:
         wait_s=settings.wait_s,
         stale_s=settings.stale_s,
         tell=_log.info,
-        lost=lambda reason: watch.cut(RunLocked.exit_code, f"error: this process has lost its job. {reason}"),
+        lost=lambda reason: watch.cut(
+            RunLocked.exit_code, f"error: this process has lost its job. {reason}"
+        ),
     )

@@ -40,7 +40,11 @@ from lightkit.callbacks.descriptions import count_batches, count_parameters, cou
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.console import is_library_file
 from lightkit.cli.model_builder import ModelBuilder
-from lightkit.cli.parser_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
+from lightkit.cli.parser_errors import (
+    explain_lightning_errors,
+    locate_lightning_error,
+    unwrap_errors,
+)
 from lightkit.cli.session import StageProcess, join_ranks
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan
@@ -98,8 +102,9 @@ def run_smoke_check(stage_config: StageConfig) -> dict[str, Any]:
 
     def refuse(url: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise DataError(
-            f"{getattr(url, 'full_url', url)} would be downloaded, which check --deep does not do. Fetch it first: "
-            "data with `lightkit fetch` and the same -c FILE, weights with a first fit or by hand."
+            f"{getattr(url, 'full_url', url)} would be downloaded, which check --deep does not do."
+            " Fetch it first: data with `lightkit fetch` and the same -c FILE, weights with a"
+            " first fit or by hand."
         )
 
     for message in (".* available but not used", ".* conditioned on metric"):
@@ -131,29 +136,46 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
     for name, loop in report["batches"].items():
         took.append(f"{_LOOPS[name]} {loop['seconds']:.2f} s")
         if loop["batches"] is not None:
-            samples = "" if loop["samples"] is None else f"{format_count(loop['samples'], 'sample')} in "
-            sizes.append(f"{_LOOPS[name]} {samples}{format_count(loop['batches'], 'batch', 'batches')}")
+            samples = (
+                "" if loop["samples"] is None else f"{format_count(loop['samples'], 'sample')} in "
+            )
+            sizes.append(
+                f"{_LOOPS[name]} {samples}{format_count(loop['batches'], 'batch', 'batches')}"
+            )
     disks = [
-        f"{disk['count']} x {in_bytes(disk['size_bytes'])}{'' if disk['is_bounded'] else ', and more without end'} "
-        f"in {shown_path(Path(disk['folder']))}; {in_bytes(disk['free_bytes'])} free"
+        f"{disk['count']} x"
+        f" {in_bytes(disk['size_bytes'])}{'' if disk['is_bounded'] else ', and more without end'}"
+        f" in {shown_path(Path(disk['folder']))}; {in_bytes(disk['free_bytes'])} free"
         for disk in report["checkpoints"]
     ]
     parts = {
-        "model": f"{model['class']}, {model['parameters']:,} parameters, {model['trained']:,} of them trained",
+        "model": (
+            f"{model['class']}, {model['parameters']:,} parameters, {model['trained']:,} of them"
+            " trained"
+        ),
         "data": ", ".join(sizes),
-        "batch": f"the first of the data, on one CPU: {', '.join(took)}" if took else "none: nothing is to be run",
+        "batch": (
+            f"the first of the data, on one CPU: {', '.join(took)}"
+            if took
+            else "none: nothing is to be run"
+        ),
         "metrics": ", ".join(report["metrics"]) or "none",
         "checkpoints": "; ".join(disks),
-        "memory": f"{in_bytes(memory['needed_bytes'])} on the CPU, processes: {memory['num_processes']} (an estimate); "
-        f"{in_bytes(memory['available_bytes'])} available",
+        "memory": (
+            f"{in_bytes(memory['needed_bytes'])} on the CPU, processes: {memory['num_processes']}"
+            f" (an estimate); {in_bytes(memory['available_bytes'])} available"
+        ),
     }
     if (gate := report["gate"]) is not None:
         shown = "none" if gate["smallest_drop"] is None else f"{gate['smallest_drop']:.2g}"
         parts["gate"] = (
-            f"the smallest drop of {gate['metric']} that {format_count(gate['samples'], 'sample')} can show: {shown}"
+            f"the smallest drop of {gate['metric']} that {format_count(gate['samples'], 'sample')}"
+            f" can show: {shown}"
         )
     lines = [f"{name:12} {text}" for name, text in parts.items() if text]
-    return lines + [f"{'not tried':12} {key}: {reason}" for key, reason in report["not_tried"].items()]
+    return lines + [
+        f"{'not tried':12} {key}: {reason}" for key, reason in report["not_tried"].items()
+    ]
 
 
 class _ScratchLogger(DummyLogger):
@@ -270,7 +292,11 @@ class _Probe(Callback):
             return
         seconds = time.perf_counter() - self._started_s
         loaders = _list_loaders(trainer, self.phase)
-        batches = trainer.num_training_batches if self.phase == "train" else _add_up(map(count_batches, loaders))
+        batches = (
+            trainer.num_training_batches
+            if self.phase == "train"
+            else _add_up(map(count_batches, loaders))
+        )
         samples = _add_up(count_samples(loader) for loader in loaders)
         batches = int(batches) if batches is not None and math.isfinite(batches) else None
         self.batches[self.phase] = {"seconds": seconds, "batches": batches, "samples": samples}
@@ -321,18 +347,29 @@ class _SmokeCheck(ModelBuilder):
         arguments = getattr(model, "init_args", {})
         choices = getattr(locate(str(getattr(model, "class_path", ""))), "input_choices", {})
         downloads = "default" in choices.get("weights", ())
-        if downloads and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
+        if (
+            downloads
+            and arguments.get("weights") == "default"
+            and arguments.get("backbone") != SMALL_CNN
+        ):
             arguments["weights"] = None  # they change no shape, and training fetches them
-            self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
+            self._not_tried["model.init_args.weights"] = (
+                "default, which the first fit downloads unless it has them"
+            )
         self.datamodule = self._build("data", self._section.get("data"))
         self.model = self._build("model", model)
         callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
-        self._build_entries("logger")  # their constructors check the arguments; a stand-in gets the records
+        self._build_entries(
+            "logger"
+        )  # their constructors check the arguments; a stand-in gets the records
         if self.model is None or (self.datamodule is None and self._section.get("data")):
             if self.datamodule is not None:
-                with suppress(Exception), self.problems.noted():  # other errors may be for lack of a trainer
+                with (
+                    suppress(Exception),
+                    self.problems.noted(),
+                ):  # other errors may be for lack of a trainer
                     self.datamodule.prepare_data()
                     self.datamodule.setup(stage)
             return {}
@@ -349,26 +386,37 @@ class _SmokeCheck(ModelBuilder):
             if metric not in logged:
                 hint = near(metric, logged) or ";"
                 names = ", ".join(logged) or "no metrics"
-                self._add_error(path, f"{reader}{metric!r} is never logged{hint} logged are: {names}")
+                self._add_error(
+                    path, f"{reader}{metric!r} is never logged{hint} logged are: {names}"
+                )
         if self._stage == "fit":
             self._check_slices()
         if "train" in probe.batches:
             with self._collect(("model",), "its state cannot be written to a checkpoint"):
                 checkpoints = self._check_disks(trainer)
         num_parameters, num_trained, _ = count_parameters(self.model)
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
         gate, warnings = _describe_gate(read_gate(self._resolved), probe.batches)
         needed_bytes = peak_bytes * self._num_processes
         available = self._available_bytes
         warning = (
-            f"{self._num_processes} processes with one batch each on the CPU need {in_bytes(needed_bytes)}, more than "
-            f"{_TIGHT_MEMORY:.0%} of the {in_bytes(available)} of memory available; smaller batches need less"
+            f"{self._num_processes} processes with one batch each on the CPU need"
+            f" {in_bytes(needed_bytes)}, more than {_TIGHT_MEMORY:.0%} of the {in_bytes(available)}"
+            " of memory available; smaller batches need less"
         )
         return {
             "stage": stage,
             "mistakes": [],
-            "model": {"class": type(self.model).__name__, "parameters": num_parameters, "trained": num_trained},
-            "data": {"class": type(self.model if self.datamodule is None else self.datamodule).__name__},
+            "model": {
+                "class": type(self.model).__name__,
+                "parameters": num_parameters,
+                "trained": num_trained,
+            },
+            "data": {
+                "class": type(self.model if self.datamodule is None else self.datamodule).__name__
+            },
             "batches": probe.batches,
             "metrics": sorted(metrics),
             "checkpoints": checkpoints,
@@ -403,7 +451,11 @@ class _SmokeCheck(ModelBuilder):
     def _build_entries(self, name: str) -> list[Any]:
         """Build the trainer's callbacks or loggers; list those that take part in the batch, and note their keys."""
         value = self._trainer_section.get(name)
-        entries = {f".{n}": entry for n, entry in enumerate(value)} if isinstance(value, list) else {"": value}
+        entries = (
+            {f".{n}": entry for n, entry in enumerate(value)}
+            if isinstance(value, list)
+            else {"": value}
+        )
         found = []
         for index, entry in entries.items():
             key = f"trainer.{name}{index}"
@@ -413,7 +465,9 @@ class _SmokeCheck(ModelBuilder):
             if name == "logger" and locate(entry.class_path) not in _OFFLINE_LOGGERS:
                 self._not_tried[dotted(path)] = "not built: it may write, or ask a server"
             elif (built := self._build(key, entry)) is not None:
-                reason = next((reason for kind, reason in _NOT_RUN.items() if isinstance(built, kind)), None)
+                reason = next(
+                    (reason for kind, reason in _NOT_RUN.items() if isinstance(built, kind)), None
+                )
                 if reason is None:
                     self._built_from[id(built)] = path, getattr(entry, "init_args", {})
                     found.append(built)
@@ -424,15 +478,27 @@ class _SmokeCheck(ModelBuilder):
     def _make_trainer(self, callbacks: list[Callback]) -> Trainer:
         """Build the config's trainer for one CPU and one batch of each loop."""
         values = self._trainer_section
-        given = {**values, **_TRAINER, "callbacks": callbacks, "default_root_dir": str(self._run.folder)}
-        given["plugins"] = [LightningEnvironment(), CheckpointReader()]  # also below srun or torchrun
+        given = {
+            **values,
+            **_TRAINER,
+            "callbacks": callbacks,
+            "default_root_dir": str(self._run.folder),
+        }
+        given["plugins"] = [
+            LightningEnvironment(),
+            CheckpointReader(),
+        ]  # also below srun or torchrun
         given["logger"] = False if values.get("logger") in (False, []) else [_ScratchLogger()]
         if not str(values.get("precision")).startswith(("None", "32", "64", "bf16")):
-            self._not_tried["trainer.precision"] = f"{values['precision']} is not for a CPU; 32-true in its place"
+            self._not_tried["trainer.precision"] = (
+                f"{values['precision']} is not for a CPU; 32-true in its place"
+            )
             given["precision"] = "32-true"
         if values.get("check_val_every_n_epoch") is not None:
             given["check_val_every_n_epoch"] = 1
-        self._not_tried |= {f"trainer.{key}": "left out" for key in ("plugins", "profiler") if values.get(key)}
+        self._not_tried |= {
+            f"trainer.{key}": "left out" for key in ("plugins", "profiler") if values.get(key)
+        }
         trainer = Trainer(**given)
         for limit in ("limit_val_batches", "limit_test_batches", "limit_predict_batches"):
             if getattr(trainer, limit):  # 0 means no such batch
@@ -451,7 +517,9 @@ class _SmokeCheck(ModelBuilder):
             getattr(trainer, self._stage)(self.model, datamodule=self.datamodule, **arguments)
         self._probe.metrics |= set(trainer.callback_metrics)
         sources = (self.datamodule, self.model)
-        has_data = any(is_overridden("test_dataloader", each) for each in sources if each is not None)
+        has_data = any(
+            is_overridden("test_dataloader", each) for each in sources if each is not None
+        )
         has_test = has_data and is_overridden("test_step", self.model)
         if self.problems or self._stage != "fit" or not has_test:
             return
@@ -480,18 +548,37 @@ class _SmokeCheck(ModelBuilder):
                 yield
         except LightkitError as error:
             self.problems.add(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (any error of the user's code is reported)
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # noqa: BLE001 (any error of the user's code is reported)
             frames = _list_user_frames(error)
-            if isinstance(error, ValueError) and frames and "pytorch_lightning" in frames[0][0].parts:
-                self.problems.add(locate_lightning_error(error, self._resolved))  # some arguments are checked late
+            if (
+                isinstance(error, ValueError)
+                and frames
+                and "pytorch_lightning" in frames[0][0].parts
+            ):
+                self.problems.add(
+                    locate_lightning_error(error, self._resolved)
+                )  # some arguments are checked late
                 return
             phase = self._probe.phase
-            doing = doing or (f"one batch of {_LOOPS[phase]} fails" if phase else f"{self._stage} cannot be set up")
+            doing = doing or (
+                f"one batch of {_LOOPS[phase]} fails"
+                if phase
+                else f"{self._stage} cannot be set up"
+            )
             is_of_worker = _WORKER_ERROR in str(error)
-            text = str(error).strip().splitlines()[-1] if is_of_worker else f"{type(error).__name__}: {error}"
+            text = (
+                str(error).strip().splitlines()[-1]
+                if is_of_worker
+                else f"{type(error).__name__}: {error}"
+            )
             text = " ".join(self._resolved.masked(text).split()).removesuffix(":")
             lines = [f"{doing}: {text}"]
-            lines += [f"  --> {shown_path(file)}:{line}, in {function}" for file, line, function in frames]
+            lines += [
+                f"  --> {shown_path(file)}:{line}, in {function}" for file, line, function in frames
+            ]
             if path is None:
                 self.problems.add(ConfigError("\n".join(lines)))
             else:
@@ -507,7 +594,11 @@ class _SmokeCheck(ModelBuilder):
             elif not isinstance(reader, Callback) and self._resolved.section("lr_scheduler"):
                 yield ("lr_scheduler", "init_args", "monitor"), metric, ""
             else:
-                yield ("model",), metric, f"{type(reader).__name__}, which its code makes, monitors a metric: "
+                yield (
+                    ("model",),
+                    metric,
+                    f"{type(reader).__name__}, which its code makes, monitors a metric: ",
+                )
         named = self._resolved.section("gate").get("metric")
         if isinstance(named, str) and self._stage == "fit" and "test" not in self._not_tried:
             yield ("gate", "metric"), named, ""
@@ -541,7 +632,9 @@ class _SmokeCheck(ModelBuilder):
             try:
                 samples.number_of_class(name)
             except ConfigError as error:
-                self.problems.add(error_at(str(error), self._resolved.origin_of(("gate", "slices", name))))
+                self.problems.add(
+                    error_at(str(error), self._resolved.origin_of(("gate", "slices", name)))
+                )
 
     def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Compare what the checkpoints of a run take with what is free on each disk.
@@ -578,7 +671,10 @@ class _SmokeCheck(ModelBuilder):
                 text += f" need {in_bytes(place.needed_bytes)}"
             if len(on_disk) > 1:
                 text += f", with those of the other callbacks {in_bytes(needed_bytes)}"
-            text += f", but {in_bytes(free_bytes)} are free in {shown_path(place.folder)}; make room, keep fewer, or "
+            text += (
+                f", but {in_bytes(free_bytes)} are free in {shown_path(place.folder)}; make room,"
+                " keep fewer, or "
+            )
             self._add_error(place.path, f"{text}set run.root to a folder on another disk")
         return [place.as_dict() for place in places]
 
@@ -602,7 +698,9 @@ class _SmokeCheck(ModelBuilder):
 
 def _list_loaders(trainer: Trainer, phase: str) -> list[Any]:
     """List the loaders of a loop, which may be one, or several in a list or a mapping."""
-    given: Any = getattr(trainer, "train_dataloader" if phase == "train" else f"{phase}_dataloaders")
+    given: Any = getattr(
+        trainer, "train_dataloader" if phase == "train" else f"{phase}_dataloaders"
+    )
     combined = given if isinstance(given, CombinedLoader) else CombinedLoader(given)
     return list(combined.flattened)
 
@@ -630,22 +728,32 @@ def _describe_gate(
 
     confidence = settings.confidence or 0.95
     drop = smallest_drop(num_samples, confidence=confidence)
-    found = {"metric": metric, "samples": num_samples, "smallest_drop": drop, "smallest_margin": None}
+    found = {
+        "metric": metric,
+        "samples": num_samples,
+        "smallest_drop": drop,
+        "smallest_margin": None,
+    }
     if settings.margin is None:
         return found, []
     found["smallest_margin"] = smallest_margin(num_samples, confidence=confidence)
     if settings.margin > found["smallest_margin"]:
         return found, []
     return found, [
-        f"gate.margin: {num_samples:,} samples of the {split} split show no margin of {settings.margin:g} for any "
-        f"model, only one above {found['smallest_margin']:.2g}; nothing would be promoted over a champion"
+        f"gate.margin: {num_samples:,} samples of the {split} split show no margin of"
+        f" {settings.margin:g} for any model, only one above {found['smallest_margin']:.2g};"
+        " nothing would be promoted over a champion"
     ]
 
 
 def _list_user_frames(error: BaseException) -> list[tuple[Path, int, str]]:
     """List file, line and function of the user's code that led to an error, innermost first; else the last frame."""
     text = "".join(traceback.format_exception(error, chain=False))
-    frames = [(Path(file), int(line), name) for file, line, name in _FRAME.findall(text) if Path(file).is_file()]
+    frames = [
+        (Path(file), int(line), name)
+        for file, line, name in _FRAME.findall(text)
+        if Path(file).is_file()
+    ]
     own = [frame for frame in frames if not is_library_file(str(frame[0]))]
     return own[: -_MAX_FRAMES - 1 : -1] or frames[-1:]
 
@@ -659,9 +767,17 @@ def _count_checkpoints(callback: Any, arguments: Any, trainer: Trainer) -> int |
         trainer: After its batch.
     """
     if isinstance(callback, Checkpoint):
-        return 3 if callback.keeps_best else 1  # best.ckpt, last.ckpt and the one before it; else resume.ckpt
+        return (
+            3 if callback.keeps_best else 1
+        )  # best.ckpt, last.ckpt and the one before it; else resume.ckpt
     if callback.save_top_k >= 0:
         return int(callback.save_top_k) + (callback.save_last is True)
-    if trainer.max_epochs in (None, -1) or arguments.get("every_n_train_steps") or arguments.get("train_time_interval"):
+    if (
+        trainer.max_epochs in (None, -1)
+        or arguments.get("every_n_train_steps")
+        or arguments.get("train_time_interval")
+    ):
         return None
-    return (trainer.max_epochs or 0) // (arguments.get("every_n_epochs") or 1) + (callback.save_last is True)
+    return (trainer.max_epochs or 0) // (arguments.get("every_n_epochs") or 1) + (
+        callback.save_last is True
+    )

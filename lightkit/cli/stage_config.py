@@ -149,7 +149,9 @@ def load_stage_config(
     """
     complete_torch_variables(os.environ)
     try:
-        loaded = load_config(invocation, problems, class_sections=class_sections, subcommands=subcommands)
+        loaded = load_config(
+            invocation, problems, class_sections=class_sections, subcommands=subcommands
+        )
         if loaded.base is not None:
             _check_form(loaded, loaded.base, fixed_classes)
     except ConfigError as error:  # nothing is left to check
@@ -219,17 +221,21 @@ def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str
         named = find_named_class(saved.get(section))
         if section in fixed_classes and named is not None:
             raise ConfigError(
-                f"{asked} names the class of its {section}, {named}, and this script has one of its own, "
-                f"{fixed_classes[section]}, whose runs name none. {_name_newest(base, fixed_classes)} "
-                f"The other one is read by: lightkit {command} --run {run}"
+                f"{asked} names the class of its {section}, {named}, and this script has one of its"
+                f" own, {fixed_classes[section]}, whose runs name none."
+                f" {_name_newest(base, fixed_classes)} The other one is read by: lightkit {command}"
+                f" --run {run}"
             )
-        has_arguments_alone = isinstance(saved.get(section), Mapping) and saved[section] and named is None
+        has_arguments_alone = (
+            isinstance(saved.get(section), Mapping) and saved[section] and named is None
+        )
         is_named_now = loaded.resolved.class_named(section) is not None
         if section not in fixed_classes and has_arguments_alone and not is_named_now:
             raise ConfigError(
-                f"{asked} has no class for its {section}, as those of a script with LightkitCLI(Model, Data), which "
-                f"reads it: python SCRIPT {command} --run {run}. {_name_newest(base, fixed_classes)} "
-                f"Or name the class: --{section}=my_module.MyClass"
+                f"{asked} has no class for its {section}, as those of a script with"
+                f" LightkitCLI(Model, Data), which reads it: python SCRIPT {command} --run {run}."
+                f" {_name_newest(base, fixed_classes)} Or name the class:"
+                f" --{section}=my_module.MyClass"
             )
 
 
@@ -265,7 +271,11 @@ def _refuse_numbers(resolved: config.Resolved, word: str) -> None:
     """
     arguments = resolved.section("data").get("init_args")
     named = str(resolved.class_named("data"))
-    if named.rpartition(".")[2] == "Table" and isinstance(arguments, Mapping) and arguments.get("features"):
+    if (
+        named.rpartition(".")[2] == "Table"
+        and isinstance(arguments, Mapping)
+        and arguments.get("features")
+    ):
         trained = arguments.get("path") or arguments.get("train")
         raise error_at(explain_numbers(word, trained=trained), resolved.origin_of("data"))
 
@@ -293,7 +303,9 @@ def _read_print_flags(invocation: Invocation) -> tuple[str, ...] | None:
     return flags
 
 
-def _find_named_checkpoint(options: Mapping[str, Any], resolved: config.Resolved, base: runs.Run | None) -> str | None:
+def _find_named_checkpoint(
+    options: Mapping[str, Any], resolved: config.Resolved, base: runs.Run | None
+) -> str | None:
     """Return the checkpoint that the command line or the config names; of a run by default the best.
 
     Raises:

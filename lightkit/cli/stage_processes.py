@@ -24,7 +24,11 @@ import psutil
 from lightkit.cli.console import print_error, printed_errors
 from lightkit.errors import Interrupted, exit_code_of, format_interruption
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+    if hasattr(signal, name)
+)
 _PRELOAD = [
     *("lightkit.cli.lightning_cli", "lightkit.cli.model_export", "lightkit.cli.gate_evaluation"),
     *("lightkit.cli.registration", "mlflow.pytorch"),
@@ -144,7 +148,11 @@ class StageProcesses:
     def __enter__(self) -> StageProcesses:
         modules = _PRELOAD if self._modules is None else self._modules
         multiprocessing.set_forkserver_preload([*modules] if self._preloads else [])
-        handled = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN or each == signal.SIGTERM]
+        handled = [
+            each
+            for each in _SIGNALS
+            if signal.getsignal(each) != signal.SIG_IGN or each == signal.SIGTERM
+        ]
         self._before = {signum: signal.signal(signum, self._handle) for signum in handled}
         return self
 
@@ -187,7 +195,10 @@ class StageProcesses:
             return CommandProcess(args, None, None, signum=self.received or signal.SIGKILL)
         except (EOFError, OSError) as error:  # of the connection to the fork server
             receiver.close()
-            reason = f"it could not be started ({type(error).__name__}): the process that forks it was killed"
+            reason = (
+                f"it could not be started ({type(error).__name__}): the process that forks it was"
+                " killed"
+            )
             return CommandProcess(args, None, None, reason, self.received or signal.SIGKILL)
         finally:
             self._is_starting = False
@@ -228,7 +239,9 @@ class StageProcesses:
         if process in self._running:
             self._running.remove(process)
 
-    def run(self, args: Sequence[str], environment: Mapping[str, str], on_poll: Callable[[], None]) -> int:
+    def run(
+        self, args: Sequence[str], environment: Mapping[str, str], on_poll: Callable[[], None]
+    ) -> int:
         """Run a command and return its exit code; minus the number of the signal that killed it.
 
         It shares standard output and error.
@@ -261,13 +274,19 @@ class StageProcesses:
 def is_running(pid: int | None) -> bool:
     """Return whether a process runs that is no child of this one."""
     try:
-        return pid is not None and psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return pid is not None and psutil.Process(pid).status() not in (
+            psutil.STATUS_ZOMBIE,
+            psutil.STATUS_DEAD,
+        )
     except psutil.NoSuchProcess:
         return False
 
 
 def run_command(
-    args: Sequence[str], environment: Mapping[str, str], sender: Connection, output: Path | None = None
+    args: Sequence[str],
+    environment: Mapping[str, str],
+    sender: Connection,
+    output: Path | None = None,
 ) -> NoReturn:
     """Run a command of lightkit in this new process, until its parent is gone.
 
@@ -278,14 +297,20 @@ def run_command(
         output: File to which standard output and error are appended.
     """
     os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes to the parent alone
-    root = logging.getLogger()  # mlflow.pytorch, which the fork server has imported, lets it print errors alone
+    root = (
+        logging.getLogger()
+    )  # mlflow.pytorch, which the fork server has imported, lets it print errors alone
     root.setLevel(logging.WARNING)
     root.handlers.clear()
     if output is not None:
         _redirect(output)
-    multiprocessing.set_start_method(None, force=True)  # of the fork server; the stage chooses its own
+    multiprocessing.set_start_method(
+        None, force=True
+    )  # of the fork server; the stage chooses its own
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came meanwhile ends it without a traceback
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # one that came meanwhile ends it without a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.environ.clear()
     os.environ.update(environment)
@@ -334,8 +359,11 @@ def describe_kill(signum: int, reason: str = "") -> str:
         reason: What is known beside that.
     """
     likely = {
-        signal.SIGKILL: "most likely no memory was left, of this machine or within the limit of the container or job; "
-        "a smaller batch_size or fewer num_workers need less, and the kernel's log (dmesg) says what was killed",
+        signal.SIGKILL: (
+            "most likely no memory was left, of this machine or within the limit of the container"
+            " or job; a smaller batch_size or fewer num_workers need less, and the kernel's log"
+            " (dmesg) says what was killed"
+        ),
         signal.SIGBUS: "most likely shared memory (/dev/shm) or a disk is full",
         signal.SIGXCPU: "the limit of processor time is reached",
     }

@@ -23,7 +23,13 @@ from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate, validate_signatures
 from lightkit.config import Hardware, Problems, Resolved, error_at
 from lightkit.config.resolved import drop_paths
-from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, format_interruption
+from lightkit.errors import (
+    CheckpointError,
+    ConfigError,
+    DataChanged,
+    Interrupted,
+    format_interruption,
+)
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import Plan, plan_launch
@@ -47,7 +53,9 @@ _EXPLAINED_CODES = (2, 3, 75, 129, 130, 143)
 """Exit codes whose message is the whole reason, without the logs of the ranks."""
 
 
-def run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
+def run_stage(
+    invocation: Invocation, watch: SignalWatch, notifier: CommandNotifier | None = None
+) -> int:
     """Run `fit`, `validate`, `test`, `predict` or `export`, and return the exit code.
 
     Args:
@@ -116,7 +124,10 @@ def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNoti
 
 def _set_deadline(stage_config: StageConfig) -> StageConfig:
     """Read ``--deadline``, and put the moment in its place, from which ranks that start later count, too."""
-    is_resolved = bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN)) or join_launch(os.environ) is not None
+    is_resolved = (
+        bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN))
+        or join_launch(os.environ) is not None
+    )
     deadline = parse_deadline(str(stage_config.options["deadline"]), is_resolved=is_resolved)
     os.environ.update(deadline.environment())
     invocation = add_words(stage_config.invocation, f"--deadline={deadline.word}")
@@ -134,7 +145,11 @@ def add_words(invocation: Invocation, *words: str) -> Invocation:
 
 
 def run_in_process(
-    stage_config: StageConfig, *, watch: SignalWatch, notifier: CommandNotifier, ranks: RankContext | None = None
+    stage_config: StageConfig,
+    *,
+    watch: SignalWatch,
+    notifier: CommandNotifier,
+    ranks: RankContext | None = None,
 ) -> int:
     """Run the stage in this process.
 
@@ -154,7 +169,11 @@ def run_in_process(
         quiet_libraries()
         with explain_full_disk(), translate_model_errors(stage_config.resolved) as stack:
             process = StageProcess(
-                stack=stack, watch=watch, notifier=notifier, rank_context=ranks, early_images=early_images
+                stack=stack,
+                watch=watch,
+                notifier=notifier,
+                rank_context=ranks,
+                early_images=early_images,
             )
             try:
                 cli = LightkitCLI(stage_config=stage_config, process=process)
@@ -202,7 +221,8 @@ def _check_training(trainer: Trainer, session: Session) -> bool:
         return False
     if trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
         raise CheckpointError(
-            f"Training ended, but {fault}. The same command writes it again, or ends with the reason."
+            f"Training ended, but {fault}. The same command writes it again, or ends with the"
+            " reason."
         )
     return True
 
@@ -218,11 +238,18 @@ def make_plan(stage_config: StageConfig) -> Plan | None:
     resolved = stage_config.resolved
     hardware = stage_config.hardware
     processes = hardware.processes
-    if processes is None and hardware.kind != "tpu":  # torch-xla forks its ranks itself, inside the trainer
+    if (
+        processes is None and hardware.kind != "tpu"
+    ):  # torch-xla forks its ranks itself, inside the trainer
         processes = count_devices(hardware)  # of Lightning's own launcher
         if processes is None and hardware.kind in (None, "gpu"):
             processes = len(this_machine().gpus or ()) or None
-    keys = (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy"))
+    keys = (
+        ("launch", "engine"),
+        ("launch", "processes"),
+        ("launch", "hosts"),
+        ("trainer", "strategy"),
+    )
     given = next((key for key in keys if resolved.section(key[0]).get(key[1]) is not None), None)
     return plan_launch(
         complete_settings(stage_config.launch, os.environ, num_devices=processes),
@@ -246,15 +273,21 @@ def require_srun(stage_config: StageConfig) -> None:
     Raises:
         ConfigError: If `srun` has not started this process.
     """
-    if stage_config.launch.engine == "slurm" and stage_config.command == "fit" and this_rank(os.environ) is None:
+    if (
+        stage_config.launch.engine == "slurm"
+        and stage_config.command == "fit"
+        and this_rank(os.environ) is None
+    ):
         raise error_at(
-            "launch.engine: slurm: the ranks are started by srun, which is not the case here; use lightkit submit "
-            "with the same arguments, or another launch.engine",
+            "launch.engine: slurm: the ranks are started by srun, which is not the case here; use"
+            " lightkit submit with the same arguments, or another launch.engine",
             stage_config.resolved.origin_of("launch.engine"),
         )
 
 
-def supervise(stage_config: StageConfig, *, plan: Plan, watch: SignalWatch, notifier: CommandNotifier) -> int:
+def supervise(
+    stage_config: StageConfig, *, plan: Plan, watch: SignalWatch, notifier: CommandNotifier
+) -> int:
     """Start all ranks and return the exit code of the launch.
 
     Raises:
@@ -263,8 +296,9 @@ def supervise(stage_config: StageConfig, *, plan: Plan, watch: SignalWatch, noti
     """
     if "-" in stage_config.images:
         raise ConfigError(
-            "-: standard input has the images, and the processes that predict are started without it. Write the paths "
-            "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
+            "-: standard input has the images, and the processes that predict are started without"
+            " it. Write the paths to a table such as list.csv, or predict in one process, with"
+            " --trainer.devices=1."
         )
     root = stage_config.base.root if stage_config.base else stage_config.run_root
     words = [RANK, stage_config.invocation.dump()]
@@ -303,7 +337,9 @@ def _describe_interruption(signum: int, run: runs.Run | None) -> LaunchResult:
     """Return the result of a launch that a signal has ended, with the checkpoint that the run resumes from."""
     checkpoint = None if run is None else runs.last_good(run.checkpoints)
     interruption = Interrupted(signum, checkpoint=checkpoint)
-    return LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
+    return LaunchResult(
+        interruption.exit_code, format_interruption(interruption), f"signal {signum}"
+    )
 
 
 def _mask_result(result: LaunchResult, resolved: Resolved) -> LaunchResult:
@@ -334,12 +370,19 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
         return
     if summary["status"] == "running" or (result.rank != 0 and result.summary):
         ends = {75: "preempted", **dict.fromkeys((129, 130, 143), "interrupted")}
-        summary |= {"status": ends.get(result.code, "failed"), "exit_code": result.code, "error": result.summary}
+        summary |= {
+            "status": ends.get(result.code, "failed"),
+            "exit_code": result.code,
+            "error": result.summary,
+        }
         runs.write_summary(run.summary_path, summary)
 
 
 def open_stage_config(
-    invocation: Invocation, *, full: bool = False, machine: Machine | Literal["this"] | None = "this"
+    invocation: Invocation,
+    *,
+    full: bool = False,
+    machine: Machine | Literal["this"] | None = "this",
 ) -> StageConfig:
     """Load the config of a command, and raise every error in it.
 
@@ -358,7 +401,9 @@ def open_stage_config(
     if not stage_config.passthrough:
         result = validate(command, loaded, stage_config.resolved, problems)
         stage_config = replace(stage_config, needs_imports=not result.is_final)
-        if problems and (result.undescribed or full):  # more may be found in classes that must be imported
+        if problems and (
+            result.undescribed or full
+        ):  # more may be found in classes that must be imported
             resolved = drop_paths(stage_config.resolved, {path for path, _ in result.problems})
             has_model = resolved.value_of("model") is not None
             resolved = validate_signatures(resolved, problems)

@@ -13,7 +13,9 @@ from typing import Any
 
 from lightkit.errors import DataError, format_count
 
-DRIFT_WINDOW = 10  # promoted models; a slide of less than a tenth of the margin at each promotion goes through
+DRIFT_WINDOW = (
+    10  # promoted models; a slide of less than a tenth of the margin at each promotion goes through
+)
 _NUM_READ = 200  # masks whose values are looked at
 _NUM_ROWS = 512  # of a mask
 _MOST_CLASSES = 300  # a photo has more colours
@@ -54,16 +56,23 @@ def summarize_masks(folder: Path, images: str, masks: str) -> MaskSummary:
     Raises:
         DataError: If images and masks do not fit, see `pair_files`, or a mask is none.
     """
-    from lightkit.images.mask_index import find_pairs_of_folders, pair_files  # here: numpy, as few commands need it
+    from lightkit.images.mask_index import (
+        find_pairs_of_folders,
+        pair_files,
+    )  # here: numpy, as few commands need it
 
     folders = find_pairs_of_folders(folder, images, masks)
     by_split = {split: pair_files(*each) for split, each in folders.items()}
     pairs = [pair for of_split in by_split.values() for pair in of_split]
-    splits = {str(split): len(of_split) for split, of_split in by_split.items() if split is not None}
+    splits = {
+        str(split): len(of_split) for split, of_split in by_split.items() if split is not None
+    }
     if not splits:  # the shares of MaskFolder
         splits = {"train": round(len(pairs) * 0.7), "test": round(len(pairs) * 0.1)}
     pixels, are_colors = _count_pixels([mask for _, mask in pairs])
-    return MaskSummary(folder, (images, masks), [image for image, _ in pairs], splits, pixels, are_colors)
+    return MaskSummary(
+        folder, (images, masks), [image for image, _ in pairs], splits, pixels, are_colors
+    )
 
 
 def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[Counter[int], bool]:
@@ -72,7 +81,9 @@ def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[C
     Raises:
         DataError: If they are no masks.
     """
-    from lightkit.images.image_file import UnreadableImageError  # here: Pillow, as few commands need it
+    from lightkit.images.image_file import (
+        UnreadableImageError,
+    )  # here: Pillow, as few commands need it
     from lightkit.images.mask_file import read_codes
 
     pixels: Counter[int] = Counter()
@@ -86,8 +97,9 @@ def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[C
         pixels.update(found[:: max(1, len(found) // _NUM_ROWS)].ravel().tolist())
         if len(pixels) > _MOST_CLASSES:
             raise DataError(
-                f"--data: {path} is no mask: the files so far have more than {_MOST_CLASSES} values. Expected the "
-                "number or the colour of a class for each pixel, saved without loss, as in PNG."
+                f"--data: {path} is no mask: the files so far have more than {_MOST_CLASSES}"
+                " values. Expected the number or the colour of a class for each pixel, saved"
+                " without loss, as in PNG."
             )
     return pixels, are_colors
 
@@ -148,7 +160,9 @@ def format_mask_config(summary: MaskSummary, name: str, *, sizes: Sequence[int])
         f"    {key}: {json.dumps(value, ensure_ascii=False)}{f'   # {reason}' if reason else ''}\n"
         for key, value, reason in arguments
     ]
-    listed = ", ".join(f"{each} {share:.0%}" for each, share in list(shares.items())[:_SHOWN_CLASSES])
+    listed = ", ".join(
+        f"{each} {share:.0%}" for each, share in list(shares.items())[:_SHOWN_CLASSES]
+    )
     more = f" and {len(shares) - _SHOWN_CLASSES} more" if len(shares) > _SHOWN_CLASSES else ""
     return f"""\
 # {format_count(len(summary.images), "image")} with masks, {side} pixels at the shorter side (median).
@@ -179,20 +193,34 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     least = round((1 + chance) / 2, 2)
     reasons = [
         "The gate, for lightkit gate, promote and retrain.",
-        f"min: {largest!r} for each pixel gives {chance:.2f} on all images; halfway from there to 1.",
+        (
+            f"min: {largest!r} for each pixel gives {chance:.2f} on all images; halfway from there"
+            " to 1."
+        ),
     ]
     margin = suggest_mean_margin(num_test, deviation=_DEVIATION)
     rules = f"metric: test/iou, min: {least}"
     if margin is None:
         are = "image is" if num_test == 1 else "images are"
-        reasons.append(f"max_drop: no worse than the champion; {num_test} test {are} too few to measure a drop.")
+        reasons.append(
+            f"max_drop: no worse than the champion; {num_test} test {are} too few to measure a"
+            " drop."
+        )
         rules += ", max_drop: 0"
     else:
         reasons += [
-            f"margin: shown to be less than this worse than the champion, with 95 % confidence. With {num_test} test",
-            "images an equally good model passes four times of five, where the IoU of an image differs by about 0.1 "
-            "between two trainings.",
-            f"drift: below the best of the last {DRIFT_WINDOW} champions, so that no model sinks step by step.",
+            (
+                "margin: shown to be less than this worse than the champion, with 95 % confidence."
+                f" With {num_test} test"
+            ),
+            (
+                "images an equally good model passes four times of five, where the IoU of an image"
+                " differs by about 0.1 between two trainings."
+            ),
+            (
+                f"drift: below the best of the last {DRIFT_WINDOW} champions, so that no model"
+                " sinks step by step."
+            ),
         ]
         rules += f", margin: {margin:g}, drift: {{window: {DRIFT_WINDOW}, max_drop: {margin:g}}}"
     comments = "".join(f"# {line}\n" for line in reasons)

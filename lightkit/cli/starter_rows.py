@@ -53,15 +53,24 @@ def summarize_rows(path: Path) -> RowSummary:
     target = usual or names[-1]
     guesses = RowSource(RowSettings({None: str(path)}, target=target), TableRules()).guess_types()
     others = {name: guess for name, guess in guesses.items() if name not in (target, "split")}
-    types = {name: str(guess.kind) for name, guess in others.items() if explain_left_out(name, guess) is None}
+    types = {
+        name: str(guess.kind)
+        for name, guess in others.items()
+        if explain_left_out(name, guess) is None
+    }
     if not types:
         raise DataError(
-            f"--data {path}: expected columns with information on the target {target!r}; it has {join_names(names)}."
+            f"--data {path}: expected columns with information on the target {target!r}; it has"
+            f" {join_names(names)}."
         )
-    return RowSummary(target, usual is not None, guesses, types, choose_target_type(target, guesses[target]))
+    return RowSummary(
+        target, usual is not None, guesses, types, choose_target_type(target, guesses[target])
+    )
 
 
-def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[int, str], str]) -> str:
+def compose_row_config(
+    path: Path, name: str, *, format_comparison: Callable[[int, str], str]
+) -> str:
     """Write a config for a table, of at most 12 lines but for comments.
 
     Args:
@@ -73,12 +82,22 @@ def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[in
     summary = summarize_rows(path)
     guess = summary.guesses[summary.target]
     of_types = Counter(summary.types.values())
-    words = {"number": ("number", "numbers"), "category": ("category", "categories"), "date": ("date", "dates")}
-    counted = [format_count(of_types[kind], *both) for kind, both in words.items() if of_types[kind]]
+    words = {
+        "number": ("number", "numbers"),
+        "category": ("category", "categories"),
+        "date": ("date", "dates"),
+    }
+    counted = [
+        format_count(of_types[kind], *both) for kind, both in words.items() if of_types[kind]
+    ]
     found = f"{format_count(guess.num_rows, 'row')} with {join_names(counted)}"
     largest, num_largest = max(guess.values.items(), key=lambda item: item[1])
     is_class = summary.target_type == "class"
-    reason = "" if summary.is_usual else "   # the last column; name another if it is not what you predict"
+    reason = (
+        ""
+        if summary.is_usual
+        else "   # the last column; name another if it is not what you predict"
+    )
     kind = "values, in their own units"
     gate = ""
     num_test = _count_test_rows(summary)
@@ -88,7 +107,9 @@ def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[in
     if is_class and num_test:
         share = num_largest / guess.num_values
         bound = round((1 + share) / 2, 2)
-        chance = f"always answering {largest!r} gives {share:.2f} on all rows; halfway from there to 1"
+        chance = (
+            f"always answering {largest!r} gives {share:.2f} on all rows; halfway from there to 1"
+        )
         gate = f"""\
 gate:   # for lightkit gate, promote and retrain
   metric: test/accuracy
@@ -114,9 +135,13 @@ def _format_notes(path: Path, summary: RowSummary) -> str:
             continue
         if _has_texts(guess):
             arguments = {"path": path.as_posix(), "text": name, "label": summary.target}
-            given = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+            given = ", ".join(
+                f"{key}: {json.dumps(value, ensure_ascii=False)}"
+                for key, value in arguments.items()
+            )
             lines.append(
-                f"# Column {name!r} has texts, whose words this model does not read. To learn from them alone:"
+                f"# Column {name!r} has texts, whose words this model does not read. To learn from"
+                " them alone:"
             )
             lines.append("#   model: TextClassifier")
             lines.append(f"#   data: {{class_path: TextData, init_args: {{{given}}}}}")
@@ -129,7 +154,9 @@ def _has_texts(guess: TypeGuess) -> bool:
     """Return whether a column has texts of several words, most of them different."""
     num_words = sum(len(value.split()) for value in guess.values)
     are_different = guess.is_many or 2 * len(guess.values) > guess.num_values
-    return guess.kind == "category" and are_different and num_words >= _LEAST_WORDS * len(guess.values)
+    return (
+        guess.kind == "category" and are_different and num_words >= _LEAST_WORDS * len(guess.values)
+    )
 
 
 def _count_test_rows(summary: RowSummary) -> int:

@@ -77,7 +77,9 @@ def find_texts(path: Path) -> TextSummary | None:
         return _summarize(path, {}, read_folder(path, encoding="auto"))
     suffix = path.suffix.lower()
     is_table = path.is_file() and suffix in (*CSV_SUFFIXES, *_JSON_SUFFIXES, *PARQUET_SUFFIXES)
-    is_folder = path.is_dir() and any(each.is_file() and not each.name.startswith(".") for each in path.iterdir())
+    is_folder = path.is_dir() and any(
+        each.is_file() and not each.name.startswith(".") for each in path.iterdir()
+    )
     if not (is_table or is_folder) or (path.is_dir() and _has_images(path)):
         return None
     return _find_in_table(path)
@@ -98,7 +100,9 @@ def _find_in_table(path: Path) -> TextSummary | None:
         return None  # whoever reads it as another kind says what is wrong
     names = {name.lower(): name for name in reversed(table.names)}
     label = next((names[each] for each in LABEL_COLUMNS if each in names), None)
-    others = [name for name in table.names if name != label and name.lower() not in (*_IDS, "split")]
+    others = [
+        name for name in table.names if name != label and name.lower() not in (*_IDS, "split")
+    ]
     if label is None and len(others) == 2:  # a label of another name: one of the two is a text
         pairs = [(others[0], others[1]), (others[1], others[0])]
     elif label is not None and len(others) == 1:
@@ -114,7 +118,9 @@ def _find_in_table(path: Path) -> TextSummary | None:
             if label is not None:
                 raise
             continue  # the other column is no label
-        if found is not None and (label is not None or len(found.classes) <= found.num_texts * _MOST_CLASSES):
+        if found is not None and (
+            label is not None or len(found.classes) <= found.num_texts * _MOST_CLASSES
+        ):
             return found
     return None
 
@@ -150,7 +156,10 @@ def _summarize(path: Path, arguments: Mapping[str, str], rows: Iterator[TextRow]
         logger.disabled = was_disabled
     classes = _count_classes(index)
     if len(classes) < 2:
-        raise DataError(f"--data {path}: its texts are of one class, {', '.join(classes)}. Expected at least two.")
+        raise DataError(
+            f"--data {path}: its texts are of one class, {', '.join(classes)}. Expected at least"
+            " two."
+        )
     splits: dict[str, int] = {split: count for split, count in index.counts.items() if count}
     if not index.given:
         num = len(index.texts)
@@ -178,7 +187,9 @@ def format_text_config(summary: TextSummary, name: str, *, comparison: str) -> s
     classes = list(summary.classes.items())
     listed = ", ".join(f"{each} {number}" for each, number in classes[:_SHOWN_CLASSES])
     arguments = {"path": summary.path, **summary.arguments}
-    of_data = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    of_data = ", ".join(
+        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items()
+    )
     multilabel = ", init_args: {multilabel: true}" if summary.is_multilabel else ""
     of_classes = format_count(len(classes), "class", "classes")
     if summary.is_multilabel:

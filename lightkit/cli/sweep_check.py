@@ -66,7 +66,9 @@ def _find_named_key(text: str, space: Space) -> str | None:
 
 def _find_errors(stage_config: StageConfig, layer: Path) -> Iterator[str]:
     """Find what is wrong with a config only because of a layer, without the places."""
-    invocation = stage_config.invocation._replace(files=(*stage_config.invocation.files, str(layer)))
+    invocation = stage_config.invocation._replace(
+        files=(*stage_config.invocation.files, str(layer))
+    )
     problems = Problems()
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # which the config itself has printed
@@ -84,7 +86,9 @@ def _find_errors(stage_config: StageConfig, layer: Path) -> Iterator[str]:
             yield next((line for line in lines if not line.startswith("  -->")), lines[0])
 
 
-def write_layer(path: Path, space: Space, params: Params, *, head: str = "", seed: int | None = None) -> None:
+def write_layer(
+    path: Path, space: Space, params: Params, *, head: str = "", seed: int | None = None
+) -> None:
     """Write the layer of a trial: the values of the searched keys, on top of a layer that is searched.
 
     Args:
@@ -97,7 +101,11 @@ def write_layer(path: Path, space: Space, params: Params, *, head: str = "", see
     from lightkit.runs.files import write_text
 
     values: dict[str, Any] = {}
-    layers = [params[each.key] for each in space.dimensions if each.kind == "layers" and params.get(each.key)]
+    layers = [
+        params[each.key]
+        for each in space.dimensions
+        if each.kind == "layers" and params.get(each.key)
+    ]
     if layers:
         values["extends"] = layers
     if seed is not None:
@@ -126,7 +134,9 @@ def _may_be_active(space: Space, key: str, params: Mapping[str, Any]) -> bool:
     """Return whether a key is in effect, where a layer that is searched counts as any."""
     dimension = space[key]
     known = [each for each in dimension.when if space[each[0]].kind != "layers"]
-    return all(name in params and find_choice(values, params[name]) is not None for name, values in known)
+    return all(
+        name in params and find_choice(values, params[name]) is not None for name, values in known
+    )
 
 
 def _find_value(resolved: Resolved, key: str) -> tuple[bool, Any]:

@@ -63,20 +63,36 @@ class Display:
         from rich.text import Text  # here: a pipe needs none of it
 
         status = visible(self.format_status(trials, metric, mode))
-        self._live.update(Text(status), refresh=True)  # a text with brackets, as in a list, is no markup
+        self._live.update(
+            Text(status), refresh=True
+        )  # a text with brackets, as in a list, is no markup
 
-    def finish(self, trial: Trial, trials: Sequence[Trial], metric: str | None, mode: str | None) -> None:
+    def finish(
+        self, trial: Trial, trials: Sequence[Trial], metric: str | None, mode: str | None
+    ) -> None:
         """Show the end of a trial: a line in a pipe, an object in JSON."""
         if self._mode == "json":
-            print(json.dumps(finite({"event": "trial", "metric": metric, **asdict(trial)}), default=str), flush=True)
+            print(
+                json.dumps(
+                    finite({"event": "trial", "metric": metric, **asdict(trial)}), default=str
+                ),
+                flush=True,
+            )
         elif self._live is None:
-            print_line(f"{self._describe(trial, metric)}{self._describe_best(trials, metric, mode)}", self._mode)
+            print_line(
+                f"{self._describe(trial, metric)}{self._describe_best(trials, metric, mode)}",
+                self._mode,
+            )
             sys.stdout.flush()
 
     def _describe(self, trial: Trial, metric: str | None) -> str:
         params = ", ".join(f"{key}={_shorten(value)}" for key, value in trial.params.items())
         again = "" if trial.kind == "search" else f" (seed {trial.seed})"
-        of = "" if trial.of is None else f" again {'the config itself' if trial.of == 0 else f'trial {trial.of}'}"
+        of = (
+            ""
+            if trial.of is None
+            else f" again {'the config itself' if trial.of == 0 else f'trial {trial.of}'}"
+        )
         text = f"trial {trial.number}{of}{again}: {trial.state}"
         if trial.state == "failed":
             text += f": {trial.reason}"
@@ -95,11 +111,18 @@ class Display:
         finished = [each for each in trials if each.is_finished]
         of_search = [each for each in finished if each.kind != "confirm"]
         counts = ", ".join(f"{number} {state}" for state, number in count_states(trials).items())
-        head = f"{self._name}: {len(of_search)} of {self._plan.num_trials} trials ({counts or 'none yet'})"
+        head = (
+            f"{self._name}: {len(of_search)} of {self._plan.num_trials} trials"
+            f" ({counts or 'none yet'})"
+        )
         left_s = self._estimate_left(trials)
         head += "" if left_s is None else f", about {format_duration(left_s)} left"
         lines = [head]
-        best = None if mode is None or self._plan.sampler == "seeds" else choose_best(trials, self._plan, mode)
+        best = (
+            None
+            if mode is None or self._plan.sampler == "seeds"
+            else choose_best(trials, self._plan, mode)
+        )
         if best is not None:
             lines.append(f"best: {self._describe(best, metric)}")
         rows = []
@@ -110,13 +133,19 @@ class Display:
             text = str(each.reason) if each.state == "failed" else params
             rows.append([str(each.number), each.state, value, text[:_MOST_LETTERS]])
         if rows:
-            lines.append(format_table(["trial", "state", metric or "value", ""], rows, right={metric or "value"}))
+            lines.append(
+                format_table(
+                    ["trial", "state", metric or "value", ""], rows, right={metric or "value"}
+                )
+            )
         return "\n".join(lines)
 
     def _estimate_left(self, trials: Sequence[Trial]) -> float | None:
         """Estimate the seconds until the search is done, by the median trial."""
         seconds = [each.seconds for each in trials if each.is_finished and each.seconds]
-        left = self._plan.num_trials - sum(each.is_finished and each.kind != "confirm" for each in trials)
+        left = self._plan.num_trials - sum(
+            each.is_finished and each.kind != "confirm" for each in trials
+        )
         if not seconds or left <= 0:
             return None
         parallel = self._plan.parallel if isinstance(self._plan.parallel, int) else 1

@@ -22,7 +22,12 @@ _log = logging.getLogger("lightkit")
 
 
 def track_sweep(
-    resolved: Resolved, root: Path, record: SweepRecord, plan: Plan, metric: str | None, mode: str | None
+    resolved: Resolved,
+    root: Path,
+    record: SweepRecord,
+    plan: Plan,
+    metric: str | None,
+    mode: str | None,
 ) -> None:
     """Put the MLflow runs of the trials below one of the sweep; a tracker that is away is a warning.
 
@@ -72,12 +77,16 @@ def _track(
     if parent is None:
         experiment = str(first["experiment_id"])
         tags = {"lightkit.sweep": folder.name, "sweep_folder": str(folder)}
-        parent = client.create_run(experiment, run_name=f"sweep {folder.name}", tags=tags).info.run_id
+        parent = client.create_run(
+            experiment, run_name=f"sweep {folder.name}", tags=tags
+        ).info.run_id
         runs.write_json(folder / _OWN_FILE, {"run_id": parent, "experiment_id": experiment})
     for trial, ids in children:
         client.set_tag(ids["run_id"], _PARENT_TAG, parent)
         client.set_tag(ids["run_id"], "lightkit.trial", str(trial.number))
-    best = None if mode is None or plan.sampler == "seeds" else choose_best(record.trials, plan, mode)
+    best = (
+        None if mode is None or plan.sampler == "seeds" else choose_best(record.trials, plan, mode)
+    )
     if best is not None and best.value is not None and metric is not None:
         client.log_metric(parent, metric, best.value)
         client.set_tag(parent, "lightkit.best_trial", str(best.number))

@@ -62,7 +62,15 @@ from lightkit.hardware import this_machine
 from lightkit.launch.plan import THREADS
 from lightkit.launch.ranks import Rank
 from lightkit.launch.resources import ResourceLog
-from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
+from lightkit.launch.watchdog import (
+    STALLED,
+    Hung,
+    Stall,
+    Watchdog,
+    WatchdogSettings,
+    heartbeat,
+    read_watchdog,
+)
 from lightkit.loggers import TensorBoard
 from lightkit.reports.class_tables import format_class_tables
 from lightkit.runs.resume import locate_checkpoint
@@ -113,7 +121,9 @@ def set_threads(num_threads: int | None, process: StageProcess) -> None:
 def share_cores(num_cores: int, num_ranks: int) -> int:
     """Return the threads of one of a machine's ranks, whose launcher may have bound some of them to the same cores."""
     num_shared = num_cores
-    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < (all_of := os.sched_getaffinity(os.getppid())):
+    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < (
+        all_of := os.sched_getaffinity(os.getppid())
+    ):
         num_shared = len(all_of)
     return max(1, min(num_cores, num_shared // num_ranks))
 
@@ -151,7 +161,9 @@ def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> lis
         trains: Whether the model is trained: only then it is compiled, and has an optimizer.
     """
     keys = ("memory_format", "tf32", "compile", "fused") if trains else ("memory_format", "tf32")
-    given = {key: section[key] for key in keys if section.get(key) not in (None, False, "contiguous")}
+    given = {
+        key: section[key] for key in keys if section.get(key) not in (None, False, "contiguous")
+    }
     given |= {key: False for key in ("tf32", "fused") if key in keys and section.get(key) is False}
     return [Computation(**given)] if given else []
 
@@ -181,7 +193,9 @@ def build_components(
         "plugins": plugins,
         "enable_model_summary": trainer.get("enable_model_summary") or False,
     }
-    if trainer.get("logger") in (None, True) and not (stage_config.is_script or trainer.get("barebones")):
+    if trainer.get("logger") in (None, True) and not (
+        stage_config.is_script or trainer.get("barebones")
+    ):
         arguments["logger"] = [TensorBoard()]
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
         arguments["profiler"] = _NoProfiler()
@@ -201,8 +215,12 @@ def _build_plugins(session: Session, trainer: Mapping[str, Any]) -> list[Any]:
 
     # Lightning takes it from one of the two places, and refuses a second one.
     strategy = trainer.get("strategy")
-    if isinstance(strategy, Strategy) and _has_checkpoint_io(resolved.section("trainer").get("strategy")):
-        strategy.checkpoint_io = build_io(strategy.checkpoint_io, key="trainer.strategy.init_args.checkpoint_io")
+    if isinstance(strategy, Strategy) and _has_checkpoint_io(
+        resolved.section("trainer").get("strategy")
+    ):
+        strategy.checkpoint_io = build_io(
+            strategy.checkpoint_io, key="trainer.strategy.init_args.checkpoint_io"
+        )
     else:
         own = _find_first(plugins, CheckpointIO)
         plugins = [plugin for plugin in plugins if plugin is not own]
@@ -214,7 +232,9 @@ def _build_plugins(session: Session, trainer: Mapping[str, Any]) -> list[Any]:
     if environment is not None:
         _warn_of_environment(environment, rank)
     elif rank is not None and rank.engine == "slurm":
-        plugins.append(SLURMEnvironment(auto_requeue=False))  # the batch script does that, with our own checkpoint
+        plugins.append(
+            SLURMEnvironment(auto_requeue=False)
+        )  # the batch script does that, with our own checkpoint
     return plugins
 
 
@@ -237,16 +257,16 @@ def _warn_of_environment(environment: ClusterEnvironment, rank: Rank | None) -> 
     name = type(environment).__name__
     if getattr(environment, "auto_requeue", False):
         _log.warning(
-            "trainer.plugins: %s requeues the job by itself, from a checkpoint of Lightning's own, and takes the "
-            "signals with which lightkit ends a run that can be resumed; set its auto_requeue: false, and start with "
-            "`lightkit submit`",
+            "trainer.plugins: %s requeues the job by itself, from a checkpoint of Lightning's own,"
+            " and takes the signals with which lightkit ends a run that can be resumed; set its"
+            " auto_requeue: false, and start with `lightkit submit`",
             name,
         )
     elif rank is None and environment.creates_processes_externally:
         _log.warning(
-            "trainer.plugins: %s says that another program starts the processes: lightkit counts this one as the only "
-            "one, so that each takes the job's lock and writes the run by itself; set launch.engine to that program "
-            "(torchrun, slurm) instead",
+            "trainer.plugins: %s says that another program starts the processes: lightkit counts"
+            " this one as the only one, so that each takes the job's lock and writes the run by"
+            " itself; set launch.engine to that program (torchrun, slurm) instead",
             name,
         )
 
@@ -295,9 +315,16 @@ def _build_callbacks(session: Session, trainer: Mapping[str, Any]) -> list[Callb
         callbacks.append(_watch_trial(session))
     callbacks.append(StopOnSignal(session.process.watch, last_good=last_good))
     if trains and stage_config.deadline is not None:
-        callbacks.append(StopAtDeadline(stage_config.deadline, last_good=last_good, stopped=recorder.note_deadline))
+        callbacks.append(
+            StopAtDeadline(
+                stage_config.deadline, last_good=last_good, stopped=recorder.note_deadline
+            )
+        )
     callbacks.append(
-        LambdaCallback(on_fit_start=partial(_log_config, session), on_train_start=partial(_begin_training, session))
+        LambdaCallback(
+            on_fit_start=partial(_log_config, session),
+            on_train_start=partial(_begin_training, session),
+        )
     )
     watchdog = make_watchdog(session, read_watchdog(stage_config.resolved))
     callbacks.append(StallWatch(watchdog, gently=session.process.rank_context is None))
@@ -306,9 +333,13 @@ def _build_callbacks(session: Session, trainer: Mapping[str, Any]) -> list[Callb
     callbacks += _build_progress(trainer, stage_config.mode)
     if stage_config.command == "predict":
         is_listed = bool(stage_config.images)
-        callbacks.append(build_prediction_callback(stage_config) if is_listed else PredictionTable(run.folder))
+        callbacks.append(
+            build_prediction_callback(stage_config) if is_listed else PredictionTable(run.folder)
+        )
     count_losses = None if finite_loss is None else partial(getattr, finite_loss, "num_used")
-    callbacks.append(RequireWork(count_batches=lambda: recorder.num_batches, count_losses=count_losses))
+    callbacks.append(
+        RequireWork(count_batches=lambda: recorder.num_batches, count_losses=count_losses)
+    )
     return callbacks
 
 
@@ -326,14 +357,18 @@ def _watch_trial(session: Session) -> Callback:
     """Build what a trial of a sweep has in addition."""
     from lightkit.callbacks.trial import TrialWatch  # here: other trainings have none
 
-    return TrialWatch(session.run, session.process.watch, waits="trial-waits" in session.stage_config.options)
+    return TrialWatch(
+        session.run, session.process.watch, waits="trial-waits" in session.stage_config.options
+    )
 
 
 def _is_on_xla(trainer: Mapping[str, Any]) -> bool:
     return trains_on_xla(trainer.get("accelerator"), trainer.get("strategy"))
 
 
-def _check_same_data(session: Session, trainer: Trainer, _module: LightningModule, stage: str) -> None:
+def _check_same_data(
+    session: Session, trainer: Trainer, _module: LightningModule, stage: str
+) -> None:
     """Begin a new run where a run that resumes automatically had other data.
 
     Raises:
@@ -346,10 +381,14 @@ def _check_same_data(session: Session, trainer: Trainer, _module: LightningModul
         return
     now = describe_data(trainer.datamodule)  # type: ignore[attr-defined]
     if now and now.get("fingerprint") != before.get("fingerprint"):
-        version = f" (version {before.get('version')}, now {now['version']})" if now.get("version") else ""
+        version = (
+            f" (version {before.get('version')}, now {now['version']})"
+            if now.get("version")
+            else ""
+        )
         raise DataChanged(
-            f"run.resume: the data has changed since {session.run.folder} was interrupted{version}; "
-            f"--run.resume={session.run.folder} goes on there, --run.resume=never begins a new run"
+            f"run.resume: the data has changed since {session.run.folder} was interrupted{version};"
+            f" --run.resume={session.run.folder} goes on there, --run.resume=never begins a new run"
         )
 
 
@@ -387,7 +426,11 @@ def finish_trainer(session: Session, trainer: Trainer) -> None:
     resolved = session.stage_config.resolved
     # A folder of shards is read by its processes together; a file is read here, before data are prepared.
     is_read_later = checkpoint is None or (checkpoint.is_dir() and is_sharded(trainer))
-    if checkpoint is not None and not is_read_later and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
+    if (
+        checkpoint is not None
+        and not is_read_later
+        and isinstance(trainer.strategy.checkpoint_io, CheckpointReader)
+    ):
         read_checkpoint(checkpoint, mmap=True, goes_on=session.stage_config.command == "fit")
 
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -397,7 +440,9 @@ def finish_trainer(session: Session, trainer: Trainer) -> None:
             callback.modes_of_config = find_config_modes(resolved)
         if isinstance(callback, ModelCheckpoint):
             callback.dirpath = callback.dirpath or str(session.run.checkpoints)
-    watch_strategy(trainer.strategy, mask=resolved.masked, on_saved=session.recorder.checkpoint_saved)
+    watch_strategy(
+        trainer.strategy, mask=resolved.masked, on_saved=session.recorder.checkpoint_saved
+    )
     for logger in trainer.loggers:
         redact_hyperparameters(logger, resolved)
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
@@ -422,7 +467,10 @@ def find_reached_limit(trainer: Trainer, session: Session) -> str | None:
     if session.has_trained or session.start.is_old:
         return None
     epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
-    limits = (("epochs", epochs, trainer.max_epochs), ("steps", trainer.global_step, trainer.max_steps))
+    limits = (
+        ("epochs", epochs, trainer.max_epochs),
+        ("steps", trainer.global_step, trainer.max_steps),
+    )
     for unit, done, limit in limits:
         if limit is not None and 0 <= limit <= done:
             return f"{done} of {limit} {unit} are done; raise trainer.max_{unit}"
@@ -441,7 +489,11 @@ def make_watchdog(session: Session, settings: WatchdogSettings) -> Watchdog:
         settings: The config's `watchdog` block.
     """
     report = _StallReport(session)
-    max_s = math.inf if session.process.rank_context is None else session.stage_config.launch.stall_timeout_s
+    max_s = (
+        math.inf
+        if session.process.rank_context is None
+        else session.stage_config.launch.stall_timeout_s
+    )
     watchdog = Watchdog(
         heartbeat(),
         limit_s=lambda: min(settings.limit_s(heartbeat()), max_s),
@@ -488,7 +540,9 @@ class _StallReport:
 
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
-        self._text = self._session.stage_config.resolved.masked(f"{stall}.")  # should what follows hang too
+        self._text = self._session.stage_config.resolved.masked(
+            f"{stall}."
+        )  # should what follows hang too
         rank = 0 if self._session.process.rank is None else self._session.process.rank.rank
         if self._session.process.rank_context is not None:
             self._session.process.rank_context.end_stalled(stall)
@@ -498,7 +552,9 @@ class _StallReport:
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
         text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(self._session.stage_config.resolved.masked(text), encoding="utf-8", errors="replace")
+        path.write_text(
+            self._session.stage_config.resolved.masked(text), encoding="utf-8", errors="replace"
+        )
         self._text += f" All stacks: {path}."
         self._session.recorder.events.write(
             "stall",
@@ -516,9 +572,13 @@ class _StallReport:
     def end(self, _: Stall) -> None:
         """End the process at once: its main thread does not."""
         error = Stalled(self._text)
-        end_by_force = partial(self._session.process.watch.cut, STALLED, None if self._is_raised else f"error: {error}")
+        end_by_force = partial(
+            self._session.process.watch.cut, STALLED, None if self._is_raised else f"error: {error}"
+        )
         threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
-        if self._session.process.rank_context is not None:  # the supervisor reports and records the end
+        if (
+            self._session.process.rank_context is not None
+        ):  # the supervisor reports and records the end
             _kill_children()
             os._exit(STALLED)
         if not self._is_raised:
@@ -582,12 +642,18 @@ def print_run_end(trainer: Trainer, session: Session) -> None:
     run = session.run
     mode = session.stage_config.mode
     command = session.stage_config.command
-    if session.stage_config.images or mode not in ("terminal", "plain") or not trainer.is_global_zero:
+    if (
+        session.stage_config.images
+        or mode not in ("terminal", "plain")
+        or not trainer.is_global_zero
+    ):
         return
     in_retrain = IN_RETRAIN in os.environ  # which has a closing block of its own
     if command == "fit":
         lines = _list_results(trainer, run, is_script=session.stage_config.is_script)
-        lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
+        lines = (
+            [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
+        )
     else:
         _print_scores(trainer, command, mode)
         if not in_retrain:
@@ -635,16 +701,32 @@ def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -
     lines.append(f"run   {shown_path(run.folder)}")
     if summary.get("stopped_early"):
         lines.append(f"note  {summary['stopped_early']}")
-    lines += [f"note  {text}" for text in summary.get("notes") or () if not text.startswith("best.ckpt is the newest")]
+    lines += [
+        f"note  {text}"
+        for text in summary.get("notes") or ()
+        if not text.startswith("best.ckpt is the newest")
+    ]
     program = ["python", sys.argv[0]] if is_script else ["lightkit"]
-    commands = [[*program, "test", "--run", shown_path(run.folder)]] if any(run.checkpoints.glob("*.ckpt")) else []
-    for logger in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
+    commands = (
+        [[*program, "test", "--run", shown_path(run.folder)]]
+        if any(run.checkpoints.glob("*.ckpt"))
+        else []
+    )
+    for (
+        logger
+    ) in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
         unsent = getattr(logger, "unsent", 0)
         view = getattr(logger, "view_command", None)
         if isinstance(unsent, int) and unsent:
             lines.append(f"note  {unsent} records have not reached {type(logger).__name__}")
         commands += [view] if isinstance(view, list) else []
-    return [*lines, *(f"{'' if number else 'next':4}  {shlex.join(words)}" for number, words in enumerate(commands))]
+    return [
+        *lines,
+        *(
+            f"{'' if number else 'next':4}  {shlex.join(words)}"
+            for number, words in enumerate(commands)
+        ),
+    ]
 
 
 def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
@@ -660,7 +742,11 @@ def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
         return "" if newest is None else f"  (the newest: {newest})"
     row = runs.find_value(summary, "metrics", "best") or {}
     is_epoch_end = "epoch_seconds" in row  # a row of metrics.csv
-    where = f"after epoch {best['epoch']}" if is_epoch_end else f"after step {best['step']}, in epoch {best['epoch']}"
+    where = (
+        f"after epoch {best['epoch']}"
+        if is_epoch_end
+        else f"after step {best['step']}, in epoch {best['epoch']}"
+    )
     return f"  ({best['monitor']} {best['value']:.4g} {where})"
 
 
@@ -675,7 +761,9 @@ def _describe_steps(trainer: Trainer) -> str:
     sizes = [size for each in holders if isinstance(size := getattr(each, "batch_size", None), int)]
     if sizes:
         factors = {"": sizes[0], " accumulated": accumulated, " ranks": trainer.world_size}
-        text = " x ".join(f"{number}{unit}" for unit, number in factors.items() if number > 1 or not unit)
+        text = " x ".join(
+            f"{number}{unit}" for unit, number in factors.items() if number > 1 or not unit
+        )
         parts.append(f"batch {text}{f' = {math.prod(factors.values())}' if ' x ' in text else ''}")
     rates = dict.fromkeys(f"{rate:.6g}" for rate in list_rates(trainer))
     if rates:

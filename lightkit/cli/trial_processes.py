@@ -18,7 +18,14 @@ from lightkit.cli.stage_processes import CommandProcess, StageProcesses, describ
 from lightkit.errors import join_names
 from lightkit.runs.index import find_metric, list_metrics
 from lightkit.runs.metrics import STEP_SUFFIX
-from lightkit.runs.trial import FACTS, PRUNED, VERDICT, EventFollower, find_run_of_trial, write_verdict
+from lightkit.runs.trial import (
+    FACTS,
+    PRUNED,
+    VERDICT,
+    EventFollower,
+    find_run_of_trial,
+    write_verdict,
+)
 from lightkit.sweep.record import Trial
 from lightkit.sweep.search import Search
 from lightkit.sweep.settings import Plan
@@ -154,13 +161,18 @@ class TrialProcesses:
             trial: The trial.
             resumes: Whether an earlier start may have left a run of it.
         """
-        slot = next(each for each in range(self.num_slots) if each not in [one.slot for one in self.active])
+        slot = next(
+            each for each in range(self.num_slots) if each not in [one.slot for one in self.active]
+        )
         folder = self._job.find_folder(trial)
         run = self._find_run(trial) if resumes else None
         active = Active(trial, folder, CommandProcess((), None, None), slot, run=run)
         self.active.append(active)
         summary = {} if run is None else runs.read_summary(run.summary_path) or {}
-        if run is not None and summary.get("status") in ("done", PRUNED):  # it ended before that was recorded
+        if run is not None and summary.get("status") in (
+            "done",
+            PRUNED,
+        ):  # it ended before that was recorded
             self._follow(active)
             active.began_s -= float(runs.find_value(summary, "durations", "total") or 0.0)
             self._end_well(active)
@@ -173,13 +185,19 @@ class TrialProcesses:
         run = active.run
         if run is not None and runs.last_good(run.checkpoints) is None:
             run = active.run = None  # nothing is lost, and nothing to go on from
-        if run is None:  # those that are there are of other trials, or of earlier starts of this one
+        if (
+            run is None
+        ):  # those that are there are of other trials, or of earlier starts of this one
             there = {each.id for each in runs.list_runs(self._job.root, self._job.job)}
             self._runs_of_others[active.trial.number] = there
         active.follower = None if run is None else EventFollower(run.events_path)
         resume = "never" if run is None else str(run.folder)
         trial = active.trial
-        words = ["fit", *self._job.build_words(active.folder / "trial.yaml", trial), f"--run.resume={resume}"]
+        words = [
+            "fit",
+            *self._job.build_words(active.folder / "trial.yaml", trial),
+            f"--run.resume={resume}",
+        ]
         words += [f"--trial={self._job.name_trial(trial)}"]
         if self._plan.pruner.prunes and trial.kind == "search" and self.search is not None:
             words.append("--trial-waits")
@@ -195,7 +213,9 @@ class TrialProcesses:
 
     def _find_run(self, trial: Trial) -> runs.Run | None:
         others = self._runs_of_others.setdefault(trial.number, set())
-        return find_run_of_trial(self._job.root, self._job.job, self._job.name_trial(trial), but=others)
+        return find_run_of_trial(
+            self._job.root, self._job.job, self._job.name_trial(trial), but=others
+        )
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -268,7 +288,9 @@ class TrialProcesses:
         trial.state = "failed"
         trial.value = None
         trial.reason = " ".join(reason.split())
-        trial.values = {epoch: value for epoch, value in active.values.items() if math.isfinite(value)}
+        trial.values = {
+            epoch: value for epoch, value in active.values.items() if math.isfinite(value)
+        }
         trial.run = None if active.run is None else f"{active.run.name}/{active.run.id}"
 
     def _end_well(self, active: Active) -> None:
@@ -295,7 +317,9 @@ class TrialProcesses:
         trial.num_params = facts.get("params")
         best = summary.get("best") or {}
         self._learn_metric(best)
-        wrong = next((epoch for epoch, value in active.values.items() if not math.isfinite(value)), None)
+        wrong = next(
+            (epoch for epoch, value in active.values.items() if not math.isfinite(value)), None
+        )
         if wrong is not None:
             raise TrialFailed(f"{self.metric} was not finite")
         if self._cut_pruned(active):
@@ -304,7 +328,10 @@ class TrialProcesses:
         value = find_metric(str(self.metric), summary)
         if value is None:
             logged = sorted(list_metrics(summary))
-            text = f"sweep.metric: {self.metric!r} is not logged; logged are {join_names(logged) or 'no metrics'}"
+            text = (
+                f"sweep.metric: {self.metric!r} is not logged; logged are"
+                f" {join_names(logged) or 'no metrics'}"
+            )
             self.fatal = self.fatal or (2, text)
             raise TrialFailed(text)
         if not math.isfinite(value):
@@ -326,7 +353,10 @@ class TrialProcesses:
             return
         monitor = best.get("monitor")
         if monitor is None:
-            self.fatal = (2, "sweep.metric: the checkpoint monitors no metric; set sweep.metric to a logged one")
+            self.fatal = (
+                2,
+                "sweep.metric: the checkpoint monitors no metric; set sweep.metric to a logged one",
+            )
             raise TrialFailed(self.fatal[1])
         self.metric = str(monitor)
         for active in self.active:
@@ -362,7 +392,9 @@ class TrialProcesses:
             value = trial.num_params if name == "params" else find_metric(name, summary)
             if value is None:
                 logged = join_names(sorted(list_metrics(summary)))
-                raise TrialFailed(f"sweep.constraints: {name} was not measured; logged are {logged}, and params")
+                raise TrialFailed(
+                    f"sweep.constraints: {name} was not measured; logged are {logged}, and params"
+                )
             if not math.isfinite(value):
                 raise TrialFailed(f"sweep.constraints: {name} was not finite")
             found[name] = float(value)
@@ -370,12 +402,20 @@ class TrialProcesses:
 
     def _needs_test(self, active: Active, summary: Mapping[str, Any]) -> bool:
         """Return whether something of the test split is bounded, and the trial was not tested yet."""
-        return self._plan.needs_test and not active.is_tested and "test" not in (summary.get("stages") or {})
+        return (
+            self._plan.needs_test
+            and not active.is_tested
+            and "test" not in (summary.get("stages") or {})
+        )
 
     def _start_test(self, active: Active) -> None:
         assert active.run is not None
         active.is_tested = True
-        words = ["test", f"--run={active.run.folder}", f"--trial={self._job.name_trial(active.trial)}"]
+        words = [
+            "test",
+            f"--run={active.run.folder}",
+            f"--trial={self._job.name_trial(active.trial)}",
+        ]
         self._start_command(active, [*words, *self._job.words_of_test])
 
     # -- while it runs -------------------------------------------------------------------------------------------------
@@ -422,7 +462,9 @@ class TrialProcesses:
             with suppress(psutil.Error):
                 process = psutil.Process(active.process.pid)
                 family = [process, *process.children(recursive=True)]
-                self.peak_bytes = max(self.peak_bytes, sum(each.memory_info().rss for each in family))
+                self.peak_bytes = max(
+                    self.peak_bytes, sum(each.memory_info().rss for each in family)
+                )
 
 
 def remove_verdict(root: Path, name: str | None) -> None:

@@ -67,23 +67,32 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
     """
     options = stage_config.options
     if "unchanged-ok" in options and "if-changed" not in options:
-        raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
+        raise ConfigError(
+            "--unchanged-ok: has no effect without --if-changed; add that, or leave it out"
+        )
     if "if-changed" not in options or stage_config.only_prints:
         return None, None
     run, now, reason = compare_inputs(stage_config)
     if run is None or now is None:
         log = logging.getLogger("lightkit")
-        if now is not None and _explain_unseen(stage_config, now) == reason:  # tomorrow too: said also with --quiet
+        if (
+            now is not None and _explain_unseen(stage_config, now) == reason
+        ):  # tomorrow too: said also with --quiet
             log.warning(f"trains each time: {reason}")
         else:
             log.info(f"trains: {reason}")
         return None, now
     if stage_config.mode == "json":
         described = {"files": now.num_files, "size_bytes": now.size_bytes}
-        runs.print_event("unchanged", run=f"{run.name}/{run.id}", folder=str(run.folder), data=described)
+        runs.print_event(
+            "unchanged", run=f"{run.name}/{run.id}", folder=str(run.folder), data=described
+        )
     is_refused = runs.find_value(runs.read_json(run.folder / RECORD), "passed") is False
     refused = ", which the gate refused" if is_refused else ""
-    print_line(f"nothing has changed since {shown_path(run.folder)}{refused} ({now.summary})", stage_config.mode)
+    print_line(
+        f"nothing has changed since {shown_path(run.folder)}{refused} ({now.summary})",
+        stage_config.mode,
+    )
     return (0 if options.get("unchanged-ok") else _NOTHING_TO_DO), now
 
 
@@ -96,12 +105,21 @@ def compare_inputs(stage_config: StageConfig) -> Comparison:
     run, reason = _find_last_fit(stage_config)
     if run is None:
         return Comparison(None, None, reason)
-    promoted = [each for each in runs.list_runs(run.root, run.name) if each != run and promoted_aliases(each)]
+    promoted = [
+        each
+        for each in runs.list_runs(run.root, run.name)
+        if each != run and promoted_aliases(each)
+    ]
     first: Inputs | None = None
     reasons = []
-    for each in (run, *promoted):  # after an experiment that was rejected, the champion's inputs are no news
+    for each in (
+        run,
+        *promoted,
+    ):  # after an experiment that was rejected, the champion's inputs are no news
         now = compute_inputs(stage_config, salt=each.id, asked=True)
-        found = _find_change(stage_config, shown_path(each.folder), runs.read_inputs(each.folder), now)
+        found = _find_change(
+            stage_config, shown_path(each.folder), runs.read_inputs(each.folder), now
+        )
         if found is None:
             return Comparison(each, now, "")
         first = first or now
@@ -136,10 +154,15 @@ def _describe_bad_end(run: Run, name: str) -> str | None:
     return None
 
 
-def _find_change(stage_config: StageConfig, where: str, before: Inputs | None, now: Inputs) -> str | None:
+def _find_change(
+    stage_config: StageConfig, where: str, before: Inputs | None, now: Inputs
+) -> str | None:
     """Return why a training could give another model than that run's; None if it would repeat it."""
     if before is None or before.data is None:
-        return f"{where} has no record of {'its inputs' if before is None else 'its data, which are large'}; now it has"
+        return (
+            f"{where} has no record of"
+            f" {'its inputs' if before is None else 'its data, which are large'}; now it has"
+        )
     if changes := runs.list_changes(select_identity_of(before), now):
         return f"changed since {where}: {runs.join_changes(changes)}"
     return _explain_unseen(stage_config, now)
@@ -148,26 +171,33 @@ def _find_change(stage_config: StageConfig, where: str, before: Inputs | None, n
 def _explain_unseen(stage_config: StageConfig, now: Inputs) -> str | None:
     """Return which data of a config cannot be compared, so that it trains each time; None where all can be."""
     if now.unseen:
-        return f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or folders there"
+        return (
+            f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or"
+            " folders there"
+        )
     if _sees_data(stage_config.resolved, now):
         return None
     name = stage_config.resolved.class_named("data") or "the data module"
     return (
-        f"--if-changed cannot see what {name} reads, as no argument of it, nor the default of one, names a file or a "
-        "folder; name the file or folder as an argument of the data module"
+        f"--if-changed cannot see what {name} reads, as no argument of it, nor the default of one,"
+        " names a file or a folder; name the file or folder as an argument of the data module"
     )
 
 
 def _sees_data(resolved: Resolved, now: Inputs) -> bool:
     """Return whether all that the data module reads is compared."""
-    is_named = _find_lightkit_class(resolved) is not None or any(key.startswith("data") for key in now.data or {})
+    is_named = _find_lightkit_class(resolved) is not None or any(
+        key.startswith("data") for key in now.data or {}
+    )
     return is_named or not resolved.value_of("data")
 
 
 def select_identity_of(inputs: Inputs) -> Inputs:
     """Return inputs without what a run of an earlier version has noted beyond the identity."""
     config = select_identity(inputs.config)
-    hidden = {key: digest for key, digest in inputs.hidden.items() if is_in_identity(key, inputs.config)}
+    hidden = {
+        key: digest for key, digest in inputs.hidden.items() if is_in_identity(key, inputs.config)
+    }
     return replace(inputs, config=config, hidden=hidden)
 
 
@@ -185,17 +215,27 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
     texts = _list_data_texts(stage_config)
     config, hidden = split_values(stage_config, salt)
     code = compute_code_digests(stage_config.run_root, list_class_paths(stage_config.resolved))
-    inputs = Inputs(config, hidden, unseen=_list_unseen(texts, stage_config.resolved), code=code, salt=salt)
+    inputs = Inputs(
+        config, hidden, unseen=_list_unseen(texts, stage_config.resolved), code=code, salt=salt
+    )
 
     # List the files behind the texts, as far as they are cheap to read.
     places = {key: path for key, text in texts.items() if (path := _find_path(text)) is not None}
-    files = ((key, *file) for key, path in places.items() for file in _list_files(path, stage_config.run_root))
+    files = (
+        (key, *file)
+        for key, path in places.items()
+        for file in _list_files(path, stage_config.run_root)
+    )
     found = list(islice(files, None if asked else _CHEAP_FILES + 1))
-    if not asked and (len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES):  # noqa: PTH202
+    if not asked and (
+        len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES
+    ):  # noqa: PTH202
         return inputs
     digests: dict[str, dict[str, str]] = {key: {} for key in places}
     size_bytes = 0
-    for (key, name, _), file in zip(found, compute_file_digests(path for *_, path in found), strict=True):
+    for (key, name, _), file in zip(
+        found, compute_file_digests(path for *_, path in found), strict=True
+    ):
         digests[key][_printable(name)] = file.digest[:32]
         size_bytes += file.size_bytes
     return replace(inputs, data=digests, size_bytes=size_bytes)
@@ -222,7 +262,11 @@ def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, st
         inputs = compute_inputs(replace(stage_config, ckpt_path=None), salt=run.id, asked=False)
     except DataError:  # the photos are gone
         return {}
-    return digests_of_inputs({"inputs": inputs.digests}) if _sees_data(stage_config.resolved, inputs) else {}
+    return (
+        digests_of_inputs({"inputs": inputs.digests})
+        if _sees_data(stage_config.resolved, inputs)
+        else {}
+    )
 
 
 def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> dict[str, str]:
@@ -238,7 +282,10 @@ def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> d
     Returns:
         By their paths in the working directory, or in the folder that they are imported from.
     """
-    tracked = git_output("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
+    tracked = (
+        git_output("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py")
+        or ""
+    )
     names = sorted({name for name in tracked.split("\0") if Path(name).is_file()})
     names = names or [name for name, _ in _walk(Path(), run_root) if name.endswith(".py")]
     files = {name: Path(name) for name in names}
@@ -259,7 +306,9 @@ def list_class_paths(resolved: Resolved) -> list[str]:
     trainer = resolved.section("trainer")
     for key in ("callbacks", "logger", "plugins"):  # of which a class without arguments may be text
         listed = trainer.get(key)
-        found += [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        found += (
+            [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        )
     given = [path for path in found if path is not None and "." in path]
     return [path for path in dict.fromkeys(given) if path.partition(".")[0] not in _LIBRARIES]
 
@@ -277,7 +326,9 @@ def _list_named_classes(value: Any) -> Iterator[str]:
             yield from _list_named_classes(child)
 
 
-def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def record_inputs(
+    stage_config: StageConfig, run: Run, previous: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     """Write ``inputs.json``, and return its entry in the manifest.
 
     A run that is resumed with other inputs than it began with has no record: its model is made from both.
@@ -288,7 +339,9 @@ def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, An
         previous: The run's manifest, if it is resumed.
     """
     if stage_config.inputs_now is None:
-        inputs = compute_inputs(stage_config, salt=run.id, asked="if-changed" in stage_config.options)
+        inputs = compute_inputs(
+            stage_config, salt=run.id, asked="if-changed" in stage_config.options
+        )
     else:
         hidden = split_values(stage_config, run.id)[1]
         inputs = replace(stage_config.inputs_now, salt=run.id, hidden=hidden)
@@ -309,7 +362,9 @@ def _digest_earlier(stage_config: StageConfig, inputs: Inputs) -> str:
 
 
 def split_values(
-    stage_config: StageConfig, salt: str, counts: Callable[[str, Mapping[str, Any]], bool] = is_in_identity
+    stage_config: StageConfig,
+    salt: str,
+    counts: Callable[[str, Mapping[str, Any]], bool] = is_in_identity,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the identity's values as written, without secrets, and salted digests of the secret ones, by dotted key.
 
@@ -319,7 +374,9 @@ def split_values(
         counts: Whether a dotted key is in the identity, by all values.
     """
     values = stage_config.written.values
-    shown = {key: value for key, value in values.items() if key != "ckpt_path" and counts(key, values)}
+    shown = {
+        key: value for key, value in values.items() if key != "ckpt_path" and counts(key, values)
+    }
     hidden = {
         key: hashlib.sha256(json.dumps([salt, text]).encode()).hexdigest()[:32]
         for key, text in stage_config.written.secrets.items()
@@ -343,10 +400,15 @@ def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
     texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
     if path is not None:
         arguments = load_schema().classes[path]["arguments"]
-        texts |= _list_texts("data.init_args", {name: argument.get("default") for name, argument in arguments.items()})
+        texts |= _list_texts(
+            "data.init_args",
+            {name: argument.get("default") for name, argument in arguments.items()},
+        )
     elif (own := stage_config.resolved.class_named("data")) is not None:
         arguments = (data.get("init_args") if isinstance(data, Mapping) else None) or {}
-        defaults = {name: text for name, text in list_default_texts(own).items() if name not in arguments}
+        defaults = {
+            name: text for name, text in list_default_texts(own).items() if name not in arguments
+        }
         texts |= _list_texts("data.init_args", defaults)
     texts |= _list_texts("data", data)
     if path == "lightkit.data.Flowers" and "data.init_args.root" not in texts:
@@ -366,7 +428,11 @@ def _find_path(text: str) -> Path | None:
     try:
         path = Path(text.removeprefix("file://")).expanduser()
         return path if text.strip() and path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # too long for a name, with a null in it, or of an unknown user
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ):  # too long for a name, with a null in it, or of an unknown user
         return None
 
 

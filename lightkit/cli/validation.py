@@ -31,7 +31,9 @@ _MOST_CHOICES = 10
 """That an error lists."""
 
 
-def validate(command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems) -> ValidationResult:
+def validate(
+    command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems
+) -> ValidationResult:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
@@ -50,7 +52,11 @@ def validate(command: str, loaded: LoadedConfig, resolved: Resolved, problems: P
     findings = _findings(loaded.resolved, schema, problems)
     for _, problem in findings.problems:
         problems.add(problem)
-    if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.value_of("model") is None:
+    if (
+        command in WITH_MODEL
+        and not problems.is_incomplete
+        and loaded.resolved.value_of("model") is None
+    ):
         problems.add(_missing_model(loaded, command))
     return findings
 
@@ -58,7 +64,11 @@ def validate(command: str, loaded: LoadedConfig, resolved: Resolved, problems: P
 def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
-    empty = "" if from_files or not loaded.invocation.files else f"; {', '.join(loaded.invocation.files)} sets nothing"
+    empty = (
+        ""
+        if from_files or not loaded.invocation.files
+        else f"; {', '.join(loaded.invocation.files)} sets nothing"
+    )
     checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.value_of("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
@@ -67,8 +77,15 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
         run = shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
         by_run = f"use -c {run}/config.yaml, or " if command == "fit" else f"use --run {run}, or "
     starts_here = command == "fit" and checkpoint is None and not loaded.invocation.files
-    start = "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example" if starts_here else ""
-    return ConfigError(f"model: missing{empty}; {by_run}set it in a file given with -c, or with --model=VALUE{start}")
+    start = (
+        "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example"
+        if starts_here
+        else ""
+    )
+    return ConfigError(
+        f"model: missing{empty}; {by_run}set it in a file given with -c, or with"
+        f" --model=VALUE{start}"
+    )
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
@@ -147,7 +164,9 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
     problems.raise_any()
 
 
-def _describe_section(section: str, resolved: Resolved) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+def _describe_section(
+    section: str, resolved: Resolved
+) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     """Return the schema's description of a section's class and its arguments; None where it describes none."""
     schema = load_schema()
     path = find_section_class(section, resolved, schema)
@@ -183,7 +202,9 @@ def _check_imported(
         try:
             cls.check_installed()
         except ConfigError as error:
-            problems.add(_error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error)))
+            problems.add(
+                _error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error))
+            )
             return None
     wrong = [*_find_wrong_inputs(section, described, given, resolved)]
     wrong += _find_wrong_numbers(section, find_bounds(cls), given, resolved)
@@ -207,11 +228,21 @@ def _find_wrong_choices(
     for name, choices in described.get("choices", {}).items():
         value = given.get(name)
         path = (section, "init_args", name)
-        if not isinstance(value, str) or name in described.get("paths", {}) or _is_choice(value, choices):
+        if (
+            not isinstance(value, str)
+            or name in described.get("paths", {})
+            or _is_choice(value, choices)
+        ):
             continue
         few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
         hint = near(value, choices) or f"; expected {join_alternatives(few)}"
-        yield path, error_at(f"{dotted(path)}: there is no {name} {shortened(value)}{hint}", resolved.origin_of(path))
+        yield (
+            path,
+            error_at(
+                f"{dotted(path)}: there is no {name} {shortened(value)}{hint}",
+                resolved.origin_of(path),
+            ),
+        )
 
 
 def _find_excluded(
@@ -222,14 +253,23 @@ def _find_excluded(
         if not given.get(first) or not given.get(second) or given.get(switch) is False:
             continue
         paths = [(section, "init_args", name) for name in (first, second)]
-        shown = [shortened(value) if isinstance(value, str) else value for value in (given[first], given[second])]
+        shown = [
+            shortened(value) if isinstance(value, str) else value
+            for value in (given[first], given[second])
+        ]
         one, other = (f"{dotted(path)} ({value})" for path, value in zip(paths, shown, strict=True))
         places = [resolved.origin_of(path) for path in paths]
-        yield paths[1], error_at(f"{one} and {other} exclude each other. Leave one of them out.", *places)
+        yield (
+            paths[1],
+            error_at(f"{one} and {other} exclude each other. Leave one of them out.", *places),
+        )
 
 
 def _find_wrong_numbers(
-    section: str, bounds: Mapping[str, Mapping[str, float]], given: Mapping[str, Any], resolved: Resolved
+    section: str,
+    bounds: Mapping[str, Mapping[str, float]],
+    given: Mapping[str, Any],
+    resolved: Resolved,
 ) -> Iterator[tuple[KeyPath, ConfigError]]:
     """Find the numbers that are out of the bounds of their argument."""
     for name, limits in bounds.items():
@@ -245,7 +285,11 @@ def _is_choice(value: str, choices: Iterable[str]) -> bool:
 
 
 def _check_paths(
-    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved, problems: Problems
+    section: str,
+    described: Mapping[str, Any],
+    given: Mapping[str, Any],
+    resolved: Resolved,
+    problems: Problems,
 ) -> None:
     """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
     for name, kind in described.get("paths", {}).items():
@@ -257,7 +301,9 @@ def _check_paths(
         if fault:
             can_fetch = described.get("fetch") and not fault.startswith("expected")
             fault += near(str(value), choices)
-            fault += "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
+            fault += (
+                "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
+            )
         elif kind == "class_folders":
             fault = _describe_wrong_folders(Path(value).expanduser())
         if fault:
@@ -269,7 +315,9 @@ def _describe_wrong_folders(folder: Path) -> str | None:
     """Describe why a folder's folders are not those of splits and classes with images; None where they are."""
     if not folder.is_dir():
         return None
-    from lightkit.images.image_index import check_class_folders  # here: it loads Pillow, for few configs
+    from lightkit.images.image_index import (
+        check_class_folders,
+    )  # here: it loads Pillow, for few configs
 
     try:
         check_class_folders(folder)
@@ -369,7 +417,10 @@ def _check_resume(resume: str, root: str, name: str | None) -> None:
         return
     run = open_named_run(resume, root, name)
     if not run.config_path.is_file():
-        text = f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no config.yaml."
+        text = (
+            f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no"
+            " config.yaml."
+        )
         raise ConfigError(f"run.resume: {text}")
 
 
@@ -406,7 +457,9 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
 
         place = (*path, "init_args", "tracking_uri") if uri else (*path, "class_path")
         try:
-            address = find_address(None if uri is None else str(uri), origin=dotted(place), root=Path(root or "runs"))
+            address = find_address(
+                None if uri is None else str(uri), origin=dotted(place), root=Path(root or "runs")
+            )
             require_known_schema(address)
         except ConfigError as error:
             problems.add(error_at(str(error), resolved.origin_of(place)))
@@ -415,7 +468,10 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
 def _list_loggers(resolved: Resolved) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
     """List the loggers of a config, each with its path, by the section `logger` and by the trainer's own key."""
     own = resolved.section("trainer").get("logger")
-    sections: list[tuple[KeyPath, Any]] = [(("logger",), resolved.value_of("logger")), (("trainer", "logger"), own)]
+    sections: list[tuple[KeyPath, Any]] = [
+        (("logger",), resolved.value_of("logger")),
+        (("trainer", "logger"), own),
+    ]
     for path, found in sections:
         if isinstance(found, Mapping) and "class_path" in found:
             yield path, found
@@ -462,9 +518,10 @@ def find_missing_forward(resolved: Resolved) -> ConfigError | None:
     if not isinstance(cls, type) or not lacks_forward(cls):
         return None
     return error_at(
-        f"model: {cls.__name__} has no forward, by which a model in the registry is called, and the gate "
-        f"({resolved.section('gate').get('metric')}) leads there. Add forward(self, inputs) to {cls.__name__}; or "
-        "train without a registration: lightkit fit, or lightkit retrain --skip promote",
+        f"model: {cls.__name__} has no forward, by which a model in the registry is called, and the"
+        f" gate ({resolved.section('gate').get('metric')}) leads there. Add forward(self, inputs)"
+        f" to {cls.__name__}; or train without a registration: lightkit fit, or lightkit retrain"
+        " --skip promote",
         resolved.origin_of(("model", "class_path")),
     )
 

@@ -47,7 +47,9 @@ def check(invocation: Invocation) -> int:
 def _check(invocation: Invocation, ci_report: CiReport) -> int:
     began_s = time.monotonic()
     if invocation.has("deep"):
-        os.environ["HF_HUB_OFFLINE"] = "1"  # which huggingface_hub reads when the config's modules import it
+        os.environ["HF_HUB_OFFLINE"] = (
+            "1"  # which huggingface_hub reads when the config's modules import it
+        )
     error = None
     try:
         _find_mistakes(invocation)
@@ -82,11 +84,16 @@ def _find_mistakes(invocation: Invocation) -> None:
     if stage_config.command == "fit" and has_sweep(stage_config.resolved):
         check_space(stage_config, read_plan(stage_config.resolved))
     export = _read_export_options(invocation)
-    _check_config(stage_config, imports=imports, plans=not invocation.has("no-hardware"), export=export)
+    _check_config(
+        stage_config, imports=imports, plans=not invocation.has("no-hardware"), export=export
+    )
     report: dict[str, Any] = {"stage": stage_config.command, "mistakes": []}
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
-        from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check  # here: torch takes seconds
+        from lightkit.cli.smoke_check import (
+            format_smoke_report,
+            run_smoke_check,
+        )  # here: torch takes seconds
 
         try:
             report = run_smoke_check(stage_config)
@@ -109,13 +116,18 @@ def _make_stage_invocation(invocation: Invocation) -> Invocation:
     for name in invocation.options:
         option = COMMANDS["check"].find_option(f"--{name}")
         if name not in known and option is not None and option.is_hidden:
-            raise ConfigError(f"check: --{name} is no option of {stage}; name the stage, as in lightkit check predict")
+            raise ConfigError(
+                f"check: --{name} is no option of {stage}; name the stage, as in lightkit check"
+                " predict"
+            )
     return invocation.for_stage(stage, keep=known)
 
 
 def _choose_machine(invocation: Invocation) -> Machine | None:
     """Return the machine whose hardware the config must fit; None for any."""
-    machine = _assume_machine(invocation.options["for"]) if invocation.has("for") else this_machine()
+    machine = (
+        _assume_machine(invocation.options["for"]) if invocation.has("for") else this_machine()
+    )
     return None if invocation.has("no-hardware") else machine
 
 
@@ -123,7 +135,9 @@ def _list_mistakes(error: LightkitError) -> list[dict[str, Any]]:
     """List the errors of a config for JSON: the message, and the first place in a file, if there is one."""
     mistakes = []
     for each in error.problems if isinstance(error, ConfigError) else (error,):
-        place = next((place for place in each.places if isinstance(place, Origin) and place.file), None)
+        place = next(
+            (place for place in each.places if isinstance(place, Origin) and place.file), None
+        )
         where = {key: None if place is None else getattr(place, key) for key in ("line", "column")}
         file = None if place is None else str(place.file)
         mistakes.append({"message": str(each), "exit_code": each.exit_code, "file": file, **where})
@@ -138,7 +152,10 @@ def _assume_machine(text: str) -> Machine:
     """
     kind, _, count = text.partition("=")
     if kind != "gpu" or not count.isdecimal():
-        raise ConfigError(f"check: --for: expected gpu=N, such as gpu=2, got {text!r}; --no-hardware asks for none")
+        raise ConfigError(
+            f"check: --for: expected gpu=N, such as gpu=2, got {text!r}; --no-hardware asks for"
+            " none"
+        )
     here = this_machine()
     gpus = tuple(Gpu(index, "assumed", 0, "", (8, 0)) for index in range(int(count)))
     versions = {**here.versions, "torch": here.versions.get("torch", "").partition("+")[0]}
@@ -157,7 +174,9 @@ def _read_export_options(invocation: Invocation) -> ExportOptions | None:
     return ExportOptions.parse({"format": ",".join(formats)})
 
 
-def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool, export: ExportOptions | None) -> None:
+def _check_config(
+    stage_config: StageConfig, *, imports: bool, plans: bool, export: ExportOptions | None
+) -> None:
     """Check the launch and the data, and with imports let jsonargparse parse the config.
 
     Args:
@@ -187,7 +206,8 @@ def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool, expo
                 for text, path in find_long_schedules(stage_config.resolved):
                     _log.warning(str(error_at(text, stage_config.resolved.origin_of(path))))
             check_inputs(
-                stage_config.resolved, starts_training=stage_config.command == "fit" and stage_config.ckpt_path is None
+                stage_config.resolved,
+                starts_training=stage_config.command == "fit" and stage_config.ckpt_path is None,
             )
         is_parsed = True
     with problems.noted():
@@ -209,4 +229,6 @@ def _check_later_use(
             _log.warning(str(missing))
     if export is not None:
         with problems.noted():
-            require_export_hooks(stage_config.resolved, export.module_formats, option="export-format")
+            require_export_hooks(
+                stage_config.resolved, export.module_formats, option="export-format"
+            )

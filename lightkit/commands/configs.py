@@ -17,12 +17,16 @@ def configs(invocation: Invocation) -> int:
         ConfigError: If the arguments are wrong, or the copy's file exists.
     """
     if not invocation.inputs:
-        rows = [(f"{PREFIX}{name}", _first_comment(file)) for name, file in packaged_configs().items()]
+        rows = [
+            (f"{PREFIX}{name}", _first_comment(file)) for name, file in packaged_configs().items()
+        ]
         print(format_table(("config", "content"), rows))
         return 0
     action, *names = invocation.inputs
     if action not in ("show", "copy") or len(names) != 1:
-        raise invocation.error(f"expected `show NAME` or `copy NAME`, got {' '.join(invocation.inputs)!r}")
+        raise invocation.error(
+            f"expected `show NAME` or `copy NAME`, got {' '.join(invocation.inputs)!r}"
+        )
     source = find_config(f"{PREFIX}{names[0].removeprefix(PREFIX)}")
     text = source.read_text(encoding="utf-8")
     if action == "show":
@@ -33,7 +37,9 @@ def configs(invocation: Invocation) -> int:
         with target.open("w" if invocation.has("force") else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(f"{target} exists; --output FILE names another file, --force replaces it") from None
+        raise ConfigError(
+            f"{target} exists; --output FILE names another file, --force replaces it"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
     print(f"wrote {target}")

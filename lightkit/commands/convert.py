@@ -16,7 +16,9 @@ from lightkit.runs.bad_images import BadImage
 _ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fraction": "--max-bad-fraction",
               "val_fraction": "--val-fraction", "test_fraction": "--test-fraction"}  # fmt: skip
 """Names of the data module's arguments on this command line."""
-_KEY = re.compile(rf"(?<![\w/.-])(?:data\.init_args\.({'|'.join(_ARGUMENTS)})|((?:val|test)_fraction))(?![\w/])")
+_KEY = re.compile(
+    rf"(?<![\w/.-])(?:data\.init_args\.({'|'.join(_ARGUMENTS)})|((?:val|test)_fraction))(?![\w/])"
+)
 
 
 def convert(invocation: Invocation) -> int:
@@ -36,9 +38,17 @@ def convert(invocation: Invocation) -> int:
     # here: they load pyarrow and Pillow, and help does without
     from lightkit.images.image_index import index_images
     from lightkit.images.splits import check_fractions
-    from lightkit.images.table_writer import BAD_IMAGES, ImageRow, TableTarget, plan_files, write_table
+    from lightkit.images.table_writer import (
+        BAD_IMAGES,
+        ImageRow,
+        TableTarget,
+        plan_files,
+        write_table,
+    )
 
-    target = TableTarget(table, images, _choose_format(invocation, table) == "delta", invocation.has("overwrite"))
+    target = TableTarget(
+        table, images, _choose_format(invocation, table) == "delta", invocation.has("overwrite")
+    )
     target.check()
     try:
         check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])
@@ -58,12 +68,18 @@ def convert(invocation: Invocation) -> int:
                 label = _decode(label)
                 num_bytes = photo.path.stat().st_size
                 size = photo.width, photo.height
-                rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, *size))
+                rows.append(
+                    ImageRow(photo.path, path, label, split, photo.digest, num_bytes, *size)
+                )
     except LightkitError as error:
         raise error.reworded(_rename_arguments) from error
     except OSError as error:
-        raise DataError(f"{error.filename}: {error.strerror or error}. Run the same command again.") from error
-    files = plan_files(rows, num_files=options.get("partitions", 1), row_group_bytes=row_group_bytes)
+        raise DataError(
+            f"{error.filename}: {error.strerror or error}. Run the same command again."
+        ) from error
+    files = plan_files(
+        rows, num_files=options.get("partitions", 1), row_group_bytes=row_group_bytes
+    )
     counts = ", ".join(f"{number} {split}" for split, number in index.counts.items())
     num_images = format_count(sum(index.counts.values()), "image")
     num_classes = format_count(len(index.class_names), "class", "classes")
@@ -76,7 +92,11 @@ def convert(invocation: Invocation) -> int:
     name = shown_path(table)
     num_files = format_count(len(files), "file")
     of_delta = "" if version is None else f", version {version}"
-    print_line(f"{name}: {format_count(len(rows), 'row')}, {num_bytes / 1e6:.1f} MB, {num_files}{of_delta}", mode)
+    print_line(
+        f"{name}: {format_count(len(rows), 'row')}, {num_bytes / 1e6:.1f} MB,"
+        f" {num_files}{of_delta}",
+        mode,
+    )
     print_line(f"lightkit init --data {shlex.quote(name)}", mode)
     return 0
 
@@ -99,8 +119,8 @@ def _read_inputs(invocation: Invocation) -> tuple[Path, Path]:
         raise invocation.error(f"expected a folder of images and the table to write, {found}")
     if "://" in inputs[1]:
         raise ConfigError(
-            f"convert: expected the name of a folder to write, got the address {inputs[1]}. Write the table "
-            "to a folder, and copy that as a whole: nothing in it says where it is."
+            f"convert: expected the name of a folder to write, got the address {inputs[1]}. Write"
+            " the table to a folder, and copy that as a whole: nothing in it says where it is."
         )
     images, table = (Path(word).expanduser() for word in inputs)
     return images, table.resolve() if table.name in ("", "..") else table
@@ -120,9 +140,13 @@ def _read_fractions(invocation: Invocation) -> dict[str, float]:
         ConfigError: If the last is no share.
     """
     defaults = {"val": 0.2, "test": 0.1, "max-bad": 0.05}
-    fractions = {name: invocation.options.get(f"{name}-fraction", share) for name, share in defaults.items()}
+    fractions = {
+        name: invocation.options.get(f"{name}-fraction", share) for name, share in defaults.items()
+    }
     if not 0 <= fractions["max-bad"] <= 1:
-        raise invocation.error(f"--max-bad-fraction: expected a number from 0 to 1, got {fractions['max-bad']:g}")
+        raise invocation.error(
+            f"--max-bad-fraction: expected a number from 0 to 1, got {fractions['max-bad']:g}"
+        )
     return fractions
 
 

@@ -27,11 +27,17 @@ def devices(invocation: Invocation) -> int:
 
 def _list_rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
     """List the rows of the table, each with its label, which is empty in rows that go on with the one above."""
-    memory = f"{_format_size(machine.memory_bytes)}, {_format_size(machine.memory_available_bytes)} available"
+    memory = (
+        f"{_format_size(machine.memory_bytes)}, {_format_size(machine.memory_available_bytes)}"
+        " available"
+    )
     rows = [
         ("host", f"{machine.host}, {machine.platform}"),
         ("cpu", machine.cpu or "unknown"),
-        ("cores", f"{machine.cores or 'unknown'} for this process; {' '.join(machine.instruction_sets)}"),
+        (
+            "cores",
+            f"{machine.cores or 'unknown'} for this process; {' '.join(machine.instruction_sets)}",
+        ),
         ("memory", memory),
         ("gpus", _describe_gpus(machine)),
     ]
@@ -39,7 +45,13 @@ def _list_rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
         rows.append(("", f"{gpu.index}: {gpu.name}, {_format_size(gpu.memory_bytes)}, {gpu.uuid}"))
     xla = machine.xla
     rows += [
-        ("xla", f"{xla.tpu_chips} TPU chips, {xla.tpu_cores} cores; PJRT_DEVICE {xla.device or 'not set'}"),
+        (
+            "xla",
+            (
+                f"{xla.tpu_chips} TPU chips, {xla.tpu_cores} cores; PJRT_DEVICE"
+                f" {xla.device or 'not set'}"
+            ),
+        ),
         ("", f"torch-xla {xla.version or 'not installed: documentation, page Install'}"),
         ("horovod", _describe_horovod(horovod)),
         ("versions", f"Python {machine.python}"),
@@ -55,7 +67,10 @@ def _describe_gpus(machine: Machine) -> str:
         return "Apple's, as mps"
     if machine.gpus is None:
         return "some, which only CUDA or ROCm itself can count"
-    return f"{len(machine.gpus) or 'none'} that CUDA shows to this process; driver {machine.gpu_driver or 'none'}"
+    return (
+        f"{len(machine.gpus) or 'none'} that CUDA shows to this process; driver"
+        f" {machine.gpu_driver or 'none'}"
+    )
 
 
 def _describe_horovod(horovod: Horovod) -> str:

@@ -14,7 +14,16 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import find_default
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.config_loader import load_config
-from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, packaged, resolve_hardware
+from lightkit.config import (
+    PREFIX,
+    RESERVED_VARIABLES,
+    KeyPath,
+    Problems,
+    Resolved,
+    dotted,
+    packaged,
+    resolve_hardware,
+)
 from lightkit.config.bounds import is_any_number
 from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
@@ -47,9 +56,13 @@ def diff(invocation: Invocation) -> int:
         ConfigError: If the arguments are wrong, or an input is missing or cannot be read.
     """
     if len(invocation.inputs) != 2:
-        raise invocation.error(f"expected two configs or runs, got {len(invocation.inputs) or 'none'}")
+        raise invocation.error(
+            f"expected two configs or runs, got {len(invocation.inputs) or 'none'}"
+        )
     root = find_run_root(invocation.options.get("root"))
-    names, trees, values, are_runs = zip(*(_read_input(name, root) for name in invocation.inputs), strict=True)
+    names, trees, values, are_runs = zip(
+        *(_read_input(name, root) for name in invocation.inputs), strict=True
+    )
     changes = _list_changes(trees, values, are_runs)
     old, new = names
     if invocation.has("json"):
@@ -83,9 +96,13 @@ def _read_input(name: str, root: Path) -> tuple[str, MappingNode, _Values, bool]
         recorded = _read_records(run)
     resolved = _load_layers(invocation)
     values: _Values = {
-        path: describe_node(resolved, node, path) for path, node in iterate_leaves(resolved.tree, ()) if path
+        path: describe_node(resolved, node, path)
+        for path, node in iterate_leaves(resolved.tree, ())
+        if path
     }
-    values |= {path: {"value": value} for path, value in recorded.items() if value not in (None, {})}
+    values |= {
+        path: {"value": value} for path, value in recorded.items() if value not in (None, {})
+    }
     return name, resolved.tree, values, is_run
 
 
@@ -111,7 +128,9 @@ def _load_layers(invocation: Invocation) -> Resolved:
     loaded = load_config(invocation, problems, environ=environ)
     if problems.is_incomplete:  # other errors are no reason not to compare it
         problems.raise_any()
-    hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
+    hardware, resolved = collect_errors(
+        loaded.resolved, partial(resolve_hardware, environ={}), problems
+    )
     return resolved if hardware is None else hardware.resolved
 
 
@@ -133,7 +152,9 @@ def _list_changes(
         values = {"old": old.get(path), "new": new.get(path)}
         if is_mixed:
             run, file = ("old", "new") if are_runs[0] else ("new", "old")
-            values[run], values[file] = _complete_file(path, values[run], values[file], trees[are_runs.index(True)])
+            values[run], values[file] = _complete_file(
+                path, values[run], values[file], trees[are_runs.index(True)]
+            )
         there = {side: value for side, value in values.items() if value is not None}
         kind = _name_change(there)
         if kind is not None:
@@ -184,7 +205,11 @@ def _find_default_value(tree: MappingNode, path: KeyPath) -> _Value | None:
 
 def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
     """Return whether a run has written a file's value out: the full name of a class, or a number of another type."""
-    if path[-1] == "class_path" and "." not in str(in_file) and str(in_run).rpartition(".")[2] == in_file:
+    if (
+        path[-1] == "class_path"
+        and "." not in str(in_file)
+        and str(in_run).rpartition(".")[2] == in_file
+    ):
         return True
     return is_any_number(in_file) and is_any_number(in_run) and bool(in_file == in_run)
 
@@ -192,7 +217,13 @@ def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
 def _format_changes(old: str, new: str, changes: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"- {old}", f"+ {new}"]
     for change in changes:
-        signs = {sign: change[side] for sign, side in (("-", "old"), ("+", "new")) if side in change}
+        signs = {
+            sign: change[side] for sign, side in (("-", "old"), ("+", "new")) if side in change
+        }
         texts = format_column(list(signs.values()), longest=_MAX_LINE)
-        lines += ["", change["key"], *(f"  {sign} {text}" for sign, text in zip(signs, texts, strict=True))]
+        lines += [
+            "",
+            change["key"],
+            *(f"  {sign} {text}" for sign, text in zip(signs, texts, strict=True)),
+        ]
     return "\n".join(lines) + "\n"

@@ -29,7 +29,18 @@ from lightkit.config.display import (
 from lightkit.config.origins import NESTED_FILES
 from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.sources import describe_interpolation, format_source
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, put, supersede, to_plain, walk
+from lightkit.config.tree import (
+    Items,
+    Leaf,
+    MappingNode,
+    Node,
+    descend,
+    find,
+    put,
+    supersede,
+    to_plain,
+    walk,
+)
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
@@ -100,7 +111,11 @@ def _explain_keys(
 
 
 def _format_all(
-    resolved: Resolved, complete: Resolved, found: list[tuple[dict[str, Any], str]], *, is_json: bool
+    resolved: Resolved,
+    complete: Resolved,
+    found: list[tuple[dict[str, Any], str]],
+    *,
+    is_json: bool,
 ) -> str:
     """Write what was found of the keys; without any the whole config."""
     if is_json:
@@ -111,12 +126,18 @@ def _format_all(
     return format_annotated(resolved, resolved.tree, ())
 
 
-def _describe_json(resolved: Resolved, complete: Resolved, found: list[dict[str, Any]]) -> dict[str, Any]:
+def _describe_json(
+    resolved: Resolved, complete: Resolved, found: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Return the fields of the keys, or without any the whole config with those of all its values."""
     if found:
         return {"schema": 1, "keys": found}
     config = redact_node(resolved, resolved.tree, ())
-    return {"schema": 1, "config": config, "keys": _explain_leaves(resolved, complete, (), resolved.tree)}
+    return {
+        "schema": 1,
+        "config": config,
+        "keys": _explain_leaves(resolved, complete, (), resolved.tree),
+    }
 
 
 def _print_note(problems: Problems) -> None:
@@ -134,7 +155,9 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolv
         The config with the trainer's keys; and the same with the hardware keys as the layers write them, in addition.
     """
     written = _name_run(loaded)
-    unusable = {path[:2] for path in written.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"}
+    unusable = {
+        path[:2] for path in written.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"
+    }
     usable = drop_paths(written, unusable)
     try:
         resolved = resolve_hardware(usable, this_machine(), environ=os.environ).resolved
@@ -147,7 +170,9 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolv
         node = find(written.tree, path)
         if node is not None and (path[0] == "accelerator" or find(tree, path) is None):
             tree = put(tree, path, node)
-    return resolved, replace(resolved, tree=tree, references={**resolved.references, **written.references})
+    return resolved, replace(
+        resolved, tree=tree, references={**resolved.references, **written.references}
+    )
 
 
 def _name_run(loaded: LoadedConfig) -> Resolved:
@@ -189,12 +214,16 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
     wanted = resolved.lightkit_path(key)
     own = resolved.split_key(key)
     if own != wanted and any(isinstance(part, int) for part in look_up(own)[0]):
-        wanted = own  # an index counts the user's own list where it has that element, else all callbacks
+        wanted = (
+            own  # an index counts the user's own list where it has that element, else all callbacks
+        )
     if not wanted:
         raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
     path, node, rest = look_up(wanted)
     default = None
-    with suppress(ConfigError) if not rest else nullcontext():  # its class cannot be imported; what is set is known
+    with (
+        suppress(ConfigError) if not rest else nullcontext()
+    ):  # its class cannot be imported; what is set is known
         default = find_default(resolved.tree, wanted if rest else path)
     if rest and default is None:
         raise _unknown_key(key, complete, path, rest)
@@ -204,11 +233,17 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
     fields |= {"help": (default or {"help": ""})["help"]}
     if not _has_children(node):
         return fields, ""
-    return fields | {"within": _explain_leaves(resolved, complete, path, node)}, format_annotated(complete, node, path)
+    return fields | {"within": _explain_leaves(resolved, complete, path, node)}, format_annotated(
+        complete, node, path
+    )
 
 
-def _explain_leaves(resolved: Resolved, complete: Resolved, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
-    leaves = [(below, node) for below, node in walk(tree, path) if below and not _has_children(node)]
+def _explain_leaves(
+    resolved: Resolved, complete: Resolved, path: KeyPath, tree: Node
+) -> list[dict[str, Any]]:
+    leaves = [
+        (below, node) for below, node in walk(tree, path) if below and not _has_children(node)
+    ]
     return [_explain_node(resolved, complete, below, node) for below, node in leaves]
 
 
@@ -239,7 +274,9 @@ def _find_schema(complete: Resolved, path: KeyPath, *, imports: bool) -> Mapping
     """Return the JSON Schema of an argument; empty where it is unknown."""
     with suppress(ConfigError):  # its class cannot be imported
         schema: Mapping[str, Any] = (
-            list_arguments(complete.tree, path[:-1], imports=imports)[1].get(str(path[-1]), {}).get("schema", {})
+            list_arguments(complete.tree, path[:-1], imports=imports)[1]
+            .get(str(path[-1]), {})
+            .get("schema", {})
         )
         return schema
     return {}
@@ -258,7 +295,9 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     if "type" in fields:
         rows.append(("type", fields["type"]))
     sources = [
-        format_source(each, value=format_inline(each.get("value"), longest=100), place=_format_place_of(each))
+        format_source(
+            each, value=format_inline(each.get("value"), longest=100), place=_format_place_of(each)
+        )
         for each in fields.get("sources", ())
     ]
     rows += _label_first("from", sources)
@@ -285,7 +324,9 @@ def _label_first(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
     return [("" if number else label, text) for number, text in enumerate(texts)]
 
 
-def _list_hardware(resolved: Resolved, complete: Resolved, path: KeyPath, node: Node) -> list[dict[str, Any]]:
+def _list_hardware(
+    resolved: Resolved, complete: Resolved, path: KeyPath, node: Node
+) -> list[dict[str, Any]]:
     """List the other hardware keys, as they count here, for a key that is one, or was set by one, with their places."""
     same = [key for key, value in walk(complete.tree) if key and value.origin == node.origin]
     if not {path, *same} & {*_HARDWARE_KEYS}:
@@ -314,7 +355,9 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
     above = _shorten_key(path)
     if isinstance(node, Items) and str(rest[0]).isdigit():
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
-        return ConfigError(f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on")
+        return ConfigError(
+            f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on"
+        )
     in_config = node.entries if isinstance(node, MappingNode) else ()
     siblings = [str(name) for name in list_arguments(complete.tree, path)[1] or in_config]
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
@@ -336,7 +379,9 @@ def _suggest_longer_keys(word: str, complete: Resolved) -> str:
 
 
 def _has_children(node: Node) -> bool:
-    return bool(node.entries if isinstance(node, MappingNode) else isinstance(node, Items) and node.items)
+    return bool(
+        node.entries if isinstance(node, MappingNode) else isinstance(node, Items) and node.items
+    )
 
 
 def _shorten_key(path: KeyPath) -> str:

@@ -20,7 +20,10 @@ def fetch(invocation: Invocation) -> int:
     stage_config = open_command_config(invocation)
     section = stage_config.resolved.value_of("data")
     if section is None:
-        raise ConfigError("fetch: the config names no data; give it a file, as in lightkit fetch -c lightkit:flowers")
+        raise ConfigError(
+            "fetch: the config names no data; give it a file, as in lightkit fetch -c"
+            " lightkit:flowers"
+        )
     from pytorch_lightning import LightningDataModule  # here: these load torch
     from pytorch_lightning.cli import LightningArgumentParser
 

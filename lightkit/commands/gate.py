@@ -33,26 +33,34 @@ def gate(invocation: Invocation) -> int:
     options = invocation.options
     of_run = invocation.with_options(run=invocation.get_run())
     if "baseline" in options:
-        baseline = Flag("gate.baseline", options["baseline"], f"--gate.baseline={options['baseline']}")
+        baseline = Flag(
+            "gate.baseline", options["baseline"], f"--gate.baseline={options['baseline']}"
+        )
         of_run = of_run._replace(overrides=(*of_run.overrides, baseline))
     junit = Path(options["junit"]) if options.get("junit") else None
     with CiReport("lightkit gate", junit, case="gate") as report:
         stage_config = open_run_config(of_run, is_quiet=invocation.has("json"))
         if not invocation.has("allow-empty"):
-            require_rule(read_gate(stage_config.resolved), " --allow-empty passes a run all the same.")
+            require_rule(
+                read_gate(stage_config.resolved), " --allow-empty passes a run all the same."
+            )
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
         began = time.monotonic()
         record = evaluate_gate(stage_config, tracking_uri=options.get("tracking-uri"))
         is_json = invocation.has("json")
-        _report(record, stage_config.mode, report, seconds=time.monotonic() - began, is_json=is_json)
+        _report(
+            record, stage_config.mode, report, seconds=time.monotonic() - began, is_json=is_json
+        )
         if not record["passed"]:
             assert stage_config.base is not None  # the run that is judged
             raise GateFailed(explain_refusal(record, stage_config.base))
     return 0
 
 
-def _report(record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, seconds: float, is_json: bool) -> None:
+def _report(
+    record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, seconds: float, is_json: bool
+) -> None:
     """Print the decision, and write it to the page of the CI step and to JUnit."""
     rows = []
     cases = []
@@ -81,7 +89,9 @@ def _report(record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, se
         page.append(markdown_table(_COLUMNS, rows))
     page += [f"- {notice}" for notice in record["notices"]]
     report.add_page("\n\n".join(page))
-    report.write(cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")])
+    report.write(
+        cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")]
+    )
 
 
 def _describe_samples(record: Mapping[str, Any]) -> str:

@@ -49,8 +49,8 @@ def collect(invocation: Invocation) -> int:
     plan = _plan(invocation, rules, root, name, now=now)
     for each in plan.unknown:
         _log.warning(
-            "%s cannot be read, so that it is not known from which run %s began: all that are older are kept. Repair "
-            "the file, or delete the folder.",
+            "%s cannot be read, so that it is not known from which run %s began: all that are older"
+            " are kept. Repair the file, or delete the folder.",
             each.run.manifest_path,
             each.key,
         )
@@ -63,7 +63,10 @@ def collect(invocation: Invocation) -> int:
     _warn_of_size(rules, left_bytes)
     num_left = len(plan.kept) + len(plan.deleted) - len(deleted)
     if is_json:
-        report: dict[str, Any] = {"deleted": [each.fields(now=now) for each in deleted], "kept": plan.kept}
+        report: dict[str, Any] = {
+            "deleted": [each.fields(now=now) for each in deleted],
+            "kept": plan.kept,
+        }
         report |= {"freed_bytes": freed_bytes, "left_bytes": left_bytes, "dry_run": is_dry}
         print(json.dumps(report, indent=2))
     elif not is_quiet:
@@ -74,7 +77,9 @@ def collect(invocation: Invocation) -> int:
 
 def _warn_of_size(rules: RetentionRules, left_bytes: int) -> None:
     if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
-        _log.warning("the runs that are left are larger than --max-size, and other rules keep all of them")
+        _log.warning(
+            "the runs that are left are larger than --max-size, and other rules keep all of them"
+        )
 
 
 def _list_jobs(root: Path, name: str | None) -> list[str]:
@@ -89,7 +94,9 @@ def _print_runs(deleted: Sequence[IndexedRun], *, is_dry: bool, now: float) -> N
         print(f"{verb}  {format_run(each, now=now)}")
 
 
-def _plan(invocation: Invocation, rules: RetentionRules, root: Path, name: str | None, *, now: float) -> DeletionPlan:
+def _plan(
+    invocation: Invocation, rules: RetentionRules, root: Path, name: str | None, *, now: float
+) -> DeletionPlan:
     """Plan what is deleted, after asking the registries, if anything is.
 
     Raises:
@@ -105,7 +112,9 @@ def _plan(invocation: Invocation, rules: RetentionRules, root: Path, name: str |
     # Each run that the registry keeps may let another go, for --max-size.
     of_jobs = [each for each in entries if name in (None, each.run.name)]
     promoted = _ask_registries(root, invocation.options.get("tracking-uri"), of_jobs)
-    return plan_deletions(entries, rules, name=name, promoted=promoted, of_sweeps=of_sweeps, now=now)
+    return plan_deletions(
+        entries, rules, name=name, promoted=promoted, of_sweeps=of_sweeps, now=now
+    )
 
 
 def _list_trials_in_need(root: Path, entries: Sequence[IndexedRun]) -> set[str]:
@@ -133,7 +142,9 @@ def _read_sweep(path: Path) -> SweepRecord | None:
         return None
 
 
-def _format_sum(num_deleted: int, freed_bytes: int, num_left: int, left_bytes: int, *, is_dry: bool) -> str:
+def _format_sum(
+    num_deleted: int, freed_bytes: int, num_left: int, left_bytes: int, *, is_dry: bool
+) -> str:
     if not num_deleted:
         return f"nothing to delete: {format_count(num_left, 'run')}, {in_bytes(left_bytes)}"
     freed = f"{format_count(num_deleted, 'run')}, {in_bytes(freed_bytes)}"
@@ -144,7 +155,9 @@ def _format_sum(num_deleted: int, freed_bytes: int, num_left: int, left_bytes: i
 def _parse_rules(invocation: Invocation) -> RetentionRules:
     options = invocation.options
     if not any(rule in options for rule in _RULES):
-        raise invocation.error(f"give at least one rule: {', '.join(f'--{rule}' for rule in _RULES)}")
+        raise invocation.error(
+            f"give at least one rule: {', '.join(f'--{rule}' for rule in _RULES)}"
+        )
     return RetentionRules(
         keep_last=options.get("keep-last"),
         keep_best=options.get("keep-best"),
@@ -155,7 +168,9 @@ def _parse_rules(invocation: Invocation) -> RetentionRules:
     )
 
 
-def _parse(invocation: Invocation, option: str, expected: str, read: Callable[[str], _T | None]) -> _T | None:
+def _parse(
+    invocation: Invocation, option: str, expected: str, read: Callable[[str], _T | None]
+) -> _T | None:
     """Read the value of an option; None where it is not given.
 
     Raises:
@@ -178,7 +193,9 @@ def _read_size(text: str) -> int | None:
     return int(float(match[1]) * 1000**power)
 
 
-def _list_addresses(root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]) -> Iterable[Address]:
+def _list_addresses(
+    root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]
+) -> Iterable[Address]:
     """List each MLflow that may know one of the runs, once."""
     uris = set() if tracking_uri else {uri for each in entries for uri in _list_uris(each.run)}
     addresses = [address_of_root(tracking_uri or None, root)]
@@ -186,7 +203,9 @@ def _list_addresses(root: Path, tracking_uri: str | None, entries: Sequence[Inde
     return {each.uri: each for each in addresses}.values()
 
 
-def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]) -> set[str]:
+def _ask_registries(
+    root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]
+) -> set[str]:
     """Ask every MLflow that may know one of the runs which it needs; a promoted run is kept if its one is not asked.
 
     Raises:
@@ -200,7 +219,9 @@ def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[Inde
         with open_registry(address, creates=False) as registry:
             needed |= needed_runs(registry)
             answered.add(mask(registry.uri, hides_users=True))
-    return needed | {each.key for each in entries if each.is_promoted and not _is_asked(each.run, answered)}
+    return needed | {
+        each.key for each in entries if each.is_promoted and not _is_asked(each.run, answered)
+    }
 
 
 def _is_asked(run: runs.Run, answered: set[str]) -> bool:
@@ -226,7 +247,7 @@ def _list_uris(run: runs.Run) -> list[str]:
     noted = str(runs.find_value(runs.read_json(run.folder / "mlflow.json"), "tracking_uri") or "")
     if "***@" in noted and not (uris or os.environ.get("MLFLOW_TRACKING_URI")):
         raise ConfigError(
-            f"gc: {run.folder} was tracked by {noted}, whose password no run keeps, so that it is not known which runs "
-            f"are promoted. Say --tracking-uri or set MLFLOW_TRACKING_URI."
+            f"gc: {run.folder} was tracked by {noted}, whose password no run keeps, so that it is"
+            " not known which runs are promoted. Say --tracking-uri or set MLFLOW_TRACKING_URI."
         )
     return sorted(uris)

@@ -9,7 +9,13 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import quiet_libraries
 from lightkit.config.run_root import find_run_root
 from lightkit.registry.promotion import Move, read_hold, read_moves
-from lightkit.registry.store import NO_MODELS, address_of_root, check_model, list_models, open_registry
+from lightkit.registry.store import (
+    NO_MODELS,
+    address_of_root,
+    check_model,
+    list_models,
+    open_registry,
+)
 from lightkit.reports.text_table import format_table
 
 _HEAD = ("time", "what", "version", "by", "score", "baseline", "reason")
@@ -27,13 +33,19 @@ def history(invocation: Invocation) -> int:
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         if not invocation.inputs:
-            _print_models(list_models(registry), is_json=invocation.has("json"), where=address.shown)
+            _print_models(
+                list_models(registry), is_json=invocation.has("json"), where=address.shown
+            )
             return 0
         name = invocation.inputs[0]
         check_model(registry, name)
         moves = read_moves(registry, name)
         aliases = dict.fromkeys(["champion", *(move.alias for move in moves)])
-        holds = {alias: hold for alias in aliases if (hold := read_hold(registry, name, alias)) is not None}
+        holds = {
+            alias: hold
+            for alias in aliases
+            if (hold := read_hold(registry, name, alias)) is not None
+        }
     if invocation.has("json"):
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))
@@ -55,7 +67,9 @@ def _print_models(models: Mapping[str, Mapping[str, str]], *, is_json: bool, whe
     elif models:
         rows = []
         for name, aliases in models.items():
-            others = [f"{alias} {version}" for alias, version in aliases.items() if alias != "champion"]
+            others = [
+                f"{alias} {version}" for alias, version in aliases.items() if alias != "champion"
+            ]
             rows.append([name, aliases.get("champion", "-"), ", ".join(others)])
         print(format_table(("model", "champion", "other aliases"), rows))
     else:
@@ -65,7 +79,17 @@ def _print_models(models: Mapping[str, Mapping[str, str]], *, is_json: bool, whe
 def _cells(move: Move) -> list[str]:
     what = f"{move.kind}{' by force' if move.forced else ''}"
     moment = move.time.replace("+00:00", "Z")
-    versions = f"{move.before or '-'} -> {move.to}{'' if move.alias == 'champion' else f' ({move.alias})'}"
+    versions = (
+        f"{move.before or '-'} -> {move.to}{'' if move.alias == 'champion' else f' ({move.alias})'}"
+    )
     scores = (move.scores.get(which) for which in ("challenger", "baseline"))
     score, baseline = ("" if score is None else f"{score:.4f}" for score in scores)
-    return [moment, what, versions, move.by, f"{score} {move.metric or ''}".strip(), baseline, move.reason]
+    return [
+        moment,
+        what,
+        versions,
+        move.by,
+        f"{score} {move.metric or ''}".strip(),
+        baseline,
+        move.reason,
+    ]

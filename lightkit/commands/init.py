@@ -82,8 +82,12 @@ def init(invocation: Invocation) -> int:
     existing = [name for name in files if Path(name).exists()]
     if existing:
         listed = "\n".join(f"  {name}" for name in existing)
-        remedy = "Name another file with --output." if invocation.has("data") else "Try an empty folder."
-        raise ConfigError(f"init: it overwrites nothing, and this folder already has:\n{listed}\n{remedy}")
+        remedy = (
+            "Name another file with --output." if invocation.has("data") else "Try an empty folder."
+        )
+        raise ConfigError(
+            f"init: it overwrites nothing, and this folder already has:\n{listed}\n{remedy}"
+        )
     for name, text in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         with Path(name).open("x", encoding="utf-8") as file:
@@ -104,7 +108,9 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
     if "template" in options and "data" in options:
         raise invocation.error("expected --template or --data, got both")
     if "output" in options and "data" not in options:
-        raise invocation.error("--output names the config of --data; the files of a template have names of their own")
+        raise invocation.error(
+            "--output names the config of --data; the files of a template have names of their own"
+        )
     if "data" in options:
         folder = Path(options["data"])
         names = find_mask_folders(folder) if folder.is_dir() else None
@@ -125,7 +131,9 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         return {name: starter_config(summarize_images(folder), name)}
     template = options.get("template", "module")
     if template not in _TEMPLATES:
-        raise ConfigError(f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}")
+        raise ConfigError(
+            f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}"
+        )
     return _read_templates(_TEMPLATES[template])
 
 
@@ -138,13 +146,17 @@ def _is_table_of_rows(path: Path) -> bool:
         return True
     is_table = path.is_file() or (path / "_delta_log").is_dir()
     is_table = is_table or (path.is_dir() and any(path.glob("*.parquet")) and not _subfolders(path))
-    has_texts = path.is_dir() and any(_suffix(each) in (*CSV_SUFFIXES, *_JSON_SUFFIXES) for each in path.iterdir())
+    has_texts = path.is_dir() and any(
+        _suffix(each) in (*CSV_SUFFIXES, *_JSON_SUFFIXES) for each in path.iterdir()
+    )
     if not is_table:
         return has_texts and not _subfolders(path)
     if explain_other_format(path) is not None:
         return False
     columns = {field.name: field.type for field in _open_table(path).schema}
-    names_files = any(name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items())
+    names_files = any(
+        name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items()
+    )
     return _find_image_column(columns) is None and not names_files
 
 
@@ -162,7 +174,9 @@ def _read_templates(folders: Sequence[str]) -> dict[str, str]:
             if file.is_file() and file.suffix != ".pyc":
                 name = file.relative_to(root / folder).as_posix().replace("gitignore", ".gitignore")
                 text = file.read_text(encoding="utf-8")
-                files[name] = text.replace("@FOLDER@", shlex.quote(str(Path.cwd()))).replace("@LIGHTKIT@", program)
+                files[name] = text.replace("@FOLDER@", shlex.quote(str(Path.cwd()))).replace(
+                    "@LIGHTKIT@", program
+                )
     return files
 
 
@@ -175,18 +189,31 @@ def summarize_images(path: Path) -> ImageData:
     if not path.exists():
         raise DataError(f"--data {path}: no such file or folder{near_files(path)}")
     if path.suffix.lower() in _SPREADSHEETS:
-        raise DataError(f"--data {path}: spreadsheets are not read; save it as CSV, and name that file")
+        raise DataError(
+            f"--data {path}: spreadsheets are not read; save it as CSV, and name that file"
+        )
     if path.is_file() and path.suffix.lower() in CSV_SUFFIXES:
         return _summarize_csv(path)
-    has_folders = path.is_dir() and bool(_subfolders(path))  # next to class folders a licence or a list is no table
+    has_folders = path.is_dir() and bool(
+        _subfolders(path)
+    )  # next to class folders a licence or a list is no table
     if not has_folders and (reason := explain_other_format(path)) is not None:
         raise DataError(f"--data: {reason}")
     is_table = path.is_file() or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
     data = _summarize_table(path) if is_table else _summarize_folder(path)
     if len(data.classes) < 2:
-        expected = "expected one folder per class with images, or train/, val/ and test/ with class folders"
-        loose = sum(each.suffix.lower() in IMAGE_SUFFIXES for each in path.iterdir()) if path.is_dir() else 0
-        found = f"{format_count(loose, 'image')}, not in the folder of a class" if loose else data.found
+        expected = (
+            "expected one folder per class with images, or train/, val/ and test/ with class"
+            " folders"
+        )
+        loose = (
+            sum(each.suffix.lower() in IMAGE_SUFFIXES for each in path.iterdir())
+            if path.is_dir()
+            else 0
+        )
+        found = (
+            f"{format_count(loose, 'image')}, not in the folder of a class" if loose else data.found
+        )
         raise DataError(f"--data {shown_path(path)}: {found}; {expected}")
     return data
 
@@ -199,7 +226,9 @@ def _summarize_folder(path: Path) -> ImageData:
         for name, files in images["train"].items()
         if files
     }
-    counts: dict[str, int] = {split: sum(map(len, found.values())) for split, found in images.items()}
+    counts: dict[str, int] = {
+        split: sum(map(len, found.values())) for split, found in images.items()
+    }
     sizes = _measure_images([file for files in images["train"].values() for file in files])
 
     # One split is divided by the data module.
@@ -221,7 +250,9 @@ def _list_images(root: Path) -> dict[str, list[Path]]:
         DataError: If the folders hold masks.
     """
     files = {
-        folder: [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+        folder: [
+            file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES
+        ]
         for folder in _subfolders(root)
     }
     refuse_masks(files)
@@ -243,7 +274,9 @@ def _summarize_table(path: Path) -> ImageData:
     table = _open_table(path)
     columns = {field.name: field.type for field in table.schema}
     image = _find_image_column(columns)
-    names_files = any(name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items())
+    names_files = any(
+        name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items()
+    )
     if image is None and names_files:
         every = (cells for batch in table.to_batches() for cells in batch.to_pylist())
         named = [TableRow(f"{path}, row {at}", cells) for at, cells in enumerate(every)]
@@ -263,8 +296,14 @@ def _summarize_bytes(path: Path, table: Any, *, image: str, label: str) -> Image
     splits = Counter(split_named(str(name)) or str(name) for name in rows.get("split", ()))
     sizes = []
     if {"width", "height"} <= {*columns}:
-        sizes = [min(row.values()) for row in table.head(_NUM_SIZES, columns=["width", "height"]).to_pylist()]
-    counts = f"{format_count(sum(classes.values()), 'row')} in {format_count(len(classes), 'class', 'classes')}"
+        sizes = [
+            min(row.values())
+            for row in table.head(_NUM_SIZES, columns=["width", "height"]).to_pylist()
+        ]
+    counts = (
+        f"{format_count(sum(classes.values()), 'row')} in"
+        f" {format_count(len(classes), 'class', 'classes')}"
+    )
     found = f"{counts}, image column {image!r}, label column {label!r}"
     source = "Table", {"path": path.as_posix(), "image": image, "label": label}
     return ImageData(source, classes, splits or _split(sum(classes.values())), sizes, found)
@@ -308,8 +347,9 @@ def _summarize_csv(path: Path) -> ImageData:
     names, rows = read_csv(path)
     if not any(name.lower() in PATH_COLUMNS for name in names):
         raise DataError(
-            f"--data: {explain_other_format(path)}. Images are named by a column {', '.join(PATH_COLUMNS)}, and their "
-            f"labels by one of {', '.join(LABEL_COLUMNS)}; it has {', '.join(names)}."
+            f"--data: {explain_other_format(path)}. Images are named by a column"
+            f" {', '.join(PATH_COLUMNS)}, and their labels by one of {', '.join(LABEL_COLUMNS)}; it"
+            f" has {', '.join(names)}."
         )
     return _summarize_rows(path, names, list(rows))
 
@@ -323,18 +363,27 @@ def _summarize_rows(path: Path, names: Sequence[str], rows: Sequence[TableRow]) 
     from PIL import Image  # here, as few commands read images
 
     label = _find_labels(names, rows)
-    separator = None if isinstance(label, list) else _find_separator([row.cells[label] for row in rows])
+    separator = (
+        None if isinstance(label, list) else _find_separator([row.cells[label] for row in rows])
+    )
     columns = LabelColumns(names, image="auto", label=label, separator=separator, split="auto")
     found = collect_files(rows, columns, table=path, root=path.parent)
     files = [each for of_split in found.files.values() for each in of_split]
     counts = dict.fromkeys(found.class_names, 0)
     for _, given in files:
-        marks = [int(number == given) for number in range(len(counts))] if isinstance(given, int) else given
+        marks = (
+            [int(number == given) for number in range(len(counts))]
+            if isinstance(given, int)
+            else given
+        )
         for name, is_there in zip(counts, marks, strict=True):
             counts[name] += is_there
     sizes = []
     for file, _ in files[:: max(1, len(files) // _NUM_SIZES)]:
-        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(file) as image:  # fit lists them
+        with (
+            suppress(OSError, ValueError, Image.DecompressionBombError),
+            Image.open(file) as image,
+        ):  # fit lists them
             sizes.append(min(image.size))
     arguments: dict[str, Any] = {"path": path.as_posix(), "image": columns.image, "label": label}
     if separator is not None:
@@ -366,12 +415,15 @@ def _find_labels(names: Sequence[str], rows: Sequence[TableRow]) -> str | list[s
     for usual in LABEL_COLUMNS:
         if usual in by_name:
             return by_name[usual]
-    marks = [name for name in names if all(str(row.cells[name]).strip() in ("0", "1") for row in rows)]
+    marks = [
+        name for name in names if all(str(row.cells[name]).strip() in ("0", "1") for row in rows)
+    ]
     if len(marks) > 1:
         return marks
     raise DataError(
-        f"--data: the table has no column of labels named {', '.join(LABEL_COLUMNS)}, and no columns of 0 and 1; it "
-        f"has {', '.join(names)}. By hand, data.init_args.label of lightkit.data.ImageTable names a column of any name."
+        f"--data: the table has no column of labels named {', '.join(LABEL_COLUMNS)}, and no"
+        f" columns of 0 and 1; it has {', '.join(names)}. By hand, data.init_args.label of"
+        " lightkit.data.ImageTable names a column of any name."
     )
 
 
@@ -393,9 +445,14 @@ def _explain_columns(path: Path, columns: Mapping[str, str], image: str | None) 
     listed = ", ".join(f"{name} ({kind})" for name, kind in columns.items())
     expected = f"expected a column of image bytes and one of {', '.join(_LABELS)}; got {listed}"
     if image is not None:
-        recipe = "By hand, data.init_args.label of lightkit.data.Table names a label column of any name"
+        recipe = (
+            "By hand, data.init_args.label of lightkit.data.Table names a label column of any name"
+        )
     else:
-        recipe = f'Numbers are trained on with a net of your own: {RECIPES}, "Numbers in a table", has a complete one'
+        recipe = (
+            f'Numbers are trained on with a net of your own: {RECIPES}, "Numbers in a table", has a'
+            " complete one"
+        )
     return DataError(f"--data {shown_path(path)}: {expected}. {recipe}.")
 
 
@@ -405,7 +462,9 @@ def _split(number: int) -> dict[str, int]:
 
 
 def _subfolders(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(
+        entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    )
 
 
 def starter_config(data: ImageData, name: str) -> str:
@@ -427,17 +486,30 @@ def starter_config(data: ImageData, name: str) -> str:
     if data.is_multilabel:
         share = sum(data.classes.values()) / data.num_images / len(data.classes)
     number = f"about {format_count(num_train, 'training image')}"
-    model = [("backbone", "small_cnn", f"images of {side} pixels are too small for a pretrained network")]
+    model = [
+        ("backbone", "small_cnn", f"images of {side} pixels are too small for a pretrained network")
+    ]
     if not is_small:
         few = f"{number} are few: train the head only; `none` trains all layers"
         model = [
-            ("backbone", "mobilenet_v2", "small and fast on a CPU; any classification model of torchvision works"),
+            (
+                "backbone",
+                "mobilenet_v2",
+                "small and fast on a CPU; any classification model of torchvision works",
+            ),
             (
                 "weights",
                 "default",
                 "ImageNet weights, 14 MB, downloaded once; or a file's path; null: random ones",
             ),
-            ("freeze", *(("backbone", few) if is_few else ("none", f"{number} are enough to train all layers"))),
+            (
+                "freeze",
+                *(
+                    ("backbone", few)
+                    if is_few
+                    else ("none", f"{number} are enough to train all layers")
+                ),
+            ),
         ]
     if data.is_multilabel:
         model.append(("multilabel", "true", "an image has any number of labels"))
@@ -448,10 +520,17 @@ def starter_config(data: ImageData, name: str) -> str:
     # a table is read as a stream, of which no features are kept
     keeps_features = is_frozen and class_name != "Table"
     settings = [
-        *((key, json.dumps(value, ensure_ascii=False), "") for key, value in arguments.items()),  # which is YAML too
-        ("image_size", min(224, max(32, side // 32 * 32)), f"the shorter side of the images is {side} pixels (median)"),
+        *(
+            (key, json.dumps(value, ensure_ascii=False), "") for key, value in arguments.items()
+        ),  # which is YAML too
+        (
+            "image_size",
+            min(224, max(32, side // 32 * 32)),
+            f"the shorter side of the images is {side} pixels (median)",
+        ),
         ("batch_size", batch_size, batches),
-        *[("augment", "false", "the features of a frozen backbone are then computed once")] * keeps_features,
+        *[("augment", "false", "the features of a frozen backbone are then computed once")]
+        * keeps_features,
     ]
     text = f"""\
 # {data.found}.
@@ -498,13 +577,16 @@ def _format_comparison(num_test: int, noun: str = "image") -> str:
         few = f"{format_count(num_test, f'test {noun}')} {'is' if num_test == 1 else 'are'}"
         return f"  max_drop: 0   # no worse than the champion: {few} too few to measure a drop\n"
     return (
-        f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 % confidence\n"
-        f"  drift: {{window: {DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {DRIFT_WINDOW} "
-        f"champions: no sinking step by step\n"
-        f"  # The smallest drop that {num_test} {noun}s can show: {drop:.2g}. More test {noun}s show a smaller one.\n"
+        f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 %"
+        f" confidence\n  drift: {{window: {DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best"
+        f" of the last {DRIFT_WINDOW} champions: no sinking step by step\n  # The smallest drop"
+        f" that {num_test} {noun}s can show: {drop:.2g}. More test {noun}s show a smaller one.\n"
     )
 
 
 def _format_section(name: str, class_path: str, arguments: Sequence[tuple[str, Any, str]]) -> str:
-    lines = [f"    {key}: {value}{f'   # {reason}' if reason else ''}\n" for key, value, reason in arguments]
+    lines = [
+        f"    {key}: {value}{f'   # {reason}' if reason else ''}\n"
+        for key, value, reason in arguments
+    ]
     return f"{name}:\n  class_path: {class_path}\n  init_args:\n{''.join(lines)}"

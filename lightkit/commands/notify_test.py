@@ -15,7 +15,12 @@ from lightkit.errors import ConfigError
 from lightkit.runs.webhook import Deliver, DeliveryError, Sign
 
 _METRICS = {"val/loss": 0.25, "val/accuracy": 0.9}
-_GATE = {"metric": "test/accuracy", "passed": True, "scores": {"challenger": {"test/accuracy": 0.9}}, "reasons": []}
+_GATE = {
+    "metric": "test/accuracy",
+    "passed": True,
+    "scores": {"challenger": {"test/accuracy": 0.9}},
+    "reasons": [],
+}
 _MESSAGES: dict[str, dict[str, Any]] = {
     "start": {"status": "running", "max_epochs": 10},
     "epoch": {"status": "running", "epoch": 4, "max_epochs": 10, "metrics": _METRICS},
@@ -44,11 +49,14 @@ def notify_test(invocation: Invocation) -> int:
     loaded = load_config(invocation.for_stage(stage, keep=("run",)), problems)
     problems.raise_any(loaded.resolved.masked)
     configure_console(mode, loaded.resolved.masked)
-    tests = list(_list_tests(loaded.resolved, kinds, f"{loaded.job_name} (test of lightkit notify-test)"))
+    tests = list(
+        _list_tests(loaded.resolved, kinds, f"{loaded.job_name} (test of lightkit notify-test)")
+    )
     if not tests:
         raise ConfigError(
-            "notify-test: the config has no receiver of such messages. Add -c lightkit:notify/slack, an entry "
-            "callbacks.slack or callbacks.webhook with its webhook_url, or set run.heartbeat_url."
+            "notify-test: the config has no receiver of such messages. Add -c"
+            " lightkit:notify/slack, an entry callbacks.slack or callbacks.webhook with its"
+            " webhook_url, or set run.heartbeat_url."
         )
     width = max(len(receiver) for receiver, _, _ in tests)
     num_failed = 0
@@ -64,13 +72,17 @@ def notify_test(invocation: Invocation) -> int:
     return 1 if num_failed else 0
 
 
-def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[tuple[str, str, Deliver]]:
+def _list_tests(
+    resolved: Resolved, kinds: Sequence[str], job: str
+) -> Iterator[tuple[str, str, Deliver]]:
     """List each message: its receiver as the config calls it, its kind, and the call that sends it."""
     for name, notifier in build_notifiers(resolved):
         from lightkit.callbacks.notifiers import create_message  # here: it loads torch
 
         for sent in (kind for kind in notifier.kinds if kind in kinds):
-            message = create_message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])
+            message = create_message(
+                sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent]
+            )
             yield name, sent, notifier.compose(message)
     if (heartbeat := create_heartbeat(resolved)) is not None:
         for kind, sign in _SIGNS.items():

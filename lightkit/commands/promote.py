@@ -108,12 +108,16 @@ def _lock_promotion(stage_config: StageConfig) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise RunLocked(f"Another process promotes {folder}. Try again when it has ended.") from error
+        raise RunLocked(
+            f"Another process promotes {folder}. Try again when it has ended."
+        ) from error
     except OSError as error:
-        reason = "it is a link" if Path(lock.lock_file).is_symlink() else error.strerror or str(error)
+        reason = (
+            "it is a link" if Path(lock.lock_file).is_symlink() else error.strerror or str(error)
+        )
         raise ConfigError(
-            f"promote: the lock {shown_path(Path(lock.lock_file))} cannot be taken: {reason}. Delete it, or make the "
-            f"folder one that can be written."
+            f"promote: the lock {shown_path(Path(lock.lock_file))} cannot be taken: {reason}."
+            " Delete it, or make the folder one that can be written."
         ) from error
     try:
         yield
@@ -144,7 +148,9 @@ def _hold_or_release(invocation: Invocation) -> str:
             ended = release_alias(registry, name, alias)
             text = f"{name}@{alias} was not held"
             if ended is not None:
-                text = f"{name}@{alias} may move again; it was held by {ended.by} since {ended.time}"
+                text = (
+                    f"{name}@{alias} may move again; it was held by {ended.by} since {ended.time}"
+                )
     if invocation.has("json"):
         print(json.dumps({"name": name, "alias": alias, "message": text}, ensure_ascii=False))
     elif not invocation.has("quiet"):
@@ -161,7 +167,10 @@ def _choose_hold_option(invocation: Invocation) -> str:
     if invocation.has("hold") and invocation.has("release"):
         raise invocation.error("expected --hold or --release, got both")
     option = "hold" if invocation.has("hold") else "release"
-    given = [*invocation.inputs, *(f"--{name}" for name in ("force", "name", "run") if invocation.has(name))]
+    given = [
+        *invocation.inputs,
+        *(f"--{name}" for name in ("force", "name", "run") if invocation.has(name)),
+    ]
     if given:
         raise invocation.error(f"--{option} takes the name of a model, and no run: {given[0]!r}")
     if option == "release" and invocation.has("reason"):
@@ -212,7 +221,9 @@ def _promote(stage_config: StageConfig, options: Mapping[str, Any]) -> str:
     quiet_libraries()
     request = _read_request(stage_config, options)
     run = request.run
-    with open_registry(address_of_run(request.tracking_uri, run, stage_config.resolved)) as registry:
+    with open_registry(
+        address_of_run(request.tracking_uri, run, stage_config.resolved)
+    ) as registry:
         # Read first: if another process moves the alias from here on, the gate's decision is not about its champion.
         before = alias_version(registry, request.name, request.alias)
         version = request.find_version(registry)
@@ -232,7 +243,9 @@ def _promote(stage_config: StageConfig, options: Mapping[str, Any]) -> str:
         move = _build_move(request, decision, before=before, to=str(version.version))
         move = replace(move, weights=weights, inputs=inputs)
         move, is_new = _move(registry, request, move)
-    return _report_move(request, move, before=before, is_new=is_new, mode=decision.get("mode"), options=options)
+    return _report_move(
+        request, move, before=before, is_new=is_new, mode=decision.get("mode"), options=options
+    )
 
 
 def _read_request(stage_config: StageConfig, options: Mapping[str, Any]) -> _Request:
@@ -272,7 +285,9 @@ def _require_allowed(
     require_no_hold(registry, request.name, request.alias)
     if not request.is_forced:
         number = None if version is None else str(version.version)
-        _require_not_rejected(registry, request.name, request.alias, version=number, weights=weights, inputs=inputs)
+        _require_not_rejected(
+            registry, request.name, request.alias, version=number, weights=weights, inputs=inputs
+        )
 
 
 def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
@@ -303,11 +318,16 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
 
     if not holds:
         mode = request.stage_config.mode
-        what = f"{RECORD} is missing, older than a day, or of another checkpoint, champion, gate or data"
+        what = (
+            f"{RECORD} is missing, older than a day, or of another checkpoint, champion, gate or"
+            " data"
+        )
         print_line(f"gate  is asked: {what}", mode)
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
-        decision = evaluate_gate(request.stage_config, tracking_uri=request.tracking_uri, name=request.name)
+        decision = evaluate_gate(
+            request.stage_config, tracking_uri=request.tracking_uri, name=request.name
+        )
     if not decision.get("passed"):
         refusal = explain_refusal(decision, request.run)
         raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
@@ -320,13 +340,21 @@ def _register(registry: Registry, request: _Request) -> ModelVersion:
     from lightkit.cli.registration import register_run  # it loads torch
 
     stage_config = replace(request.stage_config, mode="quiet")
-    register_run(stage_config, request.name, ["challenger"], form="torch_export", tracking_uri=request.tracking_uri)
+    register_run(
+        stage_config,
+        request.name,
+        ["challenger"],
+        form="torch_export",
+        tracking_uri=request.tracking_uri,
+    )
     version = request.find_version(registry)
     assert version is not None
     return version
 
 
-def _build_move(request: _Request, decision: Mapping[str, Any], *, before: str | None, to: str) -> Move:
+def _build_move(
+    request: _Request, decision: Mapping[str, Any], *, before: str | None, to: str
+) -> Move:
     """Build the entry of the log, with the scores by which the gate decided."""
     metric = decision.get("metric")
     scores = {}
@@ -387,11 +415,19 @@ def _report_move(
         options: Of the command line.
     """
     name = request.name
-    text = f"{name}@{request.alias} is version {move.to} {'already' if before == move.to else 'now'}"
+    text = (
+        f"{name}@{request.alias} is version {move.to} {'already' if before == move.to else 'now'}"
+    )
     if before not in (None, move.to):
         text += f"; it was version {before}"
     if is_new:
-        fields = {"alias": request.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
+        fields = {
+            "alias": request.alias,
+            "from": move.before,
+            "to": move.to,
+            "by": move.by,
+            "reason": move.reason,
+        }
         events = runs.EventStream(request.run.events_path)
         events.write("promotion", name=name, **request.stage_config.resolved.masked(fields))
     if "json" in options:
@@ -423,18 +459,28 @@ def describe_worse(move: Move, settings: GateSettings, *, mode: str | None) -> s
     if drop <= 0:
         return ""
     within = next(
-        (f", within gate.{key} {getattr(settings, key):g}" for key in ("margin", "max_drop") if getattr(settings, key)),
+        (
+            f", within gate.{key} {getattr(settings, key):g}"
+            for key in ("margin", "max_drop")
+            if getattr(settings, key)
+        ),
         "",
     )
     by = " by --force" if move.forced else within
-    against = f"version {move.before}" if move.before is not None else "the model that it was compared with"
+    against = (
+        f"version {move.before}"
+        if move.before is not None
+        else "the model that it was compared with"
+    )
     return (
-        f"a worse model was promoted{by}: {move.metric} of version {move.to} is {new:.6g}, {drop:.3g} worse than "
-        f"{old:.6g} of {against}"
+        f"a worse model was promoted{by}: {move.metric} of version {move.to} is {new:.6g},"
+        f" {drop:.3g} worse than {old:.6g} of {against}"
     )
 
 
-def _keep_model(registry: Registry, version: ModelVersion, files: Sequence[Path], *, weights: str) -> None:
+def _keep_model(
+    registry: Registry, version: ModelVersion, files: Sequence[Path], *, weights: str
+) -> None:
     """Keep config and checkpoint in MLflow, and note the weights: the run folder may be elsewhere or gone later."""
     if not version.tags.get(WEIGHTS):
         with registry.attempt("tag the version"):
@@ -445,7 +491,9 @@ def _keep_model(registry: Registry, version: ModelVersion, files: Sequence[Path]
     with registry.attempt("take the checkpoint"):
         for file in files:
             registry.client.log_artifact(version.run_id, str(file), folder)
-        registry.client.set_model_version_tag(version.name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
+        registry.client.set_model_version_tag(
+            version.name, version.version, KEPT, f"runs:/{version.run_id}/{folder}"
+        )
 
 
 def _digest_weights(checkpoint: str) -> str:
@@ -455,7 +503,13 @@ def _digest_weights(checkpoint: str) -> str:
 
 
 def _require_not_rejected(
-    registry: Registry, name: str, alias: str, *, version: str | None, weights: str, inputs: Sequence[Mapping[str, str]]
+    registry: Registry,
+    name: str,
+    alias: str,
+    *,
+    version: str | None,
+    weights: str,
+    inputs: Sequence[Mapping[str, str]],
 ) -> None:
     """Refuse a model that was rolled back, also where another training has made it again.
 
@@ -473,21 +527,28 @@ def _require_not_rejected(
     versions = list_versions(registry, name)
     rejections = list_rejections(read_moves(registry, name), alias, versions)
     tags = {str(each.version): each.tags for each in versions}
-    rejections = [replace(each, weights=each.weights or _read_weights(tags.get(each.version))) for each in rejections]
+    rejections = [
+        replace(each, weights=each.weights or _read_weights(tags.get(each.version)))
+        for each in rejections
+    ]
     for each in inputs:
         found = match_rejection(rejections, version=version, weights=weights, inputs=each)
         if found is not None:
             rejection, likeness = found
             raise GateFailed(
-                f"{rejection.describe(name)}{f', and {likeness}' if likeness else ''}. Nothing was promoted; --force "
-                f"promotes it all the same."
+                f"{rejection.describe(name)}{f', and {likeness}' if likeness else ''}. Nothing was"
+                " promoted; --force promotes it all the same."
             )
 
 
 def _read_weights(tags: Mapping[str, str] | None) -> str | None:
     """Compute the digest of the weights of a version from before versions had one; None without its checkpoint."""
     checkpoint = Path((tags or {}).get("run_folder", ""), (tags or {}).get("checkpoint", ""))
-    if not tags or not checkpoint.is_file() or runs.digest(checkpoint) != tags.get("checkpoint_sha256"):
+    if (
+        not tags
+        or not checkpoint.is_file()
+        or runs.digest(checkpoint) != tags.get("checkpoint_sha256")
+    ):
         return None
     return _digest_weights(str(checkpoint))
 

@@ -49,17 +49,24 @@ def _find_runs(invocation: Invocation) -> list[runs.Run]:
     """
     names = invocation.inputs
     if not names:
-        raise invocation.error("expected at least one run, got none; expected latest, or the folder of one")
+        raise invocation.error(
+            "expected at least one run, got none; expected latest, or the folder of one"
+        )
     root = find_run_root(invocation.options.get("root"))
     found = [runs.find(name, root) for name in names]
     if len({run.folder.resolve() for run in found}) < len(found):
-        raise invocation.error(f"expected different runs, got {' and '.join(names)}, of which two are the same")
+        raise invocation.error(
+            f"expected different runs, got {' and '.join(names)}, of which two are the same"
+        )
     return found
 
 
 def _write_comparison(found: Sequence[runs.Run], path: Path) -> list[tuple[str, str]]:
     """Write the comparison, and return the verdict on each run but the first, with its details."""
-    from lightkit.reports.comparison import list_verdicts, render_comparison  # here: they load numpy
+    from lightkit.reports.comparison import (
+        list_verdicts,
+        render_comparison,
+    )  # here: they load numpy
     from lightkit.reports.facts import read_facts
 
     facts = [read_facts(run) for run in found]
@@ -76,7 +83,8 @@ def _print_verdicts(compared: Sequence[runs.Run], verdicts: Sequence[tuple[str, 
         print("\n".join(f"      {line}" for line in detail.splitlines()))
     if len(verdicts) < len(compared) - 1:
         print(
-            "Whether a run without predictions of the same samples differs is unknown; lightkit test --run RUN records"
+            "Whether a run without predictions of the same samples differs is unknown; lightkit"
+            " test --run RUN records"
         )
         print("them.")
 

@@ -58,7 +58,9 @@ def reproduce(invocation: Invocation) -> int:
     with SignalWatch() as watch:
         stage_config = open_command_config(fit)
         differences = _list_differences(run, manifest, stage_config)
-        _refuse_differences(differences, shown_path(run.folder), is_allowed=invocation.has("anyway"))
+        _refuse_differences(
+            differences, shown_path(run.folder), is_allowed=invocation.has("anyway")
+        )
         if (code := run_stage(fit, watch)) != 0:
             return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
@@ -79,7 +81,9 @@ def _drop_variables() -> None:
             del os.environ[name]
 
 
-def _refuse_differences(differences: Mapping[str, Sequence[str]], where: str, *, is_allowed: bool) -> None:
+def _refuse_differences(
+    differences: Mapping[str, Sequence[str]], where: str, *, is_allowed: bool
+) -> None:
     """Refuse to train where not all is as it was, or warn of it.
 
     Args:
@@ -93,7 +97,9 @@ def _refuse_differences(differences: Mapping[str, Sequence[str]], where: str, *,
     """
     if not differences:
         return
-    listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
+    listing = "\n".join(
+        f"  {name:<9} {each}" for name, lines in differences.items() for each in lines
+    )
     if not is_allowed:
         raise (DataError if list(differences) == ["data"] else ConfigError)(
             f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
@@ -112,18 +118,21 @@ def _read_manifest(run: runs.Run) -> dict[str, Any]:
     summary = runs.read_json(run.summary_path) or {}
     where = shown_path(run.folder)
     if manifest is None or not run.config_path.is_file():
-        raise ConfigError(f"reproduce: {where} has no {run.manifest_path.name} or no {run.config_path.name}.")
+        raise ConfigError(
+            f"reproduce: {where} has no {run.manifest_path.name} or no {run.config_path.name}."
+        )
     if manifest.get("subcommand") != "fit" or manifest.get("fast_dev_run"):
         raise ConfigError(f"reproduce: {where} is no fit that was trained to its end.")
     if summary.get("status") != "done":
         raise ConfigError(
-            f"reproduce: {where} has not ended well (status: {summary.get('status')}), so there is nothing to compare "
-            "with; `lightkit fit` goes on with it."
+            f"reproduce: {where} has not ended well (status: {summary.get('status')}), so there is"
+            " nothing to compare with; `lightkit fit` goes on with it."
         )
     if manifest.get("seed") is None:
         raise ConfigError(
-            f"reproduce: {where} was trained without a seed (seed_everything: false), and nobody can draw the same "
-            "numbers again. Set seed_everything to a number for runs that are to be reproduced."
+            f"reproduce: {where} was trained without a seed (seed_everything: false), and nobody"
+            " can draw the same numbers again. Set seed_everything to a number for runs that are"
+            " to be reproduced."
         )
     return manifest
 
@@ -145,7 +154,9 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
     return args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
 
 
-def _list_differences(run: runs.Run, manifest: Mapping[str, Any], stage_config: StageConfig) -> dict[str, list[str]]:
+def _list_differences(
+    run: runs.Run, manifest: Mapping[str, Any], stage_config: StageConfig
+) -> dict[str, list[str]]:
     """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
     code, data = _list_changed_inputs(run, stage_config)
     differences = {
@@ -248,13 +259,21 @@ def compare_runs(run: runs.Run, again: runs.Run, *, is_trusting: bool = False) -
     with runs.trusting() if is_trusting else nullcontext():
         for name in ("last.ckpt", "best.ckpt"):
             if (run.checkpoints / name).is_file():
-                states = [read_checkpoint(each.checkpoints / name)["state_dict"] for each in (run, again)]
+                states = [
+                    read_checkpoint(each.checkpoints / name)["state_dict"] for each in (run, again)
+                ]
                 weights.append({"checkpoint": name, **_compare_weights(*states)})
     was = _read_fingerprint(run)
     now = _read_fingerprint(again)
     data = None if was in (None, now) else f"the fingerprint was {was}, is {now}"
     is_equal = not (metrics or data or any(each["num_different"] for each in weights))
-    found = {"schema": 2, "run": str(run.folder), "again": str(again.folder), "equal": is_equal, "epochs": len(old)}
+    found = {
+        "schema": 2,
+        "run": str(run.folder),
+        "again": str(again.folder),
+        "equal": is_equal,
+        "epochs": len(old),
+    }
     return {**found, "data": data, "metrics": metrics, "weights": weights}
 
 
@@ -280,7 +299,14 @@ def _compare_metrics(
         again = new.get(epoch, {})
         for name in sorted({*before, *again} - _NOT_COMPARED):
             if str(before.get(name)) != str(again.get(name)):  # as text: NaN equals NaN
-                found.append({"metric": name, "epoch": epoch, "before": before.get(name), "again": again.get(name)})
+                found.append(
+                    {
+                        "metric": name,
+                        "epoch": epoch,
+                        "before": before.get(name),
+                        "again": again.get(name),
+                    }
+                )
     return found
 
 
@@ -289,16 +315,29 @@ def format_comparison(found: Mapping[str, Any]) -> str:
     before = shown_path(Path(found["run"]))
     again = shown_path(Path(found["again"]))
     if found["equal"]:
-        counts = [f"{format_count(each['num_tensors'], 'tensor')} of {each['checkpoint']}" for each in found["weights"]]
+        counts = [
+            f"{format_count(each['num_tensors'], 'tensor')} of {each['checkpoint']}"
+            for each in found["weights"]
+        ]
         equal = f"{', '.join(counts)}, bit for bit" if counts else "there are no weights to compare"
-        return f"reproduced: {again} equals {before} ({format_count(found['epochs'], 'epoch')}; {equal})"
+        return (
+            f"reproduced: {again} equals {before} ({format_count(found['epochs'], 'epoch')};"
+            f" {equal})"
+        )
     lines = [f"not reproduced: {again} differs from {before}"]
     if found["data"]:
         lines.append(f"data     {found['data']}")
     lines += _format_metrics(found["metrics"])
     for each in found["weights"]:
-        text = f"weights  {each['checkpoint']}: {each['num_different']} of {each['num_tensors']} tensors differ"
-        lines.append(f"{text}, {each['tensor']} by up to {each['largest']}" if each["num_different"] else text)
+        text = (
+            f"weights  {each['checkpoint']}: {each['num_different']} of {each['num_tensors']}"
+            " tensors differ"
+        )
+        lines.append(
+            f"{text}, {each['tensor']} by up to {each['largest']}"
+            if each["num_different"]
+            else text
+        )
     return "\n".join([*lines, "On a GPU only trainer.deterministic: true promises equal numbers."])
 
 
@@ -320,7 +359,12 @@ def _compare_weights(before: Mapping[str, Any], again: Mapping[str, Any]) -> dic
             gaps[key] = _measure_gap(before.get(key), again.get(key))
     tensor = max(gaps, key=lambda key: gaps[key] or 0.0, default=None)
     largest = None if tensor is None else gaps[tensor]
-    return {"num_tensors": len(before), "num_different": len(gaps), "tensor": tensor, "largest": largest}
+    return {
+        "num_tensors": len(before),
+        "num_different": len(gaps),
+        "tensor": tensor,
+        "largest": largest,
+    }
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -328,7 +372,11 @@ def _are_equal(one: Any, other: Any) -> bool:
     import torch  # here: it takes seconds
 
     if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
-        return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and bool(one == other)
+        return (
+            not isinstance(one, torch.Tensor)
+            and not isinstance(other, torch.Tensor)
+            and bool(one == other)
+        )
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     as_bytes = [tensor.flatten().contiguous().view(torch.uint8) for tensor in (one, other)]
@@ -339,6 +387,10 @@ def _measure_gap(one: Any, other: Any) -> float | None:
     """Return the largest difference of two tensors; None where they cannot be subtracted."""
     import torch  # here: it takes seconds
 
-    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape):
+    if not (
+        isinstance(one, torch.Tensor)
+        and isinstance(other, torch.Tensor)
+        and one.shape == other.shape
+    ):
         return None
     return float((one.to(torch.complex128) - other.to(torch.complex128)).abs().max())

@@ -39,7 +39,13 @@ from lightkit.errors import (
 )
 from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.registry.gate import RECORD, GateSettings, read_gate, require_rule
-from lightkit.registry.promotion import Rejection, digests_of_inputs, list_rejections, read_moves, require_no_hold
+from lightkit.registry.promotion import (
+    Rejection,
+    digests_of_inputs,
+    list_rejections,
+    read_moves,
+    require_no_hold,
+)
 from lightkit.registry.store import address_of_job, list_versions, open_registry, read_aliases
 from lightkit.runs.ci_report import Case, CiReport, is_failure, markdown_table
 from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, parse_duration
@@ -94,15 +100,23 @@ def _check_options(invocation: Invocation) -> None:
     invocation.raise_errors()
     options = invocation.options
     if "run" in options:
-        raise ConfigError("retrain: --run is no option of it; to go on in a run's folder, give --run.resume=RUN")
+        raise ConfigError(
+            "retrain: --run is no option of it; to go on in a run's folder, give --run.resume=RUN"
+        )
     if "unchanged-ok" in options and "if-changed" not in options:
         raise invocation.error("--unchanged-ok has no effect without --if-changed")
     _parse_export(options)
     if "reserve" in options and parse_duration(options["reserve"]) is None:
-        raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {options['reserve']!r}")
+        raise ConfigError(
+            f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {options['reserve']!r}"
+        )
     for stage in options.get("skip", ()):
         if stage not in _SKIPPABLE:
-            text = "; nothing is promoted that was not judged" if stage == "gate" else near(stage, _SKIPPABLE)
+            text = (
+                "; nothing is promoted that was not judged"
+                if stage == "gate"
+                else near(stage, _SKIPPABLE)
+            )
             raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{text}")
 
 
@@ -116,7 +130,9 @@ def _parse_export(options: Mapping[str, Any]) -> ExportOptions:
     return ExportOptions.parse({"format": ",".join(formats)})
 
 
-def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
+def _retrain(
+    fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport
+) -> int:
     deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
     stage_config = open_command_config(fit)
     settings = read_run_settings(stage_config)
@@ -125,7 +141,9 @@ def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotif
     gate = read_gate(resolved)
     refuse_plain_secrets(resolved.tree, resolved.references)
     if "export" not in options.get("skip", ()):
-        require_export_hooks(resolved, _parse_export(options).module_formats, option="export-format")
+        require_export_hooks(
+            resolved, _parse_export(options).module_formats, option="export-format"
+        )
     if gate.metric is not None:
         require_rule(gate)
         if "promote" not in options.get("skip", ()):
@@ -133,11 +151,17 @@ def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotif
             if missing is not None:
                 raise missing
     elif "reason" in options:
-        raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
-    with StageProcesses(preloads="if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
+        raise ConfigError(
+            "--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric."
+        )
+    with StageProcesses(
+        preloads="if-changed" not in options
+    ) as processes:  # with it, perhaps nothing needs torch
         notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
         with create_job_lock(settings, SignalWatch()) as lock:
-            return Retrain(stage_config, options, settings, deadline, processes, lock, report, notifier).run()
+            return Retrain(
+                stage_config, options, settings, deadline, processes, lock, report, notifier
+            ).run()
 
 
 @dataclass
@@ -177,7 +201,11 @@ def read_stages(run: runs.Run) -> list[StageState] | None:
         stages = [StageState(**each) for each in record["stages"]]
     except (KeyError, TypeError):
         return None
-    return stages if record.get("schema") == _SCHEMA and [each.stage for each in stages] == [*STAGES] else None
+    return (
+        stages
+        if record.get("schema") == _SCHEMA and [each.stage for each in stages] == [*STAGES]
+        else None
+    )
 
 
 def _ask_again(stages: Sequence[StageState]) -> None:
@@ -236,10 +264,15 @@ class Retrain:
         self._ci = report
         self._earlier = runs.list_runs(lock.path.parent.parent, lock.path.parent.name)
         self._gate = read_gate(stage_config.resolved)
-        self._flags = [f"--{option}" for option in ("if-changed", "unchanged-ok") if option in options]
+        self._flags = [
+            f"--{option}" for option in ("if-changed", "unchanged-ok") if option in options
+        ]
         self._skipped = {stage: f"--skip {stage}" for stage in options.get("skip", ())}
         if self._gate.metric is None:
-            self._skipped |= {"gate": "gate.metric is not set", "promote": "nothing is promoted that was not judged"}
+            self._skipped |= {
+                "gate": "gate.metric is not set",
+                "promote": "nothing is promoted that was not judged",
+            }
         values = stage_config.resolved.with_references(stage_config.resolved.values)
         flat = {".".join(map(str, path)): value for path, value in flatten(values)}
         earlier = {key: value for key, value in values.items() if key not in ("run", "gate")}
@@ -273,9 +306,18 @@ class Retrain:
             self._report(error.exit_code, f"{error}")
             raise
         signum = self._processes.received
-        self._report(code, "" if signum is None else f"Interrupted by {signal.Signals(signum).name}.")
-        if self._run is not None and signum is None and code not in _INTERRUPTIONS and self._settings.report:
-            from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
+        self._report(
+            code, "" if signum is None else f"Interrupted by {signal.Signals(signum).name}."
+        )
+        if (
+            self._run is not None
+            and signum is None
+            and code not in _INTERRUPTIONS
+            and self._settings.report
+        ):
+            from lightkit.reports.pages import (
+                try_run_report,
+            )  # here: it loads Jinja2 and Matplotlib
 
             try_run_report(self._run)
         return code
@@ -331,16 +373,22 @@ class Retrain:
         stages = read_stages(run)
         reason = self._find_obstacle(record, stages)
         if stages is None or reason is not None:
-            _log.info(f"begins a new training: the retrain of {run.folder} was not finished, but {reason}")
+            _log.info(
+                f"begins a new training: the retrain of {run.folder} was not finished, but {reason}"
+            )
             self._flags = []  # perhaps nothing has changed, and still that training came to nothing
             return
 
         _ask_again(stages)
-        stages[0].status = "done"  # perhaps it was killed after the training, and before that was noted
+        stages[
+            0
+        ].status = "done"  # perhaps it was killed after the training, and before that was noted
         self._run = run
         self._began = record.get("began") or self._began
         self._stages = {state.stage: state for state in stages}
-        left = [each.stage for each in stages if not each.is_over and each.stage not in self._skipped]
+        left = [
+            each.stage for each in stages if not each.is_over and each.stage not in self._skipped
+        ]
         folder = shown_path(run.folder)
         _log.info(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
 
@@ -354,7 +402,9 @@ class Retrain:
                 return (run if is_open else None), record or {}
         return None, {}
 
-    def _find_obstacle(self, record: Mapping[str, Any], stages: Sequence[StageState] | None) -> str | None:
+    def _find_obstacle(
+        self, record: Mapping[str, Any], stages: Sequence[StageState] | None
+    ) -> str | None:
         """Return why an unfinished retrain is not gone on with; None if it is."""
         if stages is None:
             return f"its {_FILE} is of another version of lightkit"
@@ -388,7 +438,10 @@ class Retrain:
             self._stages[stage] = StageState(stage)
         _ask_again(stages)
         self._stages["fit"].status = "done"
-        _log.info(f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without a training")
+        _log.info(
+            f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without"
+            " a training"
+        )
 
     def _require_promotable(self) -> None:
         """Refuse at the beginning, and not after hours of training, where nothing may be promoted.
@@ -409,9 +462,10 @@ class Retrain:
         for rejection, folder in reversed(rejections):
             if rejection.inputs and self._repeats(rejection, folder):
                 raise GateFailed(
-                    f"{rejection.describe(name)}, and config, data and code are those that it was trained from. "
-                    f"Nothing was trained; `lightkit promote RUN --force` promotes the run of that version all the "
-                    f"same, and --skip promote trains without a promotion."
+                    f"{rejection.describe(name)}, and config, data and code are those that it was"
+                    " trained from. Nothing was trained; `lightkit promote RUN --force` promotes"
+                    " the run of that version all the same, and --skip promote trains without a"
+                    " promotion."
                 )
 
     def _ask_registry(self) -> list[tuple[Rejection, Path | None]]:
@@ -456,7 +510,9 @@ class Retrain:
         found = []
         for counts in (is_in_identity, is_in_earlier_identity):
             config, hidden = split_values(self._stage_config, now.salt, counts)
-            found.append(digests_of_inputs({"inputs": replace(now, config=config, hidden=hidden).digests}))
+            found.append(
+                digests_of_inputs({"inputs": replace(now, config=config, hidden=hidden).digests})
+            )
         return found
 
     def _skip(self, stage: str, reason: str) -> None:
@@ -491,14 +547,24 @@ class Retrain:
         if stage == "fit":
             return ["fit", *self._stage_config.invocation.words, *self._flags]
         assert self._run is not None
-        args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._stage_config.options.get("trust"))]
+        args = [
+            stage,
+            f"--run={self._run.folder}",
+            *["--trust"] * bool(self._stage_config.options.get("trust")),
+        ]
         args += self._notifiers[0]
         if stage in ("test", "export"):
-            args += [f"--format={options.get('export-format', 'torch_export')}"] if stage == "export" else []
+            args += (
+                [f"--format={options.get('export-format', 'torch_export')}"]
+                if stage == "export"
+                else []
+            )
             return args + {"json": ["--json"], "quiet": ["--quiet"]}.get(mode, [])
         # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
         args += ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
-        args += ["--reason", options["reason"]] if stage == "promote" and "reason" in options else []
+        args += (
+            ["--reason", options["reason"]] if stage == "promote" and "reason" in options else []
+        )
         return args + ["--quiet"] * (mode in ("json", "quiet"))
 
     def _plan_time(self, stage: str) -> list[str]:
@@ -513,7 +579,9 @@ class Retrain:
         left_s = self._deadline.left_s
         usual_s = self._find_usual_times()
         if stage != "fit":
-            self._require_time(self._deadline, stage, left_s=left_s, needs_s=usual_s.get(stage, 0.0))
+            self._require_time(
+                self._deadline, stage, left_s=left_s, needs_s=usual_s.get(stage, 0.0)
+            )
             return []
 
         # A training leaves time for what follows it.
@@ -523,8 +591,8 @@ class Retrain:
         if left_s <= reserve_s:
             kind = TooLittleTime if self._deadline.is_duration else OutOfTime
             raise kind(
-                f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve sets "
-                f"how much to leave for them."
+                f"The deadline is in {left}, and the stages after a training need {reserve} of"
+                " that; --reserve sets how much to leave for them."
             )
         _log.info(f"leaves {reserve} of {left} for the stages after the training")
         of_training = self._deadline.before(reserve_s)
@@ -538,9 +606,13 @@ class Retrain:
             for state in read_stages(run) or []:
                 if state.status == "done" and state.seconds:
                     seconds.setdefault(state.stage, []).append(state.seconds)
-        return {stage: statistics.median(found[:_NUM_EARLIER_RUNS]) for stage, found in seconds.items()}
+        return {
+            stage: statistics.median(found[:_NUM_EARLIER_RUNS]) for stage, found in seconds.items()
+        }
 
-    def _require_time(self, deadline: Deadline, stage: str, *, left_s: float, needs_s: float) -> None:
+    def _require_time(
+        self, deadline: Deadline, stage: str, *, left_s: float, needs_s: float
+    ) -> None:
         """Check that a stage after the training can be done in time.
 
         Raises:
@@ -552,7 +624,10 @@ class Retrain:
         needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
         when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
         if deadline.is_duration and not self._has_run_a_stage:
-            text = f"The deadline is {when}; {needs}the same command has no more time. Name a longer --deadline."
+            text = (
+                f"The deadline is {when}; {needs}the same command has no more time. Name a longer"
+                " --deadline."
+            )
             raise TooLittleTime(text)
         raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
 
@@ -577,7 +652,9 @@ class Retrain:
         in_retrain = "tested" if self._is_tested() else "1"
         before = self._stages[stage]
         attempts = before.attempts + 1
-        state = StageState(stage, "running", began=_format_now(), attempts=attempts, failures=before.failures)
+        state = StageState(
+            stage, "running", began=_format_now(), attempts=attempts, failures=before.failures
+        )
         self._stages[stage] = state
         self._has_run_a_stage = True
         self._write()
@@ -599,13 +676,20 @@ class Retrain:
         # Record its end.
         code, reason = self._interpret_end(stage, status)
         state.exit_code = code
-        if self._run is None or not self._run.folder.is_dir():  # nothing to do, or an end before the start
+        if (
+            self._run is None or not self._run.folder.is_dir()
+        ):  # nothing to do, or an end before the start
             self._run = None
-            unchanged = "" if self._unchanged is None else f" since {shown_path(self._unchanged.folder)}"
+            unchanged = (
+                "" if self._unchanged is None else f" since {shown_path(self._unchanged.folder)}"
+            )
             state.status = "failed" if is_failure(code) else "skipped"
             state.message = reason or f"nothing has changed{unchanged}"
             return code
-        if self._stage_config.mode == "json" and stage in ("gate", "promote"):  # they print no events
+        if self._stage_config.mode == "json" and stage in (
+            "gate",
+            "promote",
+        ):  # they print no events
             _print_events(self._run, num_bytes)
         state.ended = _format_now()
         state.seconds = round(time.monotonic() - began_s, 3)
@@ -615,7 +699,9 @@ class Retrain:
     def _is_tested(self) -> bool:
         """Return whether the test is done and of the last day, so that the gate may read its scores."""
         tested = self._stages["test"]
-        return tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
+        return tested.status == "done" and datetime.fromisoformat(
+            str(tested.ended)
+        ) > _now() - timedelta(days=1)
 
     def _interpret_end(self, stage: str, status: int) -> tuple[int, str]:
         """Return the exit code of a stage's process, and why it is none that is well; say what was killed.
@@ -627,7 +713,9 @@ class Retrain:
         code = 128 - status if status < 0 else status
         reason = self._stage_config.resolved.masked(self._processes.reason)
         if self._processes.received is not None:
-            code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code  # what follows it goes on
+            code = (
+                _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code
+            )  # what follows it goes on
         elif status < 0:
             code = 1
             reason = describe_kill(-status, reason)
@@ -641,7 +729,10 @@ class Retrain:
     def _record_end(self, state: StageState, reason: str) -> None:
         """Record how a stage has ended, and whether the retrain is over with it."""
         code = state.exit_code
-        is_rejected = code == _REJECTED and state.stage in ("gate", "promote")  # which asks again about a new champion
+        is_rejected = code == _REJECTED and state.stage in (
+            "gate",
+            "promote",
+        )  # which asks again about a new champion
         is_held = is_rejected and state.stage == "promote" and self._is_held()
         state.status = _name_end(code)
         if code:
@@ -649,7 +740,9 @@ class Retrain:
         if state.status == "failed" and not is_held:  # what is held goes on once it is released
             state.failures += 1
         self._write()
-        self._write_event(state.stage, "failed" if code else "done", exit_code=code, seconds=state.seconds)
+        self._write_event(
+            state.stage, "failed" if code else "done", exit_code=code, seconds=state.seconds
+        )
         if is_rejected and not is_held:
             self._reject(state.stage)
 
@@ -670,7 +763,9 @@ class Retrain:
         if self._run is not None:
             passed = runs.find_value(runs.read_json(self._run.folder / RECORD), "passed")
         sends_decision = stage in ("gate", "promote") and code == _REJECTED and passed is False
-        notifier.has_sent_end = not was_killed and (stage in ("fit", "test", "export") or sends_decision)
+        notifier.has_sent_end = not was_killed and (
+            stage in ("fit", "test", "export") or sends_decision
+        )
 
     def _is_held(self) -> bool:
         """Return whether the champion is held, so that the promotion is left to a later start."""
@@ -685,7 +780,11 @@ class Retrain:
     def _find_run(self) -> None:
         """Keep the state in the run's folder as soon as `fit` has noted in the job's lock which it is."""
         folder = runs.find_value(runs.read_json(self._lock.path), "folder")
-        if folder is not None and (self._run is None or str(self._run.folder) != folder) and Path(folder).is_dir():
+        if (
+            folder is not None
+            and (self._run is None or str(self._run.folder) != folder)
+            and Path(folder).is_dir()
+        ):
             self._run = runs.open_run(folder)
             self._write()
             self._write_event("fit", "begun")
@@ -694,7 +793,9 @@ class Retrain:
         assert self._run is not None
         mirror = sys.stdout if self._stage_config.mode == "json" else None
         events = runs.EventStream(self._run.events_path, mirror=mirror)
-        events.write("stage", stage=stage, status=status, attempt=self._stages[stage].attempts, **fields)
+        events.write(
+            "stage", stage=stage, status=status, attempt=self._stages[stage].attempts, **fields
+        )
 
     def _report(self, code: int, reason: str) -> None:
         """Report the stages on the screen, on the page of the CI step and in JUnit.
@@ -730,7 +831,10 @@ class Retrain:
             failure = None
             skipped = None
             if state.has_failed:
-                failure = f"{stage} has ended with exit code {state.exit_code or code}: {details[stage] or reason}"
+                failure = (
+                    f"{stage} has ended with exit code {state.exit_code or code}:"
+                    f" {details[stage] or reason}"
+                )
             elif stage == blocked:
                 failure = f"{stage} was not run: {reason}"
             elif not state.has_run:
@@ -765,7 +869,11 @@ class Retrain:
         rows = []
         for stage, state in self._stages.items():
             status = "not run" if state.status == "pending" else state.status
-            duration = format_duration(state.seconds) if state.seconds is not None and state.has_run else ""
+            duration = (
+                format_duration(state.seconds)
+                if state.seconds is not None and state.has_run
+                else ""
+            )
             first, *_ = details[stage].splitlines() or [""]
             rows.append((stage, status, duration, first))
 
@@ -804,7 +912,9 @@ def _print_events(run: runs.Run, begin: int) -> None:
 
 
 def _digest_training(ckpt_path: str | None, values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps([ckpt_path, values], sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([ckpt_path, values], sort_keys=True, default=str).encode()
+    ).hexdigest()
 
 
 def _now() -> datetime:

@@ -20,7 +20,13 @@ from lightkit.registry.promotion import (
     note_in_run_folders,
     read_moves,
 )
-from lightkit.registry.store import address_of_root, check_alias, check_model, list_versions, open_registry
+from lightkit.registry.store import (
+    address_of_root,
+    check_alias,
+    check_model,
+    list_versions,
+    open_registry,
+)
 
 
 def rollback(invocation: Invocation) -> int:
@@ -43,19 +49,35 @@ def rollback(invocation: Invocation) -> int:
             current = alias_version(registry, name, alias)
             moves = read_moves(registry, name)
             if current is None:
-                raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
-            to = options.get("to") or _find_version_before(current, champions(moves, alias), versions, name=name)
+                raise ConfigError(
+                    f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes"
+                    " one."
+                )
+            to = options.get("to") or _find_version_before(
+                current, champions(moves, alias), versions, name=name
+            )
             if to not in versions:
-                raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
+                raise ConfigError(
+                    f"rollback: --to: {name} has no version {to}. Its versions:"
+                    f" {', '.join(versions)}."
+                )
             if to == current:
                 raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
             run = versions[to].tags.get("run")
             reason = options.get("reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
-            if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
-                scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
+            if (
+                scored := last_scored(moves, to)
+            ) is not None:  # with the score that it was promoted with
+                scores = {
+                    which: score for which, score in scored.scores.items() if which == "challenger"
+                }
                 move = replace(
-                    move, scores=scores, metric=scored.metric, data=scored.data, num_samples=scored.num_samples
+                    move,
+                    scores=scores,
+                    metric=scored.metric,
+                    data=scored.data,
+                    num_samples=scored.num_samples,
                 )
             move = move_alias(registry, name, move)
         note_in_run_folders(registry, name, move)
@@ -70,7 +92,9 @@ def _print_move(move: Move, name: str, options: Mapping[str, Any]) -> None:
         print(f"moved {name}@{move.alias} from version {move.before} back to version {move.to}")
 
 
-def _find_version_before(current: str, moved_to: Sequence[str], versions: Collection[str], *, name: str) -> str:
+def _find_version_before(
+    current: str, moved_to: Sequence[str], versions: Collection[str], *, name: str
+) -> str:
     """Find the version that was the champion before the current one.
 
     Args:
@@ -90,6 +114,10 @@ def _find_version_before(current: str, moved_to: Sequence[str], versions: Collec
         others = [version for version in versions if version != current]
         raise ConfigError(
             f"rollback: the promotion log of {name} has no version before {current}. "
-            + (f"Name one with --to; there are {', '.join(others)}." if others else "There is no other version.")
+            + (
+                f"Name one with --to; there are {', '.join(others)}."
+                if others
+                else "There is no other version."
+            )
         )
     return earlier[-1]

@@ -69,7 +69,11 @@ def show_runs(invocation: Invocation) -> int:
     elif not invocation.has("quiet"):
         has_metrics = bool(values.metrics)
         columns = {**values.metrics, **values.columns}
-        print(format_runs(shown, columns, has_metrics=has_metrics, now=now) if shown else f"no runs in {root}")
+        print(
+            format_runs(shown, columns, has_metrics=has_metrics, now=now)
+            if shown
+            else f"no runs in {root}"
+        )
     return 0
 
 
@@ -158,7 +162,9 @@ def _print_csv(entries: Sequence[IndexedRun], values: _Values, *, now: float) ->
         fields = entry.fields(now=now)
         fields["aliases"] = " ".join(fields["aliases"])
         cells = [*fields.values(), *(of_runs[entry.key] for of_runs in columns.values())]
-        table.writerow([json.dumps(each) if isinstance(each, (bool, list, dict)) else each for each in cells])
+        table.writerow(
+            [json.dumps(each) if isinstance(each, (bool, list, dict)) else each for each in cells]
+        )
 
 
 def _filter_runs(
@@ -177,12 +183,20 @@ def _filter_runs(
             raise invocation.error(f"--filter: {expected}, got {given!r}{near(key, known)}")
         if value not in known[key]:
             hint = near(value, known[key])
-            raise invocation.error(f"--filter {key}: expected {' or '.join(sorted(known[key]))}, got {value!r}{hint}")
-        entries = [each for each in entries if str(each.fields(now=now)[key]) in (value, value.capitalize())]
+            raise invocation.error(
+                f"--filter {key}: expected {' or '.join(sorted(known[key]))}, got {value!r}{hint}"
+            )
+        entries = [
+            each
+            for each in entries
+            if str(each.fields(now=now)[key]) in (value, value.capitalize())
+        ]
     return entries
 
 
-def _select_trials(invocation: Invocation, entries: Sequence[IndexedRun], sweep: str) -> list[IndexedRun]:
+def _select_trials(
+    invocation: Invocation, entries: Sequence[IndexedRun], sweep: str
+) -> list[IndexedRun]:
     """Return the runs that are trials of a sweep.
 
     Raises:
@@ -193,7 +207,9 @@ def _select_trials(invocation: Invocation, entries: Sequence[IndexedRun], sweep:
     if not found:
         names = sorted({trial.rpartition("/")[0] for _, trial in trials if trial})
         there = f"; there are: {', '.join(names)}" if names else ""
-        raise invocation.error(f"--sweep: no run is a trial of {sweep!r}{near(sweep, names) or there}")
+        raise invocation.error(
+            f"--sweep: no run is a trial of {sweep!r}{near(sweep, names) or there}"
+        )
     return found
 
 
@@ -227,8 +243,8 @@ def _rank_by_metric(
         known = infer_mode_of_runs(name, of_job, explicit=mode)
         if known is None:
             raise invocation.error(
-                f"--sort {metric}: neither the runs of {each.run.name} nor its name tell whether a small or a "
-                f"large {name} is good. Say --mode min or --mode max."
+                f"--sort {metric}: neither the runs of {each.run.name} nor its name tell whether a"
+                f" small or a large {name} is good. Say --mode min or --mode max."
             )
         ranks[each.key] = rank_value(value, known)
     return lambda each: ranks.get(each.key)

@@ -25,16 +25,32 @@ from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
 _REFERENCE = {"$ref": "#/$defs/reference"}
-_FILE = {"type": "string", "pattern": r"\.(yaml|yml|json)$", "description": "A file that holds the section"}
+_FILE = {
+    "type": "string",
+    "pattern": r"\.(yaml|yml|json)$",
+    "description": "A file that holds the section",
+}
 _DIGITS: dict[str, Schema] = {
     "integer": {"type": "string", "pattern": r"^[-+]?[0-9][0-9_]*$"},
-    "number": {"type": "string", "pattern": r"^[-+]?(\.inf|[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?$"},
+    "number": {
+        "type": "string",
+        "pattern": r"^[-+]?(\.inf|[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?$",
+    },
 }
 """Text that is read as a number where one belongs."""
 _SUGGESTED = {
     "kind": [*KINDS],
     "accelerator": [*KINDS],
-    "strategy": ["auto", "ddp", "ddp_spawn", "fsdp", "deepspeed", "horovod", *XLA_STRATEGIES, *OLD_STRATEGIES],
+    "strategy": [
+        "auto",
+        "ddp",
+        "ddp_spawn",
+        "fsdp",
+        "deepspeed",
+        "horovod",
+        *XLA_STRATEGIES,
+        *OLD_STRATEGIES,
+    ],
     "precision": ["auto", *PRECISIONS],
     "memory_format": ["auto", "contiguous", "channels_last"],
 }
@@ -72,14 +88,18 @@ def schema(invocation: Invocation) -> int:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"schema: {shown_path(file)} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(
+            f"schema: {shown_path(file)} cannot be written: {error.strerror or error}"
+        ) from None
     print(f"{shown_path(file)} is written")
     if not invocation.has("summary"):
         print(f"as first line of a config:\n# yaml-language-server: $schema={shown_path(file)}")
     return 0
 
 
-def _describe_table(properties: Mapping[str, Schema], *, dotted: Collection[str] = (), others: Any = False) -> Schema:
+def _describe_table(
+    properties: Mapping[str, Schema], *, dotted: Collection[str] = (), others: Any = False
+) -> Schema:
     """Take a mapping of these keys, and ``trainer.max_epochs: 3`` below some, of which only the first key is judged."""
     pattern = rf"^({'|'.join(dotted)})\.[^.]+(\.[^.]+)*$"
     below = {pattern: {"description": "A key below that, as on the command line"}} if dotted else {}
@@ -100,10 +120,15 @@ def _describe_hardware(key: str, text: str) -> Schema:
 def _describe_stepping() -> dict[str, Schema]:
     """Describe the keys that say when a schedule is stepped."""
     texts = {
-        "interval": "Step the schedule after each epoch (the default), or after each step of the optimizer",
+        "interval": (
+            "Step the schedule after each epoch (the default), or after each step of the optimizer"
+        ),
         "frequency": "Number of epochs or steps between two steps of the schedule",
     }
-    return {key: {"anyOf": [schema, _REFERENCE], "description": texts[key]} for key, schema in STEPPING_SCHEMAS.items()}
+    return {
+        key: {"anyOf": [schema, _REFERENCE], "description": texts[key]}
+        for key, schema in STEPPING_SCHEMAS.items()
+    }
 
 
 class _Writer:
@@ -122,7 +147,10 @@ class _Writer:
             "description": "Files below this one, relative to it, such as [base, logger/mlflow]",
         }
         blocks = {
-            stage: {"anyOf": [{"$ref": "#/$defs/layer"}, _FILE], "description": f"What only {stage} sets"}
+            stage: {
+                "anyOf": [{"$ref": "#/$defs/layer"}, _FILE],
+                "description": f"What only {stage} sets",
+            }
             for stage in STAGES
         }
         return {
@@ -142,14 +170,19 @@ class _Writer:
 
     def _describe_layer(self) -> dict[str, Schema]:
         data = self._schema.data
-        block = _describe_table({key: _describe_hardware(key, text) for key, text in KEY_HELP.items()})
+        block = _describe_table(
+            {key: _describe_hardware(key, text) for key, text in KEY_HELP.items()}
+        )
         places: dict[str, tuple[Schema, str]] = {
             "accelerator": (
                 {"anyOf": [{"enum": list(KINDS)}, block]},
                 "The hardware: cpu, gpu, or a mapping such as {gpus: 2}",
             )
         }
-        places |= {name: (self._class_place(data["bases"][name]), text) for name, text in _CLASS_SECTIONS.items()}
+        places |= {
+            name: (self._class_place(data["bases"][name]), text)
+            for name, text in _CLASS_SECTIONS.items()
+        }
         places |= {name: (self._named_entries(name), text) for name, text in _ENTRIES.items()}
         for name, section in data["sections"].items():
             if name != "accelerator":
@@ -158,7 +191,10 @@ class _Writer:
                     section["help"] or "Lightning's Trainer",
                 )
         layer = {
-            name: {"anyOf": [schema, *([_FILE] if name in SECTIONS else []), _REFERENCE], "description": text}
+            name: {
+                "anyOf": [schema, *([_FILE] if name in SECTIONS else []), _REFERENCE],
+                "description": text,
+            }
             for name, (schema, text) in places.items()
         }
         return layer | self._describe_arguments(data["top"])
@@ -166,17 +202,28 @@ class _Writer:
     def _describe_section(self, name: str, arguments: Mapping[str, Any]) -> Schema:
         properties = self._describe_arguments(arguments)
         if name == "trainer":
-            old = {key: {**_describe_hardware(key, KEY_HELP[key]), "deprecated": True} for key in OLD_TRAINER_KEYS}
-            properties |= old | {key: _describe_hardware(key, arguments[key]["help"]) for key in TRAINER_DEFAULTS}
+            old = {
+                key: {**_describe_hardware(key, KEY_HELP[key]), "deprecated": True}
+                for key in OLD_TRAINER_KEYS
+            }
+            properties |= old | {
+                key: _describe_hardware(key, arguments[key]["help"]) for key in TRAINER_DEFAULTS
+            }
         return _describe_table(properties)
 
     def _describe_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Schema]:
         properties: dict[str, Schema] = {}
         for name, argument in arguments.items():
-            default = {"default": argument["default"]} if argument.get("default") is not None else {}
+            default = (
+                {"default": argument["default"]} if argument.get("default") is not None else {}
+            )
             help_text = {"description": argument["help"]} if argument["help"] else {}
             properties[name] = {**self._describe_type(argument["schema"]), **help_text, **default}
-            lists = [branch for branch in list_branches(argument["schema"]) if branch.get("type") == "array"]
+            lists = [
+                branch
+                for branch in list_branches(argument["schema"])
+                if branch.get("type") == "array"
+            ]
             if lists:
                 item = self._describe_type(lists[0].get("items", {}))
                 added = [item, {"type": "array", "items": item}, {"type": "null"}]
@@ -226,21 +273,36 @@ class _Writer:
         key = f"any {' or '.join(bases)}"
         if key not in self._definitions:
             self._definitions[key] = {}  # an argument of such a class may ask for such a class
-            own = r"\.|\$\{"  # a short name of one's own class is good only where something else has loaded it
+            own = (  # a short name of one's own class is good only where something else has loaded it
+                r"\.|\$\{"
+            )
             names = {
                 "anyOf": [
                     {"enum": [name for names in named.values() for name in names]},
-                    {"type": "string", "pattern": own, "description": "A class of your own: package.module.Class"},
+                    {
+                        "type": "string",
+                        "pattern": own,
+                        "description": "A class of your own: package.module.Class",
+                    },
                 ]
             }
             properties = {
-                "class_path": {**names, "description": "The class, by its short name or its whole path"},
+                "class_path": {
+                    **names,
+                    "description": "The class, by its short name or its whole path",
+                },
                 "init_args": {"type": ["object", "string"], "description": "Its arguments"},
-                "dict_kwargs": {"type": ["object", "string"], "description": "Arguments that it passes on to others"},
+                "dict_kwargs": {
+                    "type": ["object", "string"],
+                    "description": "Arguments that it passes on to others",
+                },
             }
             cases = [
                 {
-                    "if": {"properties": {"class_path": {"enum": given}}, "required": ["class_path"]},
+                    "if": {
+                        "properties": {"class_path": {"enum": given}},
+                        "required": ["class_path"],
+                    },
                     "then": self._describe_class(path),
                 }
                 for path, given in named.items()
@@ -256,13 +318,23 @@ class _Writer:
         if path not in self._definitions:
             self._definitions[path] = {}
             properties = self._describe_arguments(self._schema.classes[path]["arguments"])
-            is_schedule = {*self._schema.data["bases"]["lr_scheduler"]} & {*self._schema.classes[path]["bases"]}
+            is_schedule = {*self._schema.data["bases"]["lr_scheduler"]} & {
+                *self._schema.classes[path]["bases"]
+            }
             for name in COUNTS if is_schedule else ():
                 if name in properties:
                     text = properties[name].pop("description", "")
-                    properties[name] = {"anyOf": [{"const": AUTO}, properties[name]], "description": text}
+                    properties[name] = {
+                        "anyOf": [{"const": AUTO}, properties[name]],
+                        "description": text,
+                    }
             init_args = {"anyOf": [_describe_table(properties), _REFERENCE]}
-            spec: dict[str, Any] = {**properties, "class_path": True, "init_args": init_args, "dict_kwargs": True}
+            spec: dict[str, Any] = {
+                **properties,
+                "class_path": True,
+                "init_args": init_args,
+                "dict_kwargs": True,
+            }
             if is_schedule:
                 spec = {**_describe_stepping(), **spec}
             self._definitions[path] = _describe_table(spec)

@@ -59,7 +59,11 @@ def serve(invocation: Invocation) -> int:
     """
     if importlib.util.find_spec("litserve") is None:
         raise ConfigError("serve: LitServe is not installed: pip install 'lightkit-train[serve]'.")
-    from lightkit.serving.server import ServerSettings, check_address, serve_model  # here: they load numpy and FastAPI
+    from lightkit.serving.server import (
+        ServerSettings,
+        check_address,
+        serve_model,
+    )  # here: they load numpy and FastAPI
 
     options = invocation.options
     settings = ServerSettings(
@@ -128,8 +132,8 @@ def _find_file(invocation: Invocation) -> Iterator[Path]:
 def _check_format(file: Path) -> Path:
     if file.suffix.lower() != ".onnx":
         raise ConfigError(
-            f"--model {file}: the server runs ONNX files; expected a file that ends in .onnx, or models:/NAME@ALIAS. "
-            "`lightkit export --run RUN --format onnx` writes one."
+            f"--model {file}: the server runs ONNX files; expected a file that ends in .onnx, or"
+            " models:/NAME@ALIAS. `lightkit export --run RUN --format onnx` writes one."
         )
     return file
 
@@ -153,10 +157,22 @@ def _export(reference: str, *words: str) -> None:
     Raises:
         ExportFailedError: If it fails.
     """
-    command = [sys.executable, "-m", "lightkit", "export", "--run", reference, "--format", "onnx", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "lightkit",
+        "export",
+        "--run",
+        reference,
+        "--format",
+        "onnx",
+        *words,
+    ]
     code = subprocess.run(command, check=False).returncode
     if code:
-        raise ExportFailedError(f"serve: {reference} could not be exported to ONNX, see above.", code)
+        raise ExportFailedError(
+            f"serve: {reference} could not be exported to ONNX, see above.", code
+        )
 
 
 def _read_proved(file: Path) -> Metadata:
@@ -178,11 +194,16 @@ def _print_start(file: Path, metadata: Metadata, *, host: str, port: int) -> Non
     if preprocessing is not None:
         row = json.dumps(dict.fromkeys(preprocessing.columns), ensure_ascii=False)
         body = shlex.quote(f'{{"rows": [{row}]}}')
-        print(f"next  curl -H 'Content-Type: application/json' -d {body} {address}/predict", flush=True)
+        print(
+            f"next  curl -H 'Content-Type: application/json' -d {body} {address}/predict",
+            flush=True,
+        )
         return
     if length is None:
         print(f"next  curl -F image=@photo.jpg {address}/predict", flush=True)
         return
     row = ", ".join(["0"] * length) if length <= 8 else "..."
     body = f'{{"rows": [[{row}]]}}'
-    print(f"next  curl -H 'Content-Type: application/json' -d '{body}' {address}/predict", flush=True)
+    print(
+        f"next  curl -H 'Content-Type: application/json' -d '{body}' {address}/predict", flush=True
+    )

@@ -42,12 +42,16 @@ def _refuse_secrets(words: Sequence[str]) -> None:
     Raises:
         ConfigError: If it has one.
     """
-    pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
+    pairs = [
+        f"{word}={following}"
+        for word, following in itertools.pairwise(words)
+        if word.startswith("--")
+    ]
     for word in (*words, *pairs):
         if mask_line(word) != word:
             raise ConfigError(
-                f"submit: {mask_line(word)}: Slurm keeps the command line, and shows it to others; write "
-                f"${{oc.env:NAME}} there, and set that variable where the job runs"
+                f"submit: {mask_line(word)}: Slurm keeps the command line, and shows it to others;"
+                " write ${oc.env:NAME} there, and set that variable where the job runs"
             )
 
 
@@ -58,19 +62,24 @@ def _make_script(stage_config: StageConfig, words: Sequence[str]) -> tuple[str, 
     fewest, nodes = stage_config.launch.num_nodes
     if fewest != nodes:
         raise error_at(
-            f"launch.nodes: Slurm gives a fixed number of machines, got {stage_config.launch.nodes!r}",
+            "launch.nodes: Slurm gives a fixed number of machines, got"
+            f" {stage_config.launch.nodes!r}",
             stage_config.resolved.origin_of("launch.nodes"),
         )
     num_nodes = stage_config.resolved.section("trainer").get("num_nodes")
     devices = stage_config.hardware.devices
-    num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
-    processes = stage_config.launch.processes or count_devices(stage_config.hardware)  # each has one device
+    num_nodes = (
+        read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes
+    )  # a flag's value is text
+    processes = stage_config.launch.processes or count_devices(
+        stage_config.hardware
+    )  # each has one device
     if processes is None and devices in (None, "auto") and stage_config.hardware.kind != "gpu":
         processes = 1
     if processes is None:
         raise ConfigError(
-            f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
-            f"say launch.processes"
+            "submit: how many processes each machine runs is not known here, for the devices are"
+            f" {devices!r}; say launch.processes"
         )
     output = str(stage_config.run_root / name / "slurm-%j.out")
     own = {

@@ -74,7 +74,9 @@ def sweep(invocation: Invocation) -> int:
     invocation.raise_errors()
     options = invocation.options
     if "run" in options:
-        raise ConfigError("sweep: --run is no option of it; to see how a sweep stands, use --status")
+        raise ConfigError(
+            "sweep: --run is no option of it; to see how a sweep stands, use --status"
+        )
     fit = _add_space(invocation.for_stage("fit", keep=OF_FIT), options)
     if "status" in options:
         return _show_status(fit, options)
@@ -95,7 +97,9 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
     if "space" not in options:
         return fit
     if "seeds" in options:
-        raise ConfigError("--space and --seeds: a sweep of seeds searches no values; leave one of them out")
+        raise ConfigError(
+            "--space and --seeds: a sweep of seeds searches no values; leave one of them out"
+        )
     space: dict[str, list[str]] = {}
     key = ""
     for word in options["space"]:  # which the commas have split
@@ -104,7 +108,10 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
             key = name
             space.setdefault(key, [])
         elif not key:
-            raise ConfigError(f"--space: expected KEY=VALUE,VALUE, such as model.learning_rate=1e-3,1e-2, got {word!r}")
+            raise ConfigError(
+                "--space: expected KEY=VALUE,VALUE, such as model.learning_rate=1e-3,1e-2, got"
+                f" {word!r}"
+            )
         space[key].append(value if is_pair else word)
     from lightkit.config import dump_yaml, read_scalar
 
@@ -114,7 +121,9 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
     return changed._replace(words=tuple(changed.spell()))
 
 
-def _sweep(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
+def _sweep(
+    fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport
+) -> int:
     deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
     stage_config = open_command_config(fit)
     plan = _read_plan(stage_config, options)
@@ -123,18 +132,24 @@ def _sweep(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifie
     uses_mlflow = "MLflow" in str(stage_config.resolved.section("logger"))
     modules = [*OF_TRAINING, *(["mlflow"] if uses_mlflow else [])]
     with StageProcesses(preloads=stage_config.hardware.kind != "gpu", modules=modules) as processes:
-        notifier.begin(stage_config.resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
+        notifier.begin(
+            stage_config.resolved, stage_config.job_name, runs_stage=not stage_config.only_prints
+        )
         root, job = find_job(settings)
         patient = replace(settings, wait_s=max(settings.wait_s, _WAIT_S))
         with create_job_lock(patient, SignalWatch()) as lock:
             record = find_record(stage_config, plan, root, job)
             record.check_with(lock)
-            search = Sweep(stage_config, plan, record, lock, processes, deadline, report, root=root, job=job)
+            search = Sweep(
+                stage_config, plan, record, lock, processes, deadline, report, root=root, job=job
+            )
             try:
                 return search.run()
             finally:
                 notifier.known = search.describe_end()
-                notifier.sends_each_end = processes.received is None  # after a signal there is no time to load torch
+                notifier.sends_each_end = (
+                    processes.received is None
+                )  # after a signal there is no time to load torch
 
 
 def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
@@ -146,16 +161,22 @@ def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
     plan = read_plan(stage_config.resolved)
     if "seeds" in options:
         number = int(options["seeds"])
-        plan = replace(plan, sampler="seeds", num_trials=number, space=Space(), num_confirmed=0, num_seeds=0)
+        plan = replace(
+            plan, sampler="seeds", num_trials=number, space=Space(), num_confirmed=0, num_seeds=0
+        )
     require_space(plan)
     require_optuna(plan)
     if plan.sampler != "seeds":
         check_space(stage_config, plan)
     if plan.metric is None:
-        monitored = [each for each in list_monitors(stage_config.resolved) if each.name in _CHECKPOINTS]
+        monitored = [
+            each for each in list_monitors(stage_config.resolved) if each.name in _CHECKPOINTS
+        ]
         plan = replace(plan, metric=monitored[0].metric if monitored else None)
     if plan.metric is not None:
-        plan = replace(plan, mode=find_mode(plan.metric, plan, find_config_modes(stage_config.resolved)))
+        plan = replace(
+            plan, mode=find_mode(plan.metric, plan, find_config_modes(stage_config.resolved))
+        )
     return plan
 
 
@@ -188,7 +209,9 @@ def _compute_digest(stage_config: StageConfig, search: Mapping[str, Any]) -> str
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def find_record(stage_config: StageConfig, plan: Plan, root: Path, job: str, *, creates: bool = True) -> SweepRecord:
+def find_record(
+    stage_config: StageConfig, plan: Plan, root: Path, job: str, *, creates: bool = True
+) -> SweepRecord:
     """Find the record of a sweep, or begin one: ``sweeps/NAME``, or ``sweeps/NAME-2`` next to that of another search.
 
     Args:
@@ -209,14 +232,18 @@ def find_record(stage_config: StageConfig, plan: Plan, root: Path, job: str, *, 
     for number in itertools.count(1):
         name = job if number == 1 else f"{job}-{number}"
         record = SweepRecord(folder / name / FILE)
-        if creates:  # under the job's lock: of another process's record the last line may just be written
+        if (
+            creates
+        ):  # under the job's lock: of another process's record the last line may just be written
             record.trim()
         record.read()
         if record.head.get("digest") == digest:
             return record
         if record.head:
             newest = record
-        elif name not in named:  # a folder may have been deleted, and its runs are no trials of another sweep
+        elif (
+            name not in named
+        ):  # a folder may have been deleted, and its runs are no trials of another sweep
             break
     if not creates:
         return newest
@@ -273,7 +300,15 @@ class Sweep:
             if self._has_failed_often:  # which has ended an earlier start
                 self._failures = []
         environment = {**lock.delegate(), IN_RETRAIN: "1"}
-        self._job = Job(self._folder.name, self._root, job, self._folder, environment, self._build_words, ["--quiet"])
+        self._job = Job(
+            self._folder.name,
+            self._root,
+            job,
+            self._folder,
+            environment,
+            self._build_words,
+            ["--quiet"],
+        )
         self._trials = TrialProcesses(self._job, plan, processes)
         self._trials.metric = record.head.get("found_metric") or plan.metric
         left_s = 0.0 if deadline is None else deadline.left_s
@@ -307,7 +342,9 @@ class Sweep:
                 self._has_advanced = True
             if self._processes.received is not None:
                 self._trials.is_stopping = True
-            elif not self._trials.is_stopping and (self._is_late() or self._trials.fatal is not None):
+            elif not self._trials.is_stopping and (
+                self._is_late() or self._trials.fatal is not None
+            ):
                 self._trials.interrupt()
             self._fill()
             self._display.update(self._record.trials, self._trials.metric, self._mode)
@@ -348,7 +385,9 @@ class Sweep:
             self._trials.start(recorded)
 
     def _may_start(self) -> bool:
-        is_over = self._trials.is_stopping or self._trials.fatal is not None or self._has_failed_often
+        is_over = (
+            self._trials.is_stopping or self._trials.fatal is not None or self._has_failed_often
+        )
         if is_over or self._processes.received is not None or self._is_late():
             return False
         num_active = len(self._trials.active)
@@ -382,7 +421,9 @@ class Sweep:
         elif uses_gpus:
             starts = range(0, groups * per_trial, per_trial)
             visible = _list_visible(groups * per_trial)
-            self._trials.devices = [",".join(visible[start : start + per_trial]) for start in starts]
+            self._trials.devices = [
+                ",".join(visible[start : start + per_trial]) for start in starts
+            ]
         elif self._stage_config.resolved.section("launch").get("threads") is None:
             self._trials.threads = max(1, cores // number)
         return number
@@ -392,7 +433,9 @@ class Sweep:
         peak_bytes = self._trials.peak_bytes
         if not peak_bytes:
             return 1
-        in_memory = int(_MEMORY_SHARE * available_bytes // peak_bytes) if available_bytes else groups
+        in_memory = (
+            int(_MEMORY_SHARE * available_bytes // peak_bytes) if available_bytes else groups
+        )
         running = len(self._trials.active)  # whose memory is no longer available
         return max(1, min(groups, in_memory + running))
 
@@ -400,7 +443,11 @@ class Sweep:
 
     def _prepare_search(self) -> None:
         """Build the study from the record, once it is known which values are good."""
-        if self._trials.search is not None or not self._knows_metric or self._plan.sampler == "seeds":
+        if (
+            self._trials.search is not None
+            or not self._knows_metric
+            or self._plan.sampler == "seeds"
+        ):
             return
         self._trials.search = Search(self._plan, str(self._mode))
         self._trials.search.rebuild(self._record.trials)
@@ -428,8 +475,13 @@ class Sweep:
         return self._choose_confirmation(number)
 
     def _require_metric(self) -> None:
-        text = "sweep.metric: not set, and the first trial, which would tell what the checkpoint monitors, has failed"
-        raise ConfigError(f"{text}: {self._record.trials[0].reason}. Set sweep.metric and sweep.mode")
+        text = (
+            "sweep.metric: not set, and the first trial, which would tell what the checkpoint"
+            " monitors, has failed"
+        )
+        raise ConfigError(
+            f"{text}: {self._record.trials[0].reason}. Set sweep.metric and sweep.mode"
+        )
 
     def _choose_confirmation(self, number: int) -> Trial | None:
         """Return the next run with a fresh seed, of the best points and of the config itself."""
@@ -453,13 +505,23 @@ class Sweep:
         is_own = trial.number == 0 or trial.of == 0
         params = {} if is_own else trial.params
         path = self._job.find_folder(trial) / "trial.yaml"
-        write_layer(path, self._plan.space, params, head=f"{self._folder.name}, trial {trial.number}", seed=trial.seed)
+        write_layer(
+            path,
+            self._plan.space,
+            params,
+            head=f"{self._folder.name}, trial {trial.number}",
+            seed=trial.seed,
+        )
 
     def _build_words(self, layer: Path, trial: Trial) -> list[str]:
         """Build the words of a trial's fit: the config's own, and its layer."""
         fit = self._stage_config.invocation
-        kept = {name: value for name, value in fit.options.items() if name in ("trust", "ckpt_path")}
-        words = fit._replace(files=(*fit.files, str(layer)), options={**kept, "quiet": True}, inputs=()).spell()
+        kept = {
+            name: value for name, value in fit.options.items() if name in ("trust", "ckpt_path")
+        }
+        words = fit._replace(
+            files=(*fit.files, str(layer)), options={**kept, "quiet": True}, inputs=()
+        ).spell()
         words += [f"--run.name={self._job.job}", "--run.report=false"]
         if trial.seed is not None:
             words.append(f"--seed_everything={trial.seed}")
@@ -492,7 +554,10 @@ class Sweep:
             chosen = best.get("mode") if best.get("monitor") == metric else None
             self._mode = find_mode(metric, self._plan, summary.get("modes") or {}) or chosen
             if self._mode is None:
-                text = f"sweep.mode: not set, and nothing tells whether small or large values of {metric} are good"
+                text = (
+                    "sweep.mode: not set, and nothing tells whether small or large values of"
+                    f" {metric} are good"
+                )
                 self._trials.fatal = (2, f"{text}. Set sweep.mode to min or max")
                 return
         if self._mode is not None:
@@ -509,7 +574,10 @@ class Sweep:
         if best is None:
             path.unlink(missing_ok=True)
             return
-        head = f"sweep {self._folder.name}, trial {best.number}: {metric} {best.value:.6g}, run {best.run}"
+        head = (
+            f"sweep {self._folder.name}, trial {best.number}: {metric} {best.value:.6g}, run"
+            f" {best.run}"
+        )
         if best.number == 0:
             head += "\nthe config itself: nothing beat it"
         write_layer(path, self._plan.space, {} if best.number == 0 else best.params, head=head)
@@ -526,7 +594,9 @@ class Sweep:
         error = self._find_error()
         if error is not None:
             raise error
-        lines = describe_result(self._record.trials, self._plan, str(self._trials.metric), str(self._mode))
+        lines = describe_result(
+            self._record.trials, self._plan, str(self._trials.metric), str(self._mode)
+        )
         self._record.note_done()
         page = self._write_page()
         self._record_in_mlflow()
@@ -546,14 +616,22 @@ class Sweep:
     def _describe_noise(self) -> list[str]:
         """Say how far an accuracy can be off by chance alone, on so many validation samples."""
         best = choose_best(self._record.trials, self._plan, str(self._mode)) if self._mode else None
-        if best is None or best.run is None or best.value is None or not is_share(str(self._trials.metric)):
+        if (
+            best is None
+            or best.run is None
+            or best.value is None
+            or not is_share(str(self._trials.metric))
+        ):
             return []
         summary = runs.read_summary(self._root / best.run / "summary.json") or {}
         num_samples = (summary.get("samples") or {}).get("val")
         if not isinstance(num_samples, int) or not 0 <= best.value <= 1:
             return []
         low, high = wilson_interval(round(best.value * num_samples), num_samples)
-        text = f"noise {num_samples} validation samples: an accuracy of {best.value:.4g} has the 95 % interval"
+        text = (
+            f"noise {num_samples} validation samples: an accuracy of {best.value:.4g} has the 95 %"
+            " interval"
+        )
         return [f"{text} {low:.3f} to {high:.3f}, on samples alone"]
 
     @property
@@ -578,15 +656,23 @@ class Sweep:
         """Return why the sweep is not done; None where it is."""
         if self._processes.received is not None:
             name = signal.Signals(self._processes.received).name
-            return _Interrupted(f"interrupted by {name}; the same command goes on with {self._describe_left()}")
+            return _Interrupted(
+                f"interrupted by {name}; the same command goes on with {self._describe_left()}"
+            )
         if self._trials.fatal is not None:
             code, reason = self._trials.fatal
             return _create_error(code, f"{self._stage_config.resolved.masked(reason)}")
         if self._has_failed_often:
             first = self._failures[0]
-            text = f"sweep: {len(self._failures)} trials in a row have failed (sweep.max_failures): {first}"
+            text = (
+                f"sweep: {len(self._failures)} trials in a row have failed (sweep.max_failures):"
+                f" {first}"
+            )
             return LightkitError(self._stage_config.resolved.masked(text))
-        if any(not each.is_finished for each in self._record.trials) or self._choose_next() is not None:
+        if (
+            any(not each.is_finished for each in self._record.trials)
+            or self._choose_next() is not None
+        ):
             text = f"The deadline is near; the same command goes on with {self._describe_left()}"
             if self._deadline is not None and self._deadline.is_duration and not self._has_advanced:
                 return TooLittleTime(f"{text}, and has no more time. Name a longer --deadline.")
@@ -594,27 +680,45 @@ class Sweep:
         return None
 
     def _describe_left(self) -> str:
-        number = next((each.number for each in self._record.trials if not each.is_finished), len(self._record.trials))
+        number = next(
+            (each.number for each in self._record.trials if not each.is_finished),
+            len(self._record.trials),
+        )
         return f"trial {number} of {self._folder.name}"
 
     def _report_cases(self) -> None:
         """Write a case a trial for JUnit."""
         cases = []
         for each in self._record.trials:
-            output = json.dumps({"params": dict(each.params), "value": each.value, "run": each.run}, default=str)
+            output = json.dumps(
+                {"params": dict(each.params), "value": each.value, "run": each.run}, default=str
+            )
             failure = each.reason if each.state == "failed" else None
             skipped = {"pruned": "stopped early", "running": "not finished"}.get(each.state)
             masked = None if failure is None else self._stage_config.resolved.masked(failure)
-            cases.append(Case(f"trial {each.number}", each.seconds, failure=masked, output=output, skipped=skipped))
+            cases.append(
+                Case(
+                    f"trial {each.number}",
+                    each.seconds,
+                    failure=masked,
+                    output=output,
+                    skipped=skipped,
+                )
+            )
         self._report.write(cases)
 
     def _format_page(self) -> str:
         """Format the trials in Markdown, the best first."""
         mode = str(self._mode)
-        ranked = rank_trials(self._record.trials, self._plan, mode) if self._plan.sampler != "seeds" else []
+        ranked = (
+            rank_trials(self._record.trials, self._plan, mode)
+            if self._plan.sampler != "seeds"
+            else []
+        )
         shown = ranked or self._record.trials
         rows = [
-            (each.number, each.state, each.value, json.dumps(dict(each.params), default=str)) for each in shown[:20]
+            (each.number, each.state, each.value, json.dumps(dict(each.params), default=str))
+            for each in shown[:20]
         ]
         return markdown_table(["trial", "state", str(self._trials.metric), "values"], rows)
 
@@ -625,14 +729,26 @@ class Sweep:
 
         path = self._folder / "report.html"
         return try_sweep_page(
-            path, self._folder.name, self._record.trials, self._plan, str(self._trials.metric), str(self._mode)
+            path,
+            self._folder.name,
+            self._record.trials,
+            self._plan,
+            str(self._trials.metric),
+            str(self._mode),
         )
 
     def _record_in_mlflow(self) -> None:
         """Put the trials' MLflow runs below one of the sweep."""
         from lightkit.cli.sweep_tracking import track_sweep  # here: few configs need it
 
-        track_sweep(self._stage_config.resolved, self._root, self._record, self._plan, self._trials.metric, self._mode)
+        track_sweep(
+            self._stage_config.resolved,
+            self._root,
+            self._record,
+            self._plan,
+            self._trials.metric,
+            self._mode,
+        )
 
     def describe_end(self) -> dict[str, Any]:
         """Describe the sweep for the message of its end: its folder, and the best value so far."""
@@ -647,7 +763,11 @@ class Sweep:
 
 def _list_visible(number: int) -> list[str]:
     """List the names of the GPUs that this process sees, for ``CUDA_VISIBLE_DEVICES``."""
-    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    named = [
+        name.strip()
+        for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if name.strip()
+    ]
     return named or [str(index) for index in range(number)]
 
 
@@ -684,10 +804,17 @@ def _create_error(code: int, text: str) -> LightkitError:
 def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
     """Print how a sweep stands."""
     stage_config = open_command_config(fit)
-    plan = _read_plan(stage_config, options) if stage_config.resolved.section("sweep") or "seeds" in options else None
+    plan = (
+        _read_plan(stage_config, options)
+        if stage_config.resolved.section("sweep") or "seeds" in options
+        else None
+    )
     root, job = find_job(read_run_settings(stage_config))
     if plan is None:
-        raise ConfigError("sweep: --status of which sweep? The config has no section `sweep`; add its file with -c")
+        raise ConfigError(
+            "sweep: --status of which sweep? The config has no section `sweep`; add its file"
+            " with -c"
+        )
     record = find_record(stage_config, plan, root, job, creates=False)
     if not record.head:
         raise ConfigError(f"sweep: there is no sweep of {job!r} in {shown_path(find_sweeps(root))}")
@@ -712,6 +839,8 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
         return 0
     display = Display("plain", record.path.parent.name, plan)
     print(display.format_status(record.trials, metric, mode))
-    if list_confirmations(record.trials, str(mode)) or any(each.is_finished for each in record.trials):
+    if list_confirmations(record.trials, str(mode)) or any(
+        each.is_finished for each in record.trials
+    ):
         print("\n".join(describe_result(record.trials, plan, str(metric), str(mode))))
     return 0

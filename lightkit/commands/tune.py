@@ -53,7 +53,9 @@ def tune(invocation: Invocation) -> int:
         LightkitError: If the arguments, the config or the data are wrong.
     """
     if invocation.has("run"):
-        raise ConfigError("tune: --run is no option of it; -c RUN/config.yaml names the config of a run")
+        raise ConfigError(
+            "tune: --run is no option of it; -c RUN/config.yaml names the config of a run"
+        )
     output = Path(invocation.options.get("output", "tuned.yaml"))
     _check_output(output)
     with SignalWatch():
@@ -64,16 +66,27 @@ def tune(invocation: Invocation) -> int:
         keys = _list_open_keys(stage_config)
         found = _list_searches(invocation, stage_config)
         if not keys and not found:
-            raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")
+            raise ConfigError(
+                "tune: the config fixes all settings for speed; set accelerator.precision: auto"
+            )
         quiet_libraries()
         explained = explain_lightning_errors(stage_config.resolved)
         budget_s = invocation.options.get("budget", math.inf)
         # standard output has the result, and not what the user's code prints
         with ExitStack() as stack, redirect_stdout(sys.stderr), explained:
             lines, benchmark = _measure(stage_config, stack, keys, found, budget_s=budget_s)
-    rows = [f"  {dump_yaml({key: value}).strip()}  # {text}\n" for key, (value, text) in lines.items()]
-    block = f"accelerator:\n{''.join(rows)}" if rows else "accelerator: {}  # nothing that was tried gains\n"
-    head = f"# {shlex.join(['lightkit', 'tune', *invocation.words])}\n# measured on {this_machine().cpu}\n"
+    rows = [
+        f"  {dump_yaml({key: value}).strip()}  # {text}\n" for key, (value, text) in lines.items()
+    ]
+    block = (
+        f"accelerator:\n{''.join(rows)}"
+        if rows
+        else "accelerator: {}  # nothing that was tried gains\n"
+    )
+    head = (
+        f"# {shlex.join(['lightkit', 'tune', *invocation.words])}\n# measured on"
+        f" {this_machine().cpu}\n"
+    )
     layer = stage_config.resolved.masked(f"{head}{block}")
     output.write_text(layer, encoding="utf-8")
     if invocation.has("json"):
@@ -135,7 +148,12 @@ def _list_open_keys(stage_config: StageConfig) -> list[str]:
 
 
 def _measure(
-    stage_config: StageConfig, stack: ExitStack, keys: list[str], options: Collection[str], *, budget_s: float
+    stage_config: StageConfig,
+    stack: ExitStack,
+    keys: list[str],
+    options: Collection[str],
+    *,
+    budget_s: float,
 ) -> tuple[dict[str, tuple[Any, str]], Benchmark]:
     """Measure the open settings: memory format and precision together, since some gain only together; then one by one.
 
@@ -241,7 +259,9 @@ def _measure_batch_size(
     return replace(base, batch_size=size), (size, text)
 
 
-def _consider_formats(benchmark: Benchmark, base: Variant, keys: Collection[str], device: str) -> None:
+def _consider_formats(
+    benchmark: Benchmark, base: Variant, keys: Collection[str], device: str
+) -> None:
     """Measure each precision with each memory format."""
     precisions: list[str] = [base.precision]
     if "precision" in keys:
@@ -264,7 +284,9 @@ def _consider_changes(benchmark: Benchmark, keys: Collection[str], device: str) 
         changes.append(("tf32", True))
     changes.append(("compile", True))
     if device == "cpu":
-        changes.extend(("threads", number) for number in (cores, cores - 1, cores // 2) if number > 0)
+        changes.extend(
+            ("threads", number) for number in (cores, cores - 1, cores // 2) if number > 0
+        )
     for key, value in changes:
         if key in keys:
             benchmark.consider(**{key: value})
@@ -286,10 +308,15 @@ def _limit_memory() -> Iterator[None]:
 
 def _describe(lines: Mapping[str, tuple[Any, str]], benchmark: Benchmark) -> dict[str, Any]:
     """Return all measurements, for JSON."""
-    trials = [{**asdict(trial), "step_s": trial.step_s if trial.times else None} for trial in benchmark.trials.values()]
+    trials = [
+        {**asdict(trial), "step_s": trial.step_s if trial.times else None}
+        for trial in benchmark.trials.values()
+    ]
     chosen = {key: value for key, (value, _) in lines.items()}
     gain = benchmark.gain_of(benchmark.best)  # infinite where what fit does could not be measured
-    described: dict[str, Any] = finite({"schema": 3, "chosen": chosen, "gain": round(gain, 3), "trials": trials})
+    described: dict[str, Any] = finite(
+        {"schema": 3, "chosen": chosen, "gain": round(gain, 3), "trials": trials}
+    )
     return described
 
 

@@ -77,9 +77,14 @@ def ui(invocation: Invocation) -> int:
     name = invocation.inputs[0] if invocation.inputs else None
     run = runs.find(name or "latest", root)
     try:
-        with tempfile.TemporaryDirectory(prefix="lightkit-ui-") as folder, _end_together() as programs:
+        with (
+            tempfile.TemporaryDirectory(prefix="lightkit-ui-") as folder,
+            _end_together() as programs,
+        ):
             logs = run.folder if name else root
-            programs.append(_start("TensorBoard", ("tensorboard.main", "--logdir", str(logs)), Path(folder)))
+            programs.append(
+                _start("TensorBoard", ("tensorboard.main", "--logdir", str(logs)), Path(folder))
+            )
             tracked = _find_tracking(run if name else None, root)
             if tracked.startswith("sqlite:"):
                 words = ("mlflow", "server", "--workers", "1", "--backend-store-uri", tracked)
@@ -96,7 +101,10 @@ def ui(invocation: Invocation) -> int:
 
 def _find_tracking(run: runs.Run | None, root: Path) -> str:
     """Return MLflow's address; empty where it would be a database that is not there."""
-    from lightkit.registry.store import address_of_root, tracked_run  # here: other commands need none of it
+    from lightkit.registry.store import (
+        address_of_root,
+        tracked_run,
+    )  # here: other commands need none of it
 
     noted = None if run is None else tracked_run(run).get("tracking_uri")
     for uri in (noted, None):
@@ -114,7 +122,11 @@ def _start(name: str, words: Sequence[str], folder: Path) -> _Program:
     log = folder / f"{name}.log"
     command = [sys.executable, "-m", *words, "--host", _HOST, "--port", str(port)]
     # MLflow would look for jobs of its assistant, and both keep a GPU's memory if they see one
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     with log.open("wb") as output:
         tree = ProcessTree(command, environment=environment, stdout=output, stderr=output)
     return _Program(name, port, tree, log)
@@ -138,7 +150,9 @@ def _wait_until_ready(programs: Sequence[_Program]) -> None:
         while not program.answers():
             program.check()
             if time.monotonic() > deadline_s:
-                raise LightkitError(f"{program.name} has not answered at {program.address} in {_PATIENCE_S:.0f} s.")
+                raise LightkitError(
+                    f"{program.name} has not answered at {program.address} in {_PATIENCE_S:.0f} s."
+                )
             time.sleep(_POLL_S)
 
 
@@ -149,7 +163,10 @@ def _print_links(programs: Sequence[_Program], tracked: str, run: runs.Run) -> N
     for program in programs:
         print(f"{program.name:<11}  {program.address}")
     if not tracked:
-        print("MLflow       no mlflow.db in the run root; extends: [lightkit:logger/mlflow] of a config makes it")
+        print(
+            "MLflow       no mlflow.db in the run root; extends: [lightkit:logger/mlflow] of a"
+            " config makes it"
+        )
     elif not tracked.startswith("sqlite:"):
         print(f"MLflow       {mask(tracked, hides_users=True)}")
     report = run.folder / "report.html"

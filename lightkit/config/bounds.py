@@ -58,7 +58,9 @@ def find_bounds(cls: type) -> dict[str, dict[str, float]]:
         if constructor is None or not hasattr(constructor, "__annotations__"):
             continue
         hints: dict[str, Any] = {}
-        with suppress(Exception):  # a name that only a type checker knows: other constructors are read all the same
+        with suppress(
+            Exception
+        ):  # a name that only a type checker knows: other constructors are read all the same
             hints = get_type_hints(constructor, include_extras=True)
         # An argument that a subclass declares again has the bounds of its new type.
         for name in hints.keys() - {"return"}:
@@ -71,7 +73,9 @@ def find_bounds(cls: type) -> dict[str, dict[str, float]]:
 def _read_bounds(hint: Any) -> dict[str, float]:
     """Return the bounds of a type, or of the one number among its alternatives."""
     if get_origin(hint) is not Annotated:
-        branches = [_read_bounds(branch) for branch in get_args(hint) if get_origin(branch) is Annotated]
+        branches = [
+            _read_bounds(branch) for branch in get_args(hint) if get_origin(branch) is Annotated
+        ]
         return branches[0] if len(branches) == 1 else {}
     keywords: dict[str, float] = {}
     for each in hint.__metadata__:
@@ -94,7 +98,9 @@ def is_any_number(value: Any) -> TypeGuard[float]:
 
 def is_int(value: Any, least: int | None = None) -> TypeGuard[int]:
     """Return whether a value is an integer, of at least `least`; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
+    return (
+        isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
+    )
 
 
 def is_within(bounds: Mapping[str, Any], value: float) -> bool:

@@ -37,9 +37,13 @@ def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> 
         return None if path is None else (*path, key)
 
     if isinstance(node, MappingNode):
-        return {key: redact_node(resolved, child, below(key)) for key, child in node.entries.items()}
+        return {
+            key: redact_node(resolved, child, below(key)) for key, child in node.entries.items()
+        }
     if isinstance(node, Items):
-        return [redact_node(resolved, child, below(index)) for index, child in enumerate(node.items)]
+        return [
+            redact_node(resolved, child, below(index)) for index, child in enumerate(node.items)
+        ]
     value = node.value
     if isinstance(value, str) and node.origin.kind in ("flag", "variable"):
         value = read_scalar(value)  # people mean a number; only its argument's type decides
@@ -90,7 +94,10 @@ def format_inline(value: Any, *, in_list: bool = False, longest: int | None = No
         longest: Characters after which it is cut.
     """
     if isinstance(value, dict):
-        entries = (f"{format_inline(k, in_list=True)}: {format_inline(v, in_list=True)}" for k, v in value.items())
+        entries = (
+            f"{format_inline(k, in_list=True)}: {format_inline(v, in_list=True)}"
+            for k, v in value.items()
+        )
         text = f"{{{', '.join(entries)}}}"
     elif isinstance(value, (list, tuple)):
         text = f"[{', '.join(format_inline(item, in_list=True) for item in value)}]"
@@ -121,7 +128,8 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
 
     def format_replaced(values: Sequence[Node]) -> str:
         texts = [
-            f"{format_inline(redact_node(resolved, was), longest=_LONGEST_REPLACED)} of {format_origin(was.origin)}"
+            f"{format_inline(redact_node(resolved, was), longest=_LONGEST_REPLACED)} of"
+            f" {format_origin(was.origin)}"
             for was in values
         ]
         return f"(replaced {', '.join(texts)})" if texts else ""
@@ -131,7 +139,9 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
             return isinstance(node, Leaf) or not node.entries
         place = (node.origin.file, node.origin.line)
         is_plain = all(
-            isinstance(item, Leaf) and not item.replaced and (item.origin.file, item.origin.line) == place
+            isinstance(item, Leaf)
+            and not item.replaced
+            and (item.origin.file, item.origin.line) == place
             for item in node.items
         )
         return is_plain and len(format_inline(redact_node(resolved, node, path))) <= _LONGEST_LIST
@@ -140,11 +150,23 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
         if fits_on_a_line(node, path):
             text = find_written(resolved, path)
             before = format_replaced(node.replaced)
-            place = format_origin(node.origin) + (f", {format_inline(text)}" if text is not None else "")
+            place = format_origin(node.origin) + (
+                f", {format_inline(text)}" if text is not None else ""
+            )
             place += f"  {before}" if before else ""
-            lines.append((f"{head} {format_inline(redact_node(resolved, node, path))}", resolved.masked(place)))
+            lines.append(
+                (
+                    f"{head} {format_inline(redact_node(resolved, node, path))}",
+                    resolved.masked(place),
+                )
+            )
             return
-        lines.append((head, format_replaced([was for was in node.replaced if not isinstance(was, type(node))])))
+        lines.append(
+            (
+                head,
+                format_replaced([was for was in node.replaced if not isinstance(was, type(node))]),
+            )
+        )
         write_below(node, path, indent)
 
     def write_below(node: Node, path: KeyPath, indent: str) -> None:
@@ -162,7 +184,10 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
         write_below(node, path, "")
     lengths = (len(text) for text, place in lines if place)
     width = max((length for length in lengths if length <= _WIDEST), default=0)
-    return "".join(f"{text:<{width}}  # {place}\n" if place else f"{text}\n" for text, place in lines or [("{}", "")])
+    return "".join(
+        f"{text:<{width}}  # {place}\n" if place else f"{text}\n"
+        for text, place in lines or [("{}", "")]
+    )
 
 
 def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
@@ -206,11 +231,17 @@ def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> Written:
         key = dotted(path)
         values[key] = "auto" if key in by_rule else redact_node(resolved, node, path)
         text = json.dumps(to_plain(node), default=str, ensure_ascii=False)
-        is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
+        is_reference = any(
+            path[: len(other)] == other[: len(path)] for other in resolved.references
+        )
         if is_reference or resolved.masked(text) != text:
             secrets[key] = text
 
         name = names.get(node.origin.file or Path(), node.origin.name)
         if node.origin.kind != "default" and name:
-            origins[setting_key(path)] = resolved.masked(format_origin(replace(node.origin, name=name)))
-    return Written(json.loads(json.dumps(values, default=str), parse_constant=lambda _: None), secrets, origins)
+            origins[setting_key(path)] = resolved.masked(
+                format_origin(replace(node.origin, name=name))
+            )
+    return Written(
+        json.loads(json.dumps(values, default=str), parse_constant=lambda _: None), secrets, origins
+    )

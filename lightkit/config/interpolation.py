@@ -10,7 +10,17 @@ from difflib import get_close_matches
 from typing import Any
 
 from lightkit.config.origins import KeyPath, Problems, dotted, error_at, shortened
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, rebuild, to_plain, walk
+from lightkit.config.tree import (
+    Items,
+    Leaf,
+    MappingNode,
+    Node,
+    find,
+    graft,
+    rebuild,
+    to_plain,
+    walk,
+)
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
 from lightkit.errors import ConfigError
 
@@ -91,7 +101,10 @@ def _check_size(
         if path not in sizes and depth <= MAX_DEPTH:
             sizes[path] = 1, 0  # a reference to itself is OmegaConf's error
             parts = [measure(*part, depth + 1) for part in _list_parts(tree, path, node)]
-            sizes[path] = 1 + sum(values for values, _ in parts), max((levels + 1 for _, levels in parts), default=0)
+            sizes[path] = (
+                1 + sum(values for values, _ in parts),
+                max((levels + 1 for _, levels in parts), default=0),
+            )
         return sizes.get(path, (1, MAX_DEPTH + 1))
 
     values, levels = measure((), tree, 0)
@@ -126,7 +139,11 @@ def list_references(text: str, path: KeyPath) -> list[KeyPath]:
 
 def _replace_values(tree: MappingNode, values: Mapping[KeyPath, Any]) -> MappingNode:
     def change(path: KeyPath, node: Node) -> Node:
-        return replace(graft(values[path], node.origin), replaced=node.replaced) if path in values else node
+        return (
+            replace(graft(values[path], node.origin), replaced=node.replaced)
+            if path in values
+            else node
+        )
 
     result = rebuild(tree, change) if values else tree
     assert isinstance(result, MappingNode)
@@ -174,7 +191,9 @@ class _Resolution:
     failures: list[tuple[bool, ConfigError]] = field(default_factory=list)
     cycle: list[tuple[KeyPath, Leaf]] = field(default_factory=list)
 
-    def note_variables(self, path: KeyPath, text: str, value: Any, used: Mapping[str, str | None]) -> None:
+    def note_variables(
+        self, path: KeyPath, text: str, value: Any, used: Mapping[str, str | None]
+    ) -> None:
         """Note the environment variables that a text uses: their values are written as references."""
         self.references[path] = text
         given = {found: f"${{oc.env:{name}}}" for name, found in used.items() if found is not None}
@@ -191,9 +210,15 @@ class _Resolution:
             problems.add(failure)
         if self.cycle:
             path, leaf = self.cycle[0]
-            what = "it refers to itself" if len(self.cycle) == 1 else "it leads back to itself through other keys"
+            what = (
+                "it refers to itself"
+                if len(self.cycle) == 1
+                else "it leads back to itself through other keys"
+            )
             message = f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}"
-            problems.add(error_at(message, *(leaf.origin for _, leaf in self.cycle[:_MAX_CYCLE_PLACES])))
+            problems.add(
+                error_at(message, *(leaf.origin for _, leaf in self.cycle[:_MAX_CYCLE_PLACES]))
+            )
 
 
 def _resolve(
@@ -233,7 +258,9 @@ def _resolve(
                     if isinstance(error, RecursionError) or "Recursive interpolation" in str(error):
                         found.cycle.append((path, leaf))
                     elif not (problems.is_incomplete and isinstance(error, InterpolationKeyError)):
-                        found.failures.append(_explain(tree, path, leaf, error, used, environ=environ))
+                        found.failures.append(
+                            _explain(tree, path, leaf, error, used, environ=environ)
+                        )
                     continue
                 found.values[path] = value
                 if used:
@@ -264,15 +291,23 @@ def _explain(
     environ: Collection[str],
 ) -> tuple[bool, ConfigError]:
     """Word OmegaConf's error, and tell whether the text is itself the cause, and not another that it refers to."""
-    from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType  # late, as above
+    from omegaconf.errors import (
+        InterpolationKeyError,
+        UnsupportedInterpolationType,
+    )  # late, as above
 
     text = leaf.value
     message = str(error).splitlines()[0]
     is_cause = True
-    name = next((name for name in variables if f"Environment variable '{name}' not found" in message), None)
+    name = next(
+        (name for name in variables if f"Environment variable '{name}' not found" in message), None
+    )
     if name is not None:
         is_cause = name in text
-        message = f"the environment variable {name} is not set; set it, or give a default: ${{oc.env:{name},...}}"
+        message = (
+            f"the environment variable {name} is not set; set it, or give a default:"
+            f" ${{oc.env:{name},...}}"
+        )
         if close := get_close_matches(name, environ, n=1, cutoff=_NEAR_VARIABLE):
             message += f"; did you mean {close[0]!r}?"
     elif isinstance(error, InterpolationKeyError):
@@ -280,8 +315,13 @@ def _explain(
         is_cause = key in text
         message = f"it refers to {key}, which is not set{_hint_at_reference(key, tree, path)}"
     elif isinstance(error, UnsupportedInterpolationType):
-        message = f"there is no {message.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a variable"
-    return is_cause, error_at(f"{dotted(path)}: cannot resolve {shortened(text)}: {message}", leaf.origin)
+        message = (
+            f"there is no {message.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a"
+            " variable"
+        )
+    return is_cause, error_at(
+        f"{dotted(path)}: cannot resolve {shortened(text)}: {message}", leaf.origin
+    )
 
 
 def _hint_at_reference(key: str, tree: MappingNode, path: KeyPath) -> str:

@@ -33,7 +33,18 @@ from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
 SECTIONS = (
-    *("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "watchdog", "gate"),
+    *(
+        "trainer",
+        "model",
+        "data",
+        "optimizer",
+        "lr_scheduler",
+        "callbacks",
+        "logger",
+        "run",
+        "watchdog",
+        "gate",
+    ),
     "sweep",
 )
 """Top-level keys whose value may be the name of a file that holds the section."""
@@ -78,7 +89,9 @@ def resolve(
     def merge(layers: Iterable[MappingNode]) -> None:
         """Merge layers of one rank over those before."""
         nonlocal tree
-        parts = [part for layer in layers for part in _expand(layer, subcommand, subcommands, found)]
+        parts = [
+            part for layer in layers for part in _expand(layer, subcommand, subcommands, found)
+        ]
         merged_layers.append(parts)
         for part in translate(parts, tree, environ=environ, problems=found):
             merged = rules.merge(tree, part)
@@ -91,11 +104,17 @@ def resolve(
     merge(variable_layers(environ, tree, found))
     merge(flag_layers(flags, found))
     if "extends" in tree.entries:
-        found.add(error_at("extends: stands at the top of a config file only", tree.entries["extends"].origin))
+        found.add(
+            error_at(
+                "extends: stands at the top of a config file only", tree.entries["extends"].origin
+            )
+        )
         tree = _without_extends(tree)
     result = interpolate(tree, environ, found)
     references = dict(result.references)
-    for path in result.references:  # a class that is named by an interpolation: model: ${oc.env:NET}
+    for (
+        path
+    ) in result.references:  # a class that is named by an interpolation: model: ${oc.env:NET}
         node = find(result.tree, path)
         if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
             references[(*path, "class_path")] = references.pop(path)
@@ -104,7 +123,11 @@ def resolve(
     if problems is None:
         found.raise_any()
     own_references, own_secrets = _find_secrets(tree, references, result.texts)
-    secrets = {**_environment_secrets(environ, _public_text(tree, paths)), **own_secrets, **result.secrets}
+    secrets = {
+        **_environment_secrets(environ, _public_text(tree, paths)),
+        **own_secrets,
+        **result.secrets,
+    }
     return Resolved(
         tree,
         class_sections,
@@ -118,7 +141,9 @@ def resolve(
     )
 
 
-def layers_of(file: Path, *, seen: set[Path], problems: Problems, chain: Sequence[Path] = ()) -> list[MappingNode]:
+def layers_of(
+    file: Path, *, seen: set[Path], problems: Problems, chain: Sequence[Path] = ()
+) -> list[MappingNode]:
     """Read ``file`` and all that it extends, lowest layer first, without their ``extends`` keys.
 
     Args:
@@ -150,7 +175,9 @@ def layers_of(file: Path, *, seen: set[Path], problems: Problems, chain: Sequenc
 
 
 def _without_extends(tree: MappingNode) -> MappingNode:
-    return replace(tree, entries={key: node for key, node in tree.entries.items() if key != "extends"})
+    return replace(
+        tree, entries={key: node for key, node in tree.entries.items() if key != "extends"}
+    )
 
 
 def _list_extended(tree: MappingNode, file: Path) -> list[tuple[str, Origin]]:
@@ -160,7 +187,10 @@ def _list_extended(tree: MappingNode, file: Path) -> list[tuple[str, Origin]]:
     names: list[tuple[str, Origin]] = []
     for item in node.items if isinstance(node, Items) else (node,):
         if not isinstance(item, Leaf) or not isinstance(item.value, str):
-            raise error_at(f"{shown_path(file)}: extends takes file names, such as [base, logger/mlflow]", item.origin)
+            raise error_at(
+                f"{shown_path(file)}: extends takes file names, such as [base, logger/mlflow]",
+                item.origin,
+            )
         names.append((item.value, item.origin))
     return names
 
@@ -177,11 +207,16 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
     for file in files:
         if file.is_file():
             if file.resolve() in {link.resolve() for link in chain}:
-                raise error_at(f"{extending} extends {shown_path(file)}: a file cannot extend itself", origin)
+                raise error_at(
+                    f"{extending} extends {shown_path(file)}: a file cannot extend itself", origin
+                )
             return file
     wanted = folder / (name if name.endswith(NESTED_FILES) else f"{name}.yaml")
     text = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
-    found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]  # not all below: it may hold data and environments
+    found = [
+        *folder.glob("*.yaml"),
+        *folder.glob("*/*.yaml"),
+    ]  # not all below: it may hold data and environments
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files next to it: {', '.join(layers[:10])}" if layers else ""
     stem = name.removesuffix(".yaml")
@@ -209,7 +244,9 @@ def _expand(
             with problems.noted():
                 nested.append(nest(parts, node, node.origin))
             continue
-        *lower, top = _read_section(node, problems) if key in SECTIONS and _names_file(node) else [node]
+        *lower, top = (
+            _read_section(node, problems) if key in SECTIONS and _names_file(node) else [node]
+        )
         below += [MappingNode({key: part}, part.origin) for part in lower if part is not None]
         if top is not None:
             own[key] = top
@@ -225,13 +262,19 @@ def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[Mapp
         if isinstance(part, MappingNode):
             layers += _expand(part, None, (), problems)
         elif part is not None and to_plain(part) is not None:
-            problems.add(error_at(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
+            problems.add(
+                error_at(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin)
+            )
     return layers
 
 
 def _names_file(section: Node) -> TypeGuard[Leaf]:
     """Return whether a section is the name of the file that holds it."""
-    return isinstance(section, Leaf) and isinstance(section.value, str) and section.value.endswith(NESTED_FILES)
+    return (
+        isinstance(section, Leaf)
+        and isinstance(section.value, str)
+        and section.value.endswith(NESTED_FILES)
+    )
 
 
 def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
@@ -259,7 +302,11 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
                 continue
             if word != section or not isinstance(node, MappingNode):
                 text = f"{word}: expected a mapping from names to entries, got {to_plain(node)!r}"
-                problems.add(error_at(f"{text}; Lightning's own value goes under trainer.{word}", node.origin))
+                problems.add(
+                    error_at(
+                        f"{text}; Lightning's own value goes under trainer.{word}", node.origin
+                    )
+                )
                 wrong.add((word,))
                 continue
             for name, entry in node.entries.items():
@@ -267,7 +314,9 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
                 if error is None:
                     continue
                 wrong.add((section, name))
-                if not problems.is_incomplete or str(name) in known:  # else a layer that cannot be read may name it
+                if (
+                    not problems.is_incomplete or str(name) in known
+                ):  # else a layer that cannot be read may name it
                     problems.add(error)
     return wrong
 
@@ -286,7 +335,12 @@ def _check_texts(tree: MappingNode, problems: Problems) -> set[KeyPath]:
             continue
         is_deep = text.count(".") > _MOST_PACKAGES and text.replace(".", "").isidentifier()
         if path[-1:] == ("class_path",) or is_deep:
-            problems.add(error_at(f"{dotted(path)}: expected the name of a class, got {shortened(text)}", node.origin))
+            problems.add(
+                error_at(
+                    f"{dotted(path)}: expected the name of a class, got {shortened(text)}",
+                    node.origin,
+                )
+            )
             wrong.add(path)
     return wrong
 
@@ -301,7 +355,9 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
     if class_path is None:
         names = f"\nnames: {', '.join(sorted(known))}; any other needs a class_path"
         text = f"{dotted(path)}: there is no class of that name{near(str(path[1]), known)}"
-        return error_at(text + (names if known else "; give it a class_path"), entry.origin.at_key())
+        return error_at(
+            text + (names if known else "; give it a class_path"), entry.origin.at_key()
+        )
     return None  # the schema checks its class
 
 
@@ -310,7 +366,19 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
 _PLAIN_WORD = re.compile(r"[a-z]+")
 _READ_BY_OTHERS = (
-    *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_", "PG", "SLACK_"),
+    *(
+        "AWS_",
+        "AZURE_",
+        "CLEARML_",
+        "COMET_",
+        "GOOGLE_",
+        "HF_",
+        "LIGHTKIT_",
+        "MLFLOW_",
+        "NEPTUNE_",
+        "PG",
+        "SLACK_",
+    ),
     "WANDB_",
 )
 _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
@@ -375,7 +443,12 @@ def _find_secrets(
     # an interpolation that gave a secret is kept: ${data.init_args.token}
     for path, leaf, _ in leaves:
         text = texts.get(path, "")
-        if text and path not in known and isinstance(leaf.value, str) and _gives_secret(leaf.value, text, secrets):
+        if (
+            text
+            and path not in known
+            and isinstance(leaf.value, str)
+            and _gives_secret(leaf.value, text, secrets)
+        ):
             references[path] = text
     return references, secrets
 
@@ -408,9 +481,17 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
     """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
     for path, leaf, is_hidden in _leaves(tree, (), is_hidden=False):
         value = leaf.value
-        if isinstance(value, str) and ((is_hidden and value == HIDDEN) or _IN_ADDRESS.search(value)):
-            text = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; set its value again"
-            hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
+        if isinstance(value, str) and (
+            (is_hidden and value == HIDDEN) or _IN_ADDRESS.search(value)
+        ):
+            text = (
+                f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; set"
+                " its value again"
+            )
+            hint = (
+                "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as"
+                " it is"
+            )
             yield error_at(f"{text} {hint}", leaf.origin)
 
 
@@ -421,8 +502,13 @@ def refuse_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -
         ConfigError: At its place.
     """
     for path, reference in references.items():
-        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:  # stages do without these
-            text = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
+        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {
+            *path
+        }:  # stages do without these
+            text = (
+                f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later"
+                " stages need the value"
+            )
             node = find(tree, path)
             origin = None if node is None else node.origin
             raise error_at(f"{text}; write ${{oc.env:NAME}}, and set the variable", origin)

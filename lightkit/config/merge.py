@@ -75,7 +75,9 @@ class MergeRules:
                 upper = _with_longer_name(lower, upper)
                 lower = self._folded(lower, path)
             return self._merged(lower, upper, path)
-        return supersede(lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path))
+        return supersede(
+            lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path)
+        )
 
     def _key_of_word(self, path: KeyPath) -> str:
         """Return the key that a single word at a path stands for; empty where a word is a value like others."""
@@ -83,7 +85,9 @@ class MergeRules:
             return "kind"
         return "class_path" if self.is_class_place(path) else ""
 
-    def _write_in_full(self, lower: Node | None, upper: Node, path: KeyPath) -> tuple[Node | None, Node]:
+    def _write_in_full(
+        self, lower: Node | None, upper: Node, path: KeyPath
+    ) -> tuple[Node | None, Node]:
         """Write in full what a single word stands for, and the arguments of a class inside its ``init_args``."""
         key = self._key_of_word(path)
         if key:
@@ -98,7 +102,10 @@ class MergeRules:
         if upper.partial:
             lower = _in_full(lower)
         if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
-            text = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
+            text = (
+                f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is"
+                f" {lower.value!r}"
+            )
             raise error_at(f"{text}; set {dotted(path)} itself", upper.origin, lower.origin)
         return lower, self._with_arguments_inside(lower, upper, path)
 
@@ -122,7 +129,9 @@ class MergeRules:
         """Return whether a path is that of a section or a named entry that holds one class."""
         return self._is_entry(path) or (len(path) == 1 and path[0] in self.class_sections)
 
-    def _with_arguments_inside(self, lower: Node | None, upper: MappingNode, path: KeyPath) -> MappingNode:
+    def _with_arguments_inside(
+        self, lower: Node | None, upper: MappingNode, path: KeyPath
+    ) -> MappingNode:
         """Move arguments given in short, next to ``class_path`` or without it, into ``init_args``."""
         lower_keys = set(lower.entries) if isinstance(lower, MappingNode) else set()
         if self._is_entry(path):
@@ -132,7 +141,9 @@ class MergeRules:
                 upper = replace(upper, entries={"class_path": named, **upper.entries})
             return self._folded(upper, path)
         if self.is_class_place(path):
-            is_class = "class_path" in upper.entries or bool(lower_keys & {"class_path", "init_args"})
+            is_class = "class_path" in upper.entries or bool(
+                lower_keys & {"class_path", "init_args"}
+            )
         else:
             is_class = "class_path" in lower_keys and lower_keys <= set(SPEC_KEYS)
         return self._folded(upper, path) if is_class else upper
@@ -145,7 +156,9 @@ class MergeRules:
         arguments = MappingNode(loose, table.origin, partial=table.partial)
         given = entries.get("init_args")
         if isinstance(given, MappingNode):
-            arguments = replace(self._merged(given, arguments, (*path, "init_args")), partial=table.partial)
+            arguments = replace(
+                self._merged(given, arguments, (*path, "init_args")), partial=table.partial
+            )
         return replace(table, entries={**entries, "init_args": arguments})
 
     def _merged(self, lower: MappingNode, upper: MappingNode, path: KeyPath) -> MappingNode:
@@ -176,10 +189,14 @@ class MergeRules:
             entries[target] = added
         elif isinstance(below, Leaf) and below.value is None:
             entries[target] = supersede(below, added)
-        elif isinstance(below, (Items, MappingNode)) or (isinstance(below, Leaf) and _is_class_name(below.value)):
+        elif isinstance(below, (Items, MappingNode)) or (
+            isinstance(below, Leaf) and _is_class_name(below.value)
+        ):
             given = _as_items(below)
             items = (*given.items, *added.items)
-            entries[target] = Items(items, added.origin, (*given.replaced, replace(below, replaced=())))
+            entries[target] = Items(
+                items, added.origin, (*given.replaced, replace(below, replaced=()))
+            )
         else:
             where = dotted((*path, target))
             text = f"{dotted((*path, key))} appends to a list, but {where} is {below.value!r}"
@@ -198,10 +215,15 @@ class MergeRules:
             inner = node if isinstance(node, MappingNode) else upper
         if not 0 <= index < len(lower.items):
             text = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
-            raise error_at(f"{text}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
+            raise error_at(
+                f"{text}; append one first, with {dotted(path)}+=", upper.origin, lower.origin
+            )
         element = _in_full(lower.items[index])
         if not isinstance(element, MappingNode):
-            text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {to_plain(element)!r}"
+            text = (
+                f"{dotted((*path, *keys))} reaches into a list whose element {index} is"
+                f" {to_plain(element)!r}"
+            )
             raise error_at(f"{text}, not a mapping", upper.origin, element.origin)
         return _with_item(lower, index, self.merge(element, inner, (*path, index)))
 
@@ -239,7 +261,12 @@ def _as_items(node: Node) -> Items:
 
 def _is_class_name(value: Any) -> bool:
     """Return whether a string can name a class; ``${key}`` may stand for a mapping, and a path names a file."""
-    if not isinstance(value, str) or not value.strip() or value.endswith(NESTED_FILES) or "/" in value:
+    if (
+        not isinstance(value, str)
+        or not value.strip()
+        or value.endswith(NESTED_FILES)
+        or "/" in value
+    ):
         return False
     if not isinstance(read_scalar(value), str):  # `true` from a flag, where it is text still
         return False
@@ -248,7 +275,11 @@ def _is_class_name(value: Any) -> bool:
 
 def _looks_like_class(node: Node) -> bool:
     """Distinguish a class's name from a word such as ``ddp``, which stands for a class at some places."""
-    name = node.value.rpartition(".") if isinstance(node, Leaf) and isinstance(node.value, str) else ("", "", "")
+    name = (
+        node.value.rpartition(".")
+        if isinstance(node, Leaf) and isinstance(node.value, str)
+        else ("", "", "")
+    )
     return bool(name[0]) or name[2][:1].isupper()
 
 
@@ -280,4 +311,6 @@ def _with_longer_name(lower: MappingNode, upper: MappingNode) -> MappingNode:
     """Leave out ``Adam`` where it is merged over ``torch.optim.Adam``, which is more exact."""
     if "." in (class_of(upper) or "") or "." not in (class_of(lower) or ""):
         return upper
-    return replace(upper, entries={key: node for key, node in upper.entries.items() if key != "class_path"})
+    return replace(
+        upper, entries={key: node for key, node in upper.entries.items() if key != "class_path"}
+    )

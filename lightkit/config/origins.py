@@ -52,7 +52,9 @@ class Origin:
 
     def __str__(self) -> str:
         if self.kind == "file":
-            return ":".join(str(part) for part in (self.name, self.line, self.column) if part is not None)
+            return ":".join(
+                str(part) for part in (self.name, self.line, self.column) if part is not None
+            )
         if self.kind == "variable":
             return f"environment variable {self.name}"
         if self.kind == "signature":
@@ -90,7 +92,9 @@ def error_at(text: str, *origins: Origin | None) -> ConfigError:
 
 def _width(text: str) -> int:
     """Count the columns that a text takes on a terminal, where Chinese characters and most pictures take two."""
-    widths = (2 if east_asian_width(letter) in "WF" else 0 if combining(letter) else 1 for letter in text)
+    widths = (
+        2 if east_asian_width(letter) in "WF" else 0 if combining(letter) else 1 for letter in text
+    )
     return sum(widths)
 
 
@@ -115,7 +119,9 @@ def near_files(file: Path, *, is_folder: bool = False) -> str:
     if file.name.endswith(NESTED_FILES):  # else every `.yaml` looks like every other
         by_stem = {Path(name).stem: name for name in sorted(beside) if name.endswith(NESTED_FILES)}
         close = difflib.get_close_matches(file.stem, by_stem, n=3, cutoff=0.6)
-        return f"; did you mean {' or '.join(repr(by_stem[stem]) for stem in close)}?" if close else ""
+        return (
+            f"; did you mean {' or '.join(repr(by_stem[stem]) for stem in close)}?" if close else ""
+        )
     return near(file.name, beside)
 
 
@@ -146,7 +152,9 @@ class Problems:
     """Errors and warnings of a config."""
 
     def __init__(self) -> None:
-        self.is_incomplete = False  # whether a part could not be read, so that what seems missing may stand there
+        self.is_incomplete = (
+            False  # whether a part could not be read, so that what seems missing may stand there
+        )
         self._found: list[LightkitError] = []
         self._known: set[str] = set()
         self._files: list[Path] = []
@@ -197,7 +205,9 @@ class Problems:
             found = [*found[:_MAX_REPORTED], rest]
         if all(isinstance(problem, DataError) for problem in found):
             return DataError("\nerror: ".join(map(str, found)))
-        return ConfigErrors([each if isinstance(each, ConfigError) else ConfigError(str(each)) for each in found])
+        return ConfigErrors(
+            [each if isinstance(each, ConfigError) else ConfigError(str(each)) for each in found]
+        )
 
     def raise_any(self, mask: Callable[[str], str] = str) -> None:
         """Raise what was found, if anything was.
@@ -214,7 +224,10 @@ class Problems:
 
     def _in_order(self) -> list[LightkitError]:
         """Sort by place: files from the lowest layer up, then by line; the rest stays as it was found."""
-        places = [next((each for each in problem.places if isinstance(each, Origin)), None) for problem in self._found]
+        places = [
+            next((each for each in problem.places if isinstance(each, Origin)), None)
+            for problem in self._found
+        ]
         met = (place.file for place in places if place is not None and place.file is not None)
         files = list(dict.fromkeys([*self._files, *met]))
 

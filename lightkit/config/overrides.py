@@ -44,13 +44,18 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
             origin = Origin("flag", flag.text.removesuffix(flag.value) + shown)
             keys = flag.key.split(".")
             if not all(keys):
-                raise ConfigError(f"{cut(flag.text)}: expected keys joined by single dots, such as trainer.max_epochs")
+                raise ConfigError(
+                    f"{cut(flag.text)}: expected keys joined by single dots, such as"
+                    " trainer.max_epochs"
+                )
             keys[-1] += "+" if flag.append else ""
             layers.append(nest(keys, _read_value(flag.value, origin), origin))
     return layers
 
 
-def variable_layers(environ: Mapping[str, str], lower: MappingNode, problems: Problems) -> list[MappingNode]:
+def variable_layers(
+    environ: Mapping[str, str], lower: MappingNode, problems: Problems
+) -> list[MappingNode]:
     """Read the variables ``LIGHTKIT_TRAINER__MAX_EPOCHS=3`` as layers, those of sections before those inside them.
 
     Args:
@@ -65,9 +70,14 @@ def variable_layers(environ: Mapping[str, str], lower: MappingNode, problems: Pr
         origin = Origin("variable", name)
         with problems.noted():
             if not all(parts):
-                text = f"{cut(name)}: expected keys joined by two underscores, such as {PREFIX}TRAINER__MAX_EPOCHS"
+                text = (
+                    f"{cut(name)}: expected keys joined by two underscores, such as"
+                    f" {PREFIX}TRAINER__MAX_EPOCHS"
+                )
                 raise ConfigError(text)
-            layers.append(nest(_find_keys(parts, lower), _read_value(environ[name], origin), origin))
+            layers.append(
+                nest(_find_keys(parts, lower), _read_value(environ[name], origin), origin)
+            )
     return layers
 
 
@@ -122,5 +132,11 @@ def _read_value(text: str, origin: Origin) -> Node:
         return Leaf(text, origin)
     except ConfigError as error:
         raise error_at(str(error).splitlines()[0], origin) from None
-    is_braced_word = isinstance(value, dict) and value and all(child is None for child in value.values())
-    return graft(value, origin) if isinstance(value, (dict, list)) and not is_braced_word else Leaf(text, origin)
+    is_braced_word = (
+        isinstance(value, dict) and value and all(child is None for child in value.values())
+    )
+    return (
+        graft(value, origin)
+        if isinstance(value, (dict, list)) and not is_braced_word
+        else Leaf(text, origin)
+    )

@@ -12,9 +12,14 @@ PREFIX = "lightkit:"
 def packaged_configs() -> dict[str, Path]:
     """Return the file of each packaged config by its name, such as ``accelerator/ddp``."""
     folder = Path(__file__).parents[1] / "configs"
-    if not folder.is_dir():  # an editable installation: the wheel's folder is the one of the checkout
+    if (
+        not folder.is_dir()
+    ):  # an editable installation: the wheel's folder is the one of the checkout
         folder = Path(__file__).parents[2] / "configs"
-    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
+    return {
+        file.relative_to(folder).with_suffix("").as_posix(): file
+        for file in sorted(folder.rglob("*.yaml"))
+    }
 
 
 def suggest_packaged(file: Path) -> str:
@@ -39,5 +44,8 @@ def find_config(name: str) -> Path:
     configs = packaged_configs()
     wanted = name.removeprefix(PREFIX).removesuffix(".yaml")
     if wanted not in configs:
-        raise ConfigError(f"{name}: no packaged config{near(wanted, configs) or '; `lightkit configs` lists them'}")
+        raise ConfigError(
+            f"{name}: no packaged"
+            f" config{near(wanted, configs) or '; `lightkit configs` lists them'}"
+        )
     return configs[wanted]

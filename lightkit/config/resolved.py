@@ -91,7 +91,9 @@ class Resolved:
             key: Path, or dotted key as LightningCLI's errors write it (``trainer.callbacks.0.init_args.patience``).
                 In a dotted key, an index into ``trainer.callbacks`` counts the named entries too.
         """
-        taken, node, _ = descend(self.tree, self.lightkit_path(key) if isinstance(key, str) else key)
+        taken, node, _ = descend(
+            self.tree, self.lightkit_path(key) if isinstance(key, str) else key
+        )
         return node.origin if taken else None
 
     def rank_of(self, origin: Origin) -> int:
@@ -101,7 +103,12 @@ class Resolved:
     @cached_property
     def _ranks(self) -> dict[Origin, int]:
         numbered = enumerate(self.layers, 1)
-        return {node.origin: rank for rank, parts in numbered for part in parts for _, node in walk(part)}
+        return {
+            node.origin: rank
+            for rank, parts in numbered
+            for part in parts
+            for _, node in walk(part)
+        }
 
     # -- named entries, and the lists under ``trainer`` that LightningCLI takes in their place -------------------------
 
@@ -114,7 +121,9 @@ class Resolved:
 
     def split_key(self, key: str) -> KeyPath:
         """Split a dotted key, and leave out the subcommand before it."""
-        parts: list[Any] = [int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key) if part]
+        parts: list[Any] = [
+            int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key) if part
+        ]
         if parts and parts[0] == self.subcommand and self.subcommand not in self.tree.entries:
             parts = parts[1:]
         return tuple(parts)
@@ -141,9 +150,19 @@ class Resolved:
             trainer = result["trainer"] = dict(result.get("trainer") or {})
             dumped = trainer.get(section)
             names = self._list_names(section)
-            items = list(dumped) if isinstance(dumped, list) else [dumped] if isinstance(dumped, Mapping) else []
-            named = items[: len(names)]  # they come first, which the last parts of their class names confirm
-            if [_class_name(entries[name]) for name in names] != [_class_name(item) for item in named]:
+            items = (
+                list(dumped)
+                if isinstance(dumped, list)
+                else [dumped]
+                if isinstance(dumped, Mapping)
+                else []
+            )
+            named = items[
+                : len(names)
+            ]  # they come first, which the last parts of their class names confirm
+            if [_class_name(entries[name]) for name in names] != [
+                _class_name(item) for item in named
+            ]:
                 continue
             found = dict(zip(names, named, strict=True))
             result[section] = {name: found.get(name) for name in entries}
@@ -161,7 +180,11 @@ class Resolved:
             ``("trainer", "callbacks", 0)`` is ``("callbacks", "early_stopping")``. What lies below moves along.
         """
         # An empty section sets nothing; jsonargparse would take its null for the section.
-        values = {key: value for key, value in self.values.items() if value is not None or key not in _GROUPS}
+        values = {
+            key: value
+            for key, value in self.values.items()
+            if value is not None or key not in _GROUPS
+        }
         paths: dict[KeyPath, KeyPath] = {}
         for section in NAMED_CLASSES:
             entries = values.pop(section, None) or {}
@@ -246,7 +269,9 @@ def _take_own(trainer: dict[str, Any], section: str) -> dict[KeyPath, Any]:
     """Take the user's own callbacks or loggers out of the trainer's section, by their paths."""
     source = section if section in trainer else f"{section}+"
     own = trainer.pop(source, None)
-    if not own or isinstance(_read_switch(own), bool):  # the named ones replace Lightning's default logger
+    if not own or isinstance(
+        _read_switch(own), bool
+    ):  # the named ones replace Lightning's default logger
         return {}
     if not isinstance(own, list):
         return {("trainer", source): own}
@@ -294,7 +319,9 @@ def collect_errors(
         except LightkitError as error:
             if not isinstance(error, FollowUpError):
                 problems.add(error)
-            smaller = drop_origins(resolved, [place for place in error.places if isinstance(place, Origin)])
+            smaller = drop_origins(
+                resolved, [place for place in error.places if isinstance(place, Origin)]
+            )
             if smaller is resolved:
                 break
             resolved = smaller
@@ -310,7 +337,11 @@ def drop_origins(resolved: Resolved, places: Collection[Origin]) -> Resolved:
         ``resolved`` itself where nothing of it is from there.
     """
     meant = {place for place in places if place.kind != "default"}
-    there = {path for path, node in walk(resolved.tree) if path and ({node.origin, node.origin.key} & meant)}
+    there = {
+        path
+        for path, node in walk(resolved.tree)
+        if path and ({node.origin, node.origin.key} & meant)
+    }
     # The innermost: a flag also opens all mappings on its way.
     above = {path[:length] for path in there for length in range(len(path))}
     return drop_paths(resolved, there - above)
@@ -338,7 +369,11 @@ def original_path(path: KeyPath, removed: Collection[KeyPath]) -> KeyPath:
     for part in path:
         index = part
         if isinstance(part, int):
-            before = [other[-1] for other in removed if other[:-1] == result and isinstance(other[-1], int)]
+            before = [
+                other[-1]
+                for other in removed
+                if other[:-1] == result and isinstance(other[-1], int)
+            ]
             for position in sorted(before):
                 index += position <= index
         result = (*result, index)

@@ -14,7 +14,9 @@ _VARIABLES = (f"{PREFIX}RUN", f"{PREFIX}RUN__ROOT")
 """Variables that can set `run.root`; errors in others are those of commands with a config."""
 
 
-def find_run_root(flags: Sequence[Flag] | str | None = None, *, environ: Mapping[str, str] | None = None) -> Path:
+def find_run_root(
+    flags: Sequence[Flag] | str | None = None, *, environ: Mapping[str, str] | None = None
+) -> Path:
     """Return the folder of all runs, as a config with these flags and variables alone would have it.
 
     Args:
@@ -28,14 +30,21 @@ def find_run_root(flags: Sequence[Flag] | str | None = None, *, environ: Mapping
         flags = [Flag("run.root", flags, f"--root={flags}")]
     named = [flag for flag in flags or () if flag.key == "run.root"]
 
-    resolved = resolve(flags=named, environ=_drop_other_keys(os.environ if environ is None else environ))
+    resolved = resolve(
+        flags=named, environ=_drop_other_keys(os.environ if environ is None else environ)
+    )
     root = resolved.section("run").get("root")
     if root is not None and not isinstance(root, str):
-        raise error_at(f"run.root: expected the folder of all runs, got {root!r}", resolved.origin_of("run.root"))
+        raise error_at(
+            f"run.root: expected the folder of all runs, got {root!r}",
+            resolved.origin_of("run.root"),
+        )
     return resolved.run_root
 
 
 def _drop_other_keys(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without those that set other keys; interpolations may use all that set none."""
-    others = {name for name in environ if name.startswith(PREFIX) and name.upper() not in _VARIABLES}
+    others = {
+        name for name in environ if name.startswith(PREFIX) and name.upper() not in _VARIABLES
+    }
     return {name: value for name, value in environ.items() if name not in others}

@@ -92,7 +92,10 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
 
 
 def _replace_keys(
-    section: Mapping[str, Any], keys: Collection[str], arguments: Mapping[str, Any], hidden: Mapping[str, Any]
+    section: Mapping[str, Any],
+    keys: Collection[str],
+    arguments: Mapping[str, Any],
+    hidden: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return a class without some of its keys, and with arguments of the class and those for others."""
     shown = {key: value for key, value in section.items() if key not in keys}
@@ -153,7 +156,10 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
         value = hidden.get(key)
         if not accepts(schema, value):
             expected = describe_refused_bounds(schema, value) or describe_type(schema)
-            raise error_at(f"{SECTION}.{key}: expected {expected}, got {value!r}", resolved.origin_of((SECTION, key)))
+            raise error_at(
+                f"{SECTION}.{key}: expected {expected}, got {value!r}",
+                resolved.origin_of((SECTION, key)),
+            )
 
 
 def find_long_schedules(resolved: Resolved) -> Iterator[tuple[str, KeyPath]]:
@@ -172,8 +178,9 @@ def find_long_schedules(resolved: Resolved) -> Iterator[tuple[str, KeyPath]]:
         if count is not None and count > _FAR * num_steps:
             path = (SECTION, "init_args", name)
             text = (
-                f"{'.'.join(path)}: {count}, but the schedule is stepped once an epoch, {num_steps} times in all; "
-                f"{SECTION}.interval: step steps it after each batch, and {AUTO} counts its steps"
+                f"{'.'.join(path)}: {count}, but the schedule is stepped once an epoch, {num_steps}"
+                f" times in all; {SECTION}.interval: step steps it after each batch, and {AUTO}"
+                " counts its steps"
             )
             yield text, path
 

@@ -29,7 +29,13 @@ _WORDS = {
     "object": "a mapping",
 }
 """Plain names of the types of JSON Schema."""
-_TYPES: dict[str, Any] = {"null": type(None), "boolean": bool, "string": str, "integer": int, "number": (int, float)}
+_TYPES: dict[str, Any] = {
+    "null": type(None),
+    "boolean": bool,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+}
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
 
 
@@ -67,24 +73,40 @@ def describe_type(schema: Schema) -> str:
     """Describe in plain English what a schema takes: ``a list of numbers or null``."""
     words: list[str] = []
     for branch in list_branches(schema):
-        words += [_value(value) for value in branch["enum"]] if "enum" in branch else [_describe_branch(branch)]
+        words += (
+            [_value(value) for value in branch["enum"]]
+            if "enum" in branch
+            else [_describe_branch(branch)]
+        )
     return join_alternatives(words)
 
 
 def _describe_branch(schema: Schema) -> str:
     if "class" in schema:
         name = schema["class"].rpartition(".")[2]
-        return f"a function that makes {with_article(name)}" if schema.get("callable") else with_article(name)
+        return (
+            f"a function that makes {with_article(name)}"
+            if schema.get("callable")
+            else with_article(name)
+        )
     if not schema:
         return "anything"
     kind = schema["type"]
     word = _WORDS[kind]
     if kind == "object":
-        return f"{word} to {_plural(schema['additionalProperties'])}" if schema.get("additionalProperties") else word
+        return (
+            f"{word} to {_plural(schema['additionalProperties'])}"
+            if schema.get("additionalProperties")
+            else word
+        )
     if "prefixItems" in schema:
         items = schema["prefixItems"]
         same = all(item == items[0] for item in items)
-        return f"a list of {len(items)} {_plural(items[0])}" if same else f"a list of {len(items)} values"
+        return (
+            f"a list of {len(items)} {_plural(items[0])}"
+            if same
+            else f"a list of {len(items)} values"
+        )
     return f"{word} of {_plural(schema['items'])}" if schema.get("items") else word
 
 
@@ -94,14 +116,18 @@ def _plural(schema: Schema) -> str:
         if "class" in branch and not branch.get("callable"):
             words.append(f"{branch['class'].rpartition('.')[2]}s")
         elif branch.get("type") in _PLURALS:
-            words.append(_PLURALS[branch["type"]] + re.sub("^an? [a-z]+", "", describe_type(branch)))
+            words.append(
+                _PLURALS[branch["type"]] + re.sub("^an? [a-z]+", "", describe_type(branch))
+            )
         else:
             words.append("values" if not branch else describe_type(branch))
     return join_alternatives(words)
 
 
 def _value(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
+    return (
+        repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
+    )
 
 
 def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
@@ -149,7 +175,9 @@ def _takes(schema: Schema, value: Any) -> bool:
         return isinstance(value, (list, tuple)) and _takes_items(schema, value)
     if kind == "object":
         inner = schema.get("additionalProperties", {})
-        return isinstance(value, dict) and all(_takes_inside(inner, child) for child in value.values())
+        return isinstance(value, dict) and all(
+            _takes_inside(inner, child) for child in value.values()
+        )
     if kind in _TYPES:
         return _takes_scalar(schema, kind, value)
     return True  # a class, which is judged elsewhere
@@ -165,7 +193,9 @@ def _takes_scalar(schema: Schema, kind: str, value: Any) -> bool:
 def _takes_items(schema: Schema, items: Sequence[Any]) -> bool:
     if "prefixItems" in schema:
         each = schema["prefixItems"]
-        return len(items) == len(each) and all(_takes_inside(one, item) for one, item in zip(each, items, strict=True))
+        return len(items) == len(each) and all(
+            _takes_inside(one, item) for one, item in zip(each, items, strict=True)
+        )
     return all(_takes_inside(schema.get("items", {}), item) for item in items)
 
 
@@ -238,7 +268,9 @@ class ConfigSchema:
             path = self.data["aliases"].get(name, name)
             return path if path in self.classes else None
         found = [self.data["names"].get(base, {}).get(name) for base in bases]
-        return next((path for path in found if isinstance(path, str) and path in self.classes), None)
+        return next(
+            (path for path in found if isinstance(path, str) and path in self.classes), None
+        )
 
     def names_of(self, bases: Collection[str]) -> dict[str, list[str]]:
         """List the described classes that derive from any of several bases, each with all its names, shortest first."""
@@ -247,8 +279,14 @@ class ConfigSchema:
             for path, described in self.classes.items()
             if {*bases} & {*described["bases"]} and not described.get("abstract")
         }
-        short = [pair for base in sorted(bases) for pair in self.data["names"].get(base, {}).items()]
-        for name, path in [*short, *((path, path) for path in names), *self.data["aliases"].items()]:
+        short = [
+            pair for base in sorted(bases) for pair in self.data["names"].get(base, {}).items()
+        ]
+        for name, path in [
+            *short,
+            *((path, path) for path in names),
+            *self.data["aliases"].items(),
+        ]:
             if isinstance(path, str) and name not in names.get(path, [name]):
                 names[path].append(name)
         return names
@@ -260,7 +298,9 @@ class ConfigSchema:
     def section_of(self, path: str) -> str | None:
         """Return the top-level key under which a class goes."""
         bases = set(self.classes[path]["bases"])
-        return next((section for section, known in self.data["bases"].items() if bases & {*known}), None)
+        return next(
+            (section for section, known in self.data["bases"].items() if bases & {*known}), None
+        )
 
 
 @cache

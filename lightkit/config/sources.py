@@ -22,7 +22,12 @@ _NAMES = {bool: "boolean", int: "integer", float: "number", str: "text", type(No
 
 
 def describe_interpolation(
-    resolved: Resolved, path: KeyPath, node: Node, *, schema: Mapping[str, Any], environ: Mapping[str, str]
+    resolved: Resolved,
+    path: KeyPath,
+    node: Node,
+    *,
+    schema: Mapping[str, Any],
+    environ: Mapping[str, str],
 ) -> dict[str, Any]:
     """Describe a value that an interpolation gave: the value itself, its text, its type and what it is made of.
 
@@ -44,7 +49,9 @@ def describe_interpolation(
     if text is None or not isinstance(node, Leaf) or path in resolved.unresolved:
         return {}
     sources = list(_list_sources(resolved, path, text, environ, seen={path}))
-    found: dict[str, Any] = {"written": resolved.masked(text) if path not in resolved.references else None}
+    found: dict[str, Any] = {
+        "written": resolved.masked(text) if path not in resolved.references else None
+    }
     found["sources"] = sources
     value = read_typed(node.value, schema)
     if path in resolved.references:
@@ -67,13 +74,20 @@ def read_typed(value: Any, schema: Mapping[str, Any]) -> Any:
 
 def _may_be_shown(value: Any, path: KeyPath, sources: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a value from the environment, or of a variable's default, is no secret."""
-    names = [*path, *(part for each in sources for part in re.split(r"[.\[\]]", str(each.get("key", ""))))]
+    names = [
+        *path,
+        *(part for each in sources for part in re.split(r"[.\[\]]", str(each.get("key", "")))),
+    ]
     names += [each["variable"] for each in sources if "variable" in each]
     if any(is_secret(name) for name in names):
         return False
     if isinstance(value, str):
         return not any(each.get("is_set") for each in sources)
-    return value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
+    return (
+        value is None
+        or isinstance(value, (bool, int))
+        or (isinstance(value, float) and math.isfinite(value))
+    )
 
 
 def _list_sources(

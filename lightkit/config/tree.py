@@ -110,9 +110,17 @@ def descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
     node = tree
     taken = ()
     for at, key in enumerate(path):
-        names = (key, str(key), f"{key}+", str(key).removesuffix("+"), int(key) if str(key).isdigit() else key)
+        names = (
+            key,
+            str(key),
+            f"{key}+",
+            str(key).removesuffix("+"),
+            int(key) if str(key).isdigit() else key,
+        )
         steps = [(*inner, name) for inner in ((), ("init_args",)) for name in names]
-        found = next(((step, below) for step in steps if (below := find(node, step)) is not None), None)
+        found = next(
+            ((step, below) for step in steps if (below := find(node, step)) is not None), None
+        )
         if found is None:
             return taken, node, path[at:]
         node = found[1]
@@ -168,5 +176,7 @@ def supersede(lower: Node | None, upper: Node) -> Node:
     replaced = (*lower.replaced, replace(lower, replaced=()), *upper.replaced)
     if not (isinstance(lower, MappingNode) and isinstance(upper, MappingNode)):
         return replace(upper, replaced=replaced)
-    entries = {key: supersede(lower.entries.get(key), child) for key, child in upper.entries.items()}
+    entries = {
+        key: supersede(lower.entries.get(key), child) for key, child in upper.entries.items()
+    }
     return replace(upper, entries=entries, replaced=replaced)

@@ -10,7 +10,11 @@ from typing import Any
 
 from lightkit.config.accelerator.setting import Setting
 from lightkit.config.accelerator.translation import translate
-from lightkit.config.accelerator.vocabulary import GONE_STRATEGIES, HOROVOD, STRATEGIES_AS_ACCELERATORS
+from lightkit.config.accelerator.vocabulary import (
+    GONE_STRATEGIES,
+    HOROVOD,
+    STRATEGIES_AS_ACCELERATORS,
+)
 from lightkit.config.accelerator.words import list_wishes
 from lightkit.config.loader import layers_of
 from lightkit.config.merge import MergeRules, class_of
@@ -93,8 +97,14 @@ def list_changes(file: Path) -> Upgrade:
     tree = read_file(file)
     if not tree.entries:
         return Upgrade((), Problems())
-    below = layers_of(file, seen=set(), problems=Problems())[:-1]  # errors are reported when the config is used
-    trainers = [table.entries for layer in below if isinstance(table := layer.entries.get("trainer"), MappingNode)]
+    below = layers_of(file, seen=set(), problems=Problems())[
+        :-1
+    ]  # errors are reported when the config is used
+    trainers = [
+        table.entries
+        for layer in below
+        if isinstance(table := layer.entries.get("trainer"), MappingNode)
+    ]
     upgrade = _Upgrade()
     upgrade.read(tree, trainers)
     extended = tuple(layer.origin.file for layer in below if layer.origin.file is not None)
@@ -122,7 +132,9 @@ class _Upgrade:
         """
         tune = tree.entries.get("tune")
         if tune is not None and to_plain(tune) is not None:
-            text = "tune: Lightning 2.0 dropped the command; say what it searched as callbacks of fit"
+            text = (
+                "tune: Lightning 2.0 dropped the command; say what it searched as callbacks of fit"
+            )
             self._refuse(tune.origin.at_key(), f"{text}, such as lr_finder: {{}}")
 
         # arguments of the trainer that stand outside of it count as its arguments
@@ -156,7 +168,9 @@ class _Upgrade:
                 nodes.setdefault(key, node)
         if not nodes:
             return table
-        return replace(table, entries={**table.entries, "trainer": MappingNode(nodes, table.origin)})
+        return replace(
+            table, entries={**table.entries, "trainer": MappingNode(nodes, table.origin)}
+        )
 
     def _check_moved(self, path: KeyPath, key: str, node: Node, trainer: Node | None) -> bool:
         """Return whether an argument can stand under ``trainer``, and report the change or the error."""
@@ -164,7 +178,11 @@ class _Upgrade:
         was = format_key((*path, key), to_plain(node))
         today = format_key((*path, "trainer", key), to_plain(beside))
         problem = ""
-        if trainer is not None and not isinstance(trainer, MappingNode) and to_plain(trainer) is not None:
+        if (
+            trainer is not None
+            and not isinstance(trainer, MappingNode)
+            and to_plain(trainer) is not None
+        ):
             problem = f"{_OUTSIDE}; put it there"
         elif to_plain(beside) != to_plain(node):
             problem = f"contradicts {today}; say one"
@@ -177,7 +195,11 @@ class _Upgrade:
     # -- arguments of the trainer and of classes -----------------------------------------------------------------------
 
     def _apply(
-        self, path: KeyPath, nodes: Mapping[str, Node], results: Mapping[str, tuple[str, Result]], scope: KeyPath = ()
+        self,
+        path: KeyPath,
+        nodes: Mapping[str, Node],
+        results: Mapping[str, tuple[str, Result]],
+        scope: KeyPath = (),
     ) -> None:
         """Report the results of the rules for the arguments of a trainer or a class.
 
@@ -216,13 +238,19 @@ class _Upgrade:
             return {}
         nodes = dict(own.entries)
         plugins = own.entries.get("plugins")
-        if isinstance(plugins, Items) and len(plugins.items) == 1 and _is_strategy_plugin(plugins.items[0]):
+        if (
+            isinstance(plugins, Items)
+            and len(plugins.items) == 1
+            and _is_strategy_plugin(plugins.items[0])
+        ):
             nodes["plugins"] = plugins.items[0]
         results = {**_convert(nodes, ARGUMENTS), **self._convert_hardware(nodes, below)}
         self._apply((*scope, "trainer"), nodes, results, scope)
         return nodes
 
-    def _convert_hardware(self, nodes: Mapping[str, Node], below: Sequence[Mapping[str, Node]]) -> Conversions:
+    def _convert_hardware(
+        self, nodes: Mapping[str, Node], below: Sequence[Mapping[str, Node]]
+    ) -> Conversions:
         """Convert the hardware keys of a trainer as they are translated when a config is loaded.
 
         Args:
@@ -267,10 +295,16 @@ class _Upgrade:
         for path, node in walk(tree):
             spec = node if isinstance(node, MappingNode) else None
             named = node if spec is None else spec.entries.get("class_path")
-            if isinstance(named, Leaf) and isinstance(named.value, str) and path[-1:] != ("class_path",):
+            if (
+                isinstance(named, Leaf)
+                and isinstance(named.value, str)
+                and path[-1:] != ("class_path",)
+            ):
                 self._read_class(path, named.value, named.origin, spec)
 
-    def _read_class(self, path: KeyPath, word: str, origin: Origin, spec: MappingNode | None) -> None:
+    def _read_class(
+        self, path: KeyPath, word: str, origin: Origin, spec: MappingNode | None
+    ) -> None:
         """Report the changes of one class.
 
         Args:
@@ -288,7 +322,9 @@ class _Upgrade:
         if today != word:
             self._add(origin, format_key(place, word), [format_key(place, today)], reason)
         arguments = None if spec is None else spec.entries.get("init_args")
-        is_lightnings = LIGHTNING_CLASS.fullmatch(word) is not None or (module is not None and "." not in word)
+        is_lightnings = LIGHTNING_CLASS.fullmatch(word) is not None or (
+            module is not None and "." not in word
+        )
         if is_lightnings and isinstance(arguments, MappingNode):
             rules = CLASS_ARGUMENTS.get(word.rpartition(".")[2], {})
             self._apply((*path, "init_args"), arguments.entries, _convert(arguments.entries, rules))
@@ -296,7 +332,11 @@ class _Upgrade:
 
 def format_key(path: KeyPath, value: Any) -> str:
     """Write a key with its value, which is cut where it is long."""
-    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
+    text = (
+        value
+        if isinstance(value, str) and value
+        else json.dumps(value, ensure_ascii=False, default=str)
+    )
     shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
     return f"{dotted(path)}: {shown}"
 
@@ -327,14 +367,20 @@ def _find_problem(path: KeyPath, value: Any, keys: Keys, others: Mapping[str, No
     for name, new in keys.items():
         said = value if new is KEEP else new
         if name in others and to_plain(others[name]) != said:
-            return f"contradicts {format_key((*path, name), to_plain(others[name]))}; say one of them"
+            return (
+                f"contradicts {format_key((*path, name), to_plain(others[name]))}; say one of them"
+            )
     return ""
 
 
 def _convert(nodes: Mapping[str, Node], rules: Mapping[str, Rule]) -> Conversions:
     """Apply the rules to those arguments that have one."""
     values = {key: to_plain(node) for key, node in nodes.items()}
-    return {key: (rule.reason, rule.convert(values[key], values)) for key, rule in rules.items() if key in values}
+    return {
+        key: (rule.reason, rule.convert(values[key], values))
+        for key, rule in rules.items()
+        if key in values
+    }
 
 
 def _rename_old_keys(given: Mapping[str, Node], results: Conversions) -> dict[str, Node]:
@@ -379,12 +425,16 @@ def _find_keys(key: str, node: Node, tree: MappingNode) -> Keys | None:
     for name in HARDWARE_DEFAULTS:
         new = trainer.entries.get(name)
         if new is not None and new.origin == node.origin:
-            keys[name] = HARDWARE_DEFAULTS[name] if to_plain(new) is None else _shorten_value(node, new)
+            keys[name] = (
+                HARDWARE_DEFAULTS[name] if to_plain(new) is None else _shorten_value(node, new)
+            )
     if key in HARDWARE_DEFAULTS and keys in ({}, {key: KEEP}):
         return None  # today's word for it
     if key == "gpus" and keys == {"accelerator": "cpu"}:
         keys["devices"] = "auto"  # else the number of a layer below would count processes
-    is_several = key == "num_processes" and "devices" in keys and Setting(("trainer", key), node).value != 1
+    is_several = (
+        key == "num_processes" and "devices" in keys and Setting(("trainer", key), node).value != 1
+    )
     if is_several and "strategy" not in trainer.entries:
         keys["strategy"] = "ddp"
     return {name: keys[name] for name in sorted(keys, key=lambda name: name != key)}
@@ -420,7 +470,11 @@ def _is_trainer_argument(key: str, node: Node) -> bool:
     if key == "accelerator":
         return str(to_plain(node)).lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
     if key in ("callbacks", "logger"):
-        return isinstance(node, Items) or isinstance(to_plain(node), bool) or class_of(node) is not None
+        return (
+            isinstance(node, Items)
+            or isinstance(to_plain(node), bool)
+            or class_of(node) is not None
+        )
     return key in OLD_ARGUMENTS or key in load_schema().data["sections"]["trainer"]["arguments"]
 
 

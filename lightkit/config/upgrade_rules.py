@@ -44,22 +44,34 @@ def _rename(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
 
 def _rename_switch(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
     advice = f"say {key}: true or false, and name a class under callbacks"
-    return lambda value, _: advice if isinstance(value, (dict, list)) else {} if value is None else {key: KEEP}
+    return lambda value, _: (
+        advice if isinstance(value, (dict, list)) else {} if value is None else {key: KEEP}
+    )
 
 
 def _drop(*defaults: Any, otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:
     """Remove null and what was the default; without ``otherwise`` remove every value."""
-    return _choose(*((default, {}) for default in (None, *defaults)), otherwise={} if otherwise is None else otherwise)
+    return _choose(
+        *((default, {}) for default in (None, *defaults)),
+        otherwise={} if otherwise is None else otherwise,
+    )
 
 
-def _choose(*cases: tuple[Any, Result], otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:
+def _choose(
+    *cases: tuple[Any, Result], otherwise: Result = None
+) -> Callable[[Any, Mapping[str, Any]], Result]:
     """Look a value up; ``True`` is not 1 here."""
-    return lambda value, _: next((new for old, new in cases if type(old) is type(value) and old == value), otherwise)
+    return lambda value, _: next(
+        (new for old, new in cases if type(old) is type(value) and old == value), otherwise
+    )
 
 
 def _callback(name: str, cls: str, argument: str, value: Any) -> Keys:
     entry = f"callbacks.{name}"
-    return {f"{entry}.class_path": f"pytorch_lightning.callbacks.{cls}", f"{entry}.init_args.{argument}": value}
+    return {
+        f"{entry}.class_path": f"pytorch_lightning.callbacks.{cls}",
+        f"{entry}.init_args.{argument}": value,
+    }
 
 
 def _progress_bar(argument: str, default: int) -> Callable[[Any, Mapping[str, Any]], Result]:
@@ -75,7 +87,11 @@ def _accumulate(value: Any, _: Mapping[str, Any]) -> Result:
 
 def _stopping_mode(value: Any, arguments: Mapping[str, Any]) -> Result:
     monitor = str(arguments.get("monitor") or "")  # 1.x's auto went by the metric's name
-    return {"mode": "max" if "acc" in monitor or monitor.startswith("fmeasure") else "min"} if value == "auto" else None
+    return (
+        {"mode": "max" if "acc" in monitor or monitor.startswith("fmeasure") else "min"}
+        if value == "auto"
+        else None
+    )
 
 
 def _split_path(value: Any, _: Mapping[str, Any]) -> Result:
@@ -224,7 +240,12 @@ REMOVED_CLASSES = {
 """Classes that are gone, by module and name, with what to do instead."""
 # fmt: on
 LIGHTNING_CLASS = re.compile(r"(pytorch_lightning|lightning\.pytorch)((?:\.\w+)+)")
-CLASS_MODULES = {"callbacks": "callbacks", "logger": "loggers", "strategy": "strategies", "plugins": "plugins"}
+CLASS_MODULES = {
+    "callbacks": "callbacks",
+    "logger": "loggers",
+    "strategy": "strategies",
+    "plugins": "plugins",
+}
 """Module of Lightning's in which a class's name alone is looked up, by the trainer's key."""
 
 
@@ -267,7 +288,10 @@ def _find_listed(module: str, name: str, *, is_short: bool) -> tuple[str | None,
                 return today.rpartition(".")[2], reason
             return f"pytorch_lightning.{today}", reason
     if module == "plugins" and name.endswith("PrecisionPlugin"):
-        return f"pytorch_lightning.plugins.{name.removesuffix('Plugin')}", "Lightning 2.2 calls it so"
+        return (
+            f"pytorch_lightning.plugins.{name.removesuffix('Plugin')}",
+            "Lightning 2.2 calls it so",
+        )
     if module in ("plugins", "strategies") and name in ("HorovodPlugin", "HorovodStrategy"):
         return HOROVOD, "Lightning 2.0 dropped it; lightkit has its own"
     return None

@@ -59,7 +59,13 @@ Lightning makes optimizers and schedulers without them.
 """
 _FIXED_BY_A_SCRIPT = (("model",), ("data",))
 _STRATEGY = "pytorch_lightning.strategies.Strategy"
-_OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
+_OWN_STRATEGIES = {
+    "auto",
+    "horovod",
+    *OLD_STRATEGIES,
+    *STRATEGIES_AS_ACCELERATORS,
+    *STRATEGY_CLASSES,
+}
 _CHECKPOINT = "lightkit.callbacks.Checkpoint"
 _MODEL_CHECKPOINT = "pytorch_lightning.callbacks.ModelCheckpoint"
 _NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", "steps_per_epoch"))}
@@ -123,7 +129,9 @@ def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]
     for path, node in walk(resolved.tree):
         if path[:1] == ("sweep",):  # which only describes other configs
             continue
-        names_foreign = names_foreign or (isinstance(node, Leaf) and _is_foreign(node.value, schema))
+        names_foreign = names_foreign or (
+            isinstance(node, Leaf) and _is_foreign(node.value, schema)
+        )
         has_dotted_keys = has_dotted_keys or "." in str(path[-1:])
     return names_foreign, has_dotted_keys
 
@@ -151,7 +159,10 @@ class _Validator:
             self._check_entries(key, node)
         elif key in self._schema.data["sections"]:
             self._check_section(key, node)
-        elif "pytorch_lightning" in self._schema.trusted and key.removesuffix("+") not in NAMED_CLASSES:
+        elif (
+            "pytorch_lightning" in self._schema.trusted
+            and key.removesuffix("+") not in NAMED_CLASSES
+        ):
             self._check_top_value(key, node)
 
     def _check_class_section(self, key: str, node: Node) -> None:
@@ -167,22 +178,33 @@ class _Validator:
     def _check_entries(self, key: str, node: Node) -> None:
         bases = self._list_bases(key)
         for name, entry in _entries(node).items():
-            if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
+            if (
+                isinstance(entry, MappingNode) and "class_path" in entry.entries
+            ):  # else `resolve` has reported it
                 self._check_class((key, name), entry, bases)
 
     def _check_top_value(self, key: str, node: Node) -> None:
         data = self._schema.data
         command = self._resolved.subcommand or None
-        top = {name for name, each in data["top"].items() if command in (None, *each.get("commands", (command,)))}
+        top = {
+            name
+            for name, each in data["top"].items()
+            if command in (None, *each.get("commands", (command,)))
+        }
         if key not in top:
             known = {*top, *self._schema.sections, "ckpt_path", "extends"}
-            self._report((key,), f"no such key{self._hint_at_key(key, known, node)}", node, at_key=True)
+            self._report(
+                (key,), f"no such key{self._hint_at_key(key, known, node)}", node, at_key=True
+            )
             return
         self._check_value((key,), node, data["top"][key])
         if key == "seed_everything":
             seed = read_scalar(str(to_plain(node)))
             if isinstance(seed, int) and not 0 <= seed <= _MAX_SEED:
-                text = f"expected true, false or an integer from 0 to {_MAX_SEED}, got {cut(str(seed))}"
+                text = (
+                    f"expected true, false or an integer from 0 to {_MAX_SEED}, got"
+                    f" {cut(str(seed))}"
+                )
                 self._report((key,), text, node)
 
     def _hint_at_key(self, key: str, known: Collection[str], node: Node) -> str:
@@ -242,8 +264,14 @@ class _Validator:
         """List the arguments of all optimizers where none is named; each of them is meant by its whole name alone."""
         if self._resolved.value_of("optimizer") is not None:
             return []
-        optimizers = [path for path in self._schema.classes if self._schema.section_of(path) == "optimizer"]
-        return [f"optimizer.init_args.{key}" for path in optimizers for key in self._schema.classes[path]["arguments"]]
+        optimizers = [
+            path for path in self._schema.classes if self._schema.section_of(path) == "optimizer"
+        ]
+        return [
+            f"optimizer.init_args.{key}"
+            for path in optimizers
+            for key in self._schema.classes[path]["arguments"]
+        ]
 
     def _check_section(self, key: str, node: Node) -> None:
         if not isinstance(node, MappingNode):
@@ -254,7 +282,12 @@ class _Validator:
             self._check_trainer(node, known)
             return
         for name, child in self._check_known((key,), node.entries, known):
-            self._report((key, name), f"there is no such argument{_hint_at_argument(name, known)}", child, at_key=True)
+            self._report(
+                (key, name),
+                f"there is no such argument{_hint_at_argument(name, known)}",
+                child,
+                at_key=True,
+            )
 
     def _check_trainer(self, node: MappingNode, known: Mapping[str, Argument]) -> None:
         """Check the trainer's section, but for the keys that other modules translate and check."""
@@ -263,14 +296,18 @@ class _Validator:
         entries = dict(node.entries)
         for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
             child = entries.pop(name, None)
-            is_written = child is not None and child.origin.word is None  # and not translated from a word
+            is_written = (
+                child is not None and child.origin.word is None
+            )  # and not translated from a word
             if child is not None and is_written and not _is_word(child):  # settings of a class
                 self.result.is_final = False
         for name, child in self._check_known(("trainer",), entries, known):
             hint = _hint_at_argument(name, known)
             if name in OLD_ARGUMENTS:
                 hint = self._note_outdated(OLD_ARGUMENTS[name], child)
-            self._report(("trainer", name), f"the trainer has no such argument{hint}", child, at_key=True)
+            self._report(
+                ("trainer", name), f"the trainer has no such argument{hint}", child, at_key=True
+            )
 
     def _report_no_section(self, key: str, node: Node) -> None:
         """Report a section that is no mapping; an empty one is right."""
@@ -305,12 +342,20 @@ class _Validator:
         word = node.value if isinstance(node, Leaf) else None
         if node is None or not isinstance(word, str) or not _is_short_name(word):
             return
-        if node.origin.word is not None and node.origin.word.path[0] != section:  # translated; it is checked there
+        if (
+            node.origin.word is not None and node.origin.word.path[0] != section
+        ):  # translated; it is checked there
             return
         words = [*self._schema.data["strategies"], *_OWN_STRATEGIES]
-        is_known = word.lower() in map(str.lower, (*words, *GONE_STRATEGIES)) or self._is_name(word, [_STRATEGY])
+        is_known = word.lower() in map(str.lower, (*words, *GONE_STRATEGIES)) or self._is_name(
+            word, [_STRATEGY]
+        )
         if not is_known and not _is_loaded(word, [_STRATEGY]):
-            self._report((section, "strategy"), f"there is no strategy {shortened(word)}{near(word, words)}", node)
+            self._report(
+                (section, "strategy"),
+                f"there is no strategy {shortened(word)}{near(word, words)}",
+                node,
+            )
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -324,7 +369,9 @@ class _Validator:
             return
         classes = list(filter(_names_class, branches))
         if classes and isinstance(node, MappingNode):
-            self._check_class_mapping(path, node, classes, has_default=argument.get("default") is not None)
+            self._check_class_mapping(
+                path, node, classes, has_default=argument.get("default") is not None
+            )
         elif isinstance(node, Items) and _may_hold_classes(value, branches):
             self._check_listed_classes(path, node, branches)
         elif classes and _is_text(value):
@@ -337,8 +384,12 @@ class _Validator:
         branches = list_branches(argument["schema"])
         if any(not branch or branch.get("callable") for branch in branches):
             self.result.is_final = False
-        if is_append(path[-1]) and not isinstance(node, Items):  # one element, or a class that becomes one
-            return [item for branch in branches for item in list_branches(branch.get("items", branch))]
+        if is_append(path[-1]) and not isinstance(
+            node, Items
+        ):  # one element, or a class that becomes one
+            return [
+                item for branch in branches for item in list_branches(branch.get("items", branch))
+            ]
         return list(branches)
 
     def _has_failed(self, path: KeyPath, node: Node) -> bool:
@@ -358,22 +409,28 @@ class _Validator:
         if "class_path" in node.entries:
             self._check_class(path, node, classes)
             return
-        is_of_section = any(classes[0]["class"] in bases for bases in self._schema.data["bases"].values())
+        is_of_section = any(
+            classes[0]["class"] in bases for bases in self._schema.data["bases"].values()
+        )
         needs_class = is_of_section and not has_default and not self._resolved.is_incomplete
         if needs_class and _entries(node.entries.get("init_args")):
             self._report(path, "expected a class_path next to init_args", node)
         elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries.keys() - {*SPEC_KEYS}:
             self._report_arguments_alone(path, node)
         else:
-            self.result.is_final = False  # jsonargparse takes it for arguments of the base or the default
+            self.result.is_final = (
+                False  # jsonargparse takes it for arguments of the base or the default
+            )
 
     def _report_arguments_alone(self, path: KeyPath, node: MappingNode) -> None:
         """Report arguments without their class, as a config of a script with `LightningCLI(Model, Data)` has them."""
         names = [str(name) for name in node.entries]
         text = (
-            f"names no class, only arguments ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}), as a config "
-            f"of LightningCLI(Model, Data) does. Name it, {path[0]}: {{class_path: my_module.MyClass, init_args: "
-            f"{{{names[0]}: ...}}}}, or put LightkitCLI(Model, Data) into the script and run that"
+            "names no class, only arguments"
+            f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}), as a config of"
+            f" LightningCLI(Model, Data) does. Name it, {path[0]}: {{class_path: my_module.MyClass,"
+            f" init_args: {{{names[0]}: ...}}}}, or put LightkitCLI(Model, Data) into the script"
+            " and run that"
         )
         self._report(path, text, node)
 
@@ -386,10 +443,16 @@ class _Validator:
             self.result.is_final = False
             return
         takes_others = not all(map(_takes_only_classes, list_branches(argument["schema"])))
-        if takes_others and "." not in name and not self._may_mean(name, [branch["class"] for branch in classes]):
+        if (
+            takes_others
+            and "." not in name
+            and not self._may_mean(name, [branch["class"] for branch in classes])
+        ):
             self._report_value(path, node, argument)
         else:
-            self._check_class(path, MappingNode({"class_path": node}, node.origin), classes, place=path)
+            self._check_class(
+                path, MappingNode({"class_path": node}, node.origin), classes, place=path
+            )
 
     # -- classes -----------------------------------------------------------------------------------------------
 
@@ -402,7 +465,12 @@ class _Validator:
         return any(name in self._schema.data["names"].get(base, (name,)) for base in bases)
 
     def _check_class(
-        self, path: KeyPath, entry: MappingNode, bases: Sequence[Schema], *, place: KeyPath | None = None
+        self,
+        path: KeyPath,
+        entry: MappingNode,
+        bases: Sequence[Schema],
+        *,
+        place: KeyPath | None = None,
     ) -> None:
         """Check a class with its arguments.
 
@@ -428,13 +496,19 @@ class _Validator:
         if found is not None:
             if self._schema.classes[found].get("check_installed"):
                 self.result.is_final = False
-            self._check_arguments(path, entry, found, named, num_given=max(base.get("given", 0) for base in bases))
+            self._check_arguments(
+                path, entry, found, named, num_given=max(base.get("given", 0) for base in bases)
+            )
 
     def _check_spec_keys(self, path: KeyPath, entry: MappingNode, name: str) -> None:
         """Check the keys next to `class_path`, and that its arguments are mappings with names."""
         short = _short(name)
-        self._check_spec_mapping((*path, "init_args"), entry, f"{short}'s arguments", takes_empty=False)
-        self._check_spec_mapping((*path, "dict_kwargs"), entry, f"arguments that {short} passes on", takes_empty=True)
+        self._check_spec_mapping(
+            (*path, "init_args"), entry, f"{short}'s arguments", takes_empty=False
+        )
+        self._check_spec_mapping(
+            (*path, "dict_kwargs"), entry, f"arguments that {short} passes on", takes_empty=True
+        )
         known = [*SPEC_KEYS, *_DROPPED]
         if path == (SECTION,):
             known.extend(STEPPING_KEYS)
@@ -442,9 +516,16 @@ class _Validator:
             if not isinstance(key, str):
                 self._report_key_type((*path, key), node)
             elif key not in known:
-                self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
+                self._report(
+                    (*path, key),
+                    "stands next to class_path; put it under init_args",
+                    node,
+                    at_key=True,
+                )
 
-    def _check_spec_mapping(self, path: KeyPath, entry: MappingNode, expected: str, *, takes_empty: bool) -> None:
+    def _check_spec_mapping(
+        self, path: KeyPath, entry: MappingNode, expected: str, *, takes_empty: bool
+    ) -> None:
         """Check that the arguments of a class, or those that it passes on, are a mapping with names.
 
         Args:
@@ -459,13 +540,17 @@ class _Validator:
         if not isinstance(given, MappingNode):
             value = to_plain(given)
             if value or not takes_empty:
-                self._report(path, f"expected a mapping of {expected}, got {_format_value(value)}", given)
+                self._report(
+                    path, f"expected a mapping of {expected}, got {_format_value(value)}", given
+                )
             return
         for argument, node in given.entries.items():
             if not isinstance(argument, str):
                 self._report_key_type((*path, argument), node)
 
-    def _find_class(self, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
+    def _find_class(
+        self, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]
+    ) -> str | None:
         """Find a class that the schema describes, and whose installed version is the described one."""
         schema = self._schema
         wanted = [base["class"] for base in bases]
@@ -506,10 +591,15 @@ class _Validator:
             article = "an" if names[:1] in "AEIOU" else "a"
             return f"{_short(found)} is not {article} {names}{goes}"
         if described.get("abstract"):
-            return f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
+            return (
+                f"{_short(found)} is a base class, which cannot be used by itself; name a class"
+                " that derives from it"
+            )
         return None
 
-    def _report_unknown_class(self, place: KeyPath, named: Node, name: str, bases: Collection[str]) -> None:
+    def _report_unknown_class(
+        self, place: KeyPath, named: Node, name: str, bases: Collection[str]
+    ) -> None:
         """Report a name that leads to no class; one that only an import can find is noted as undescribed."""
         text = self._describe_unknown_class(named, name, bases)
         if text is None:
@@ -537,7 +627,9 @@ class _Validator:
         hint = near(short, here) or near(short, _short_names(bases, schema))
         return f"{module} has no class {short!r}{hint}"
 
-    def _check_arguments(self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int) -> None:
+    def _check_arguments(
+        self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int
+    ) -> None:
         """Check the arguments of a class.
 
         Args:
@@ -557,11 +649,15 @@ class _Validator:
         for name, node in self._check_known((*path, "init_args"), named_here, known):
             self._report_argument((*path, "init_args", name), node, found, named)
         if given is None or isinstance(given, MappingNode):
-            required = [name for name, argument in [*known.items()][num_given:] if argument["required"]]
+            required = [
+                name for name, argument in [*known.items()][num_given:] if argument["required"]
+            ]
             missing = [name for name in required if not _is_set(name, {**free, **_entries(given)})]
             self._report_missing(path, entry, found, named, missing)
 
-    def _check_passed_on(self, path: KeyPath, entry: MappingNode, found: str, named: Node) -> dict[str, Node]:
+    def _check_passed_on(
+        self, path: KeyPath, entry: MappingNode, found: str, named: Node
+    ) -> dict[str, Node]:
         """Check the arguments that a class passes on to others, which may know more than the class, and return them."""
         described = self._schema.classes[found]
         free = _named_entries(entry.entries.get("dict_kwargs"))
@@ -604,18 +700,26 @@ class _Validator:
         for key in STEPPING_KEYS:
             stepping = entry.entries.get(key)
             if stepping is not None:
-                self._check_value((SECTION, key), stepping, known.get(key) or {"schema": STEPPING_SCHEMAS[key]})
+                self._check_value(
+                    (SECTION, key), stepping, known.get(key) or {"schema": STEPPING_SCHEMAS[key]}
+                )
 
         is_built = self._uses_schedule() and not self._resolved.is_incomplete
         if PLATEAU in (found, *described["bases"]) and "monitor" not in known:
             monitor = others.pop("monitor", None)  # the class gets its value from Lightning
             if monitor is None and is_built:
-                self._report((SECTION,), f"{_short(found)} needs monitor, text: the metric that it goes by", named)
+                self._report(
+                    (SECTION,),
+                    f"{_short(found)} needs monitor, text: the metric that it goes by",
+                    named,
+                )
         if is_built:
             self._check_needed(entry, found, named, given)
         return others
 
-    def _check_needed(self, entry: MappingNode, found: str, named: Node, given: Mapping[str, Node]) -> None:
+    def _check_needed(
+        self, entry: MappingNode, found: str, named: Node, given: Mapping[str, Node]
+    ) -> None:
         """Check arguments of which torch asks for some, without a sign of it in the signature."""
         choices = _NEEDED.get(found, ())
         if not choices or not isinstance(entry.entries.get("init_args", entry), MappingNode):
@@ -623,7 +727,9 @@ class _Validator:
         has_one = any(all(_is_set(name, given) for name in each) for each in choices)
         if not has_one:
             words = ", or ".join(" and ".join(each) for each in choices)
-            self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)
+            self._report(
+                (SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named
+            )
 
     def _uses_schedule(self) -> bool:
         """Check whether a fit builds the schedule: with an optimizer of the config, or that of lightkit's models."""
@@ -637,12 +743,16 @@ class _Validator:
         name = str(place[-1])
         text = f"{_short(found)} has no such argument"
         for before in reversed(named.replaced):
-            earlier = self._schema.path_of(str(to_plain(before)), self._schema.classes[found]["bases"])
+            earlier = self._schema.path_of(
+                str(to_plain(before)), self._schema.classes[found]["bases"]
+            )
             if earlier is not None and name in self._schema.classes[earlier]["arguments"]:
                 text = f"{text}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
                 self._report(place, text, node, named.origin, at_key=True)
                 return
-        self._report(place, f"{text}{self._hint_at_class_argument(place, found)}", node, at_key=True)
+        self._report(
+            place, f"{text}{self._hint_at_class_argument(place, found)}", node, at_key=True
+        )
 
     def _hint_at_class_argument(self, place: KeyPath, found: str) -> str:
         """Return where an argument goes that a class does not have, or a near name; empty without either."""
@@ -653,8 +763,8 @@ class _Validator:
             return f"; {name} stands next to class_path"
         if found == _CHECKPOINT and base in self._schema.classes[_MODEL_CHECKPOINT]["arguments"]:
             return (
-                "; ModelCheckpoint has it: add an entry of your own under callbacks, such as five_best: {class_path: "
-                f"ModelCheckpoint, init_args: {{{base}: ...}}}}"
+                "; ModelCheckpoint has it: add an entry of your own under callbacks, such as"
+                f" five_best: {{class_path: ModelCheckpoint, init_args: {{{base}: ...}}}}"
             )
         hint = near(base, described["arguments"])
         if not hint and described.get("open") and place[0] in _CALLED:
@@ -663,7 +773,9 @@ class _Validator:
 
     # -- reports -----------------------------------------------------------------------------------------------
 
-    def _report(self, path: KeyPath, text: str, node: Node, *others: Origin, at_key: bool = False) -> None:
+    def _report(
+        self, path: KeyPath, text: str, node: Node, *others: Origin, at_key: bool = False
+    ) -> None:
         """Keep an error, with the places that layers have set, each once."""
         if not self._is_unresolved(path):
             first = node.origin.at_key() if at_key else node.origin
@@ -674,18 +786,28 @@ class _Validator:
     def _note_outdated(self, reason: str, node: Node) -> str:
         """Note the file of an old word, of which `lightkit upgrade` lists today's, and return what has changed."""
         if node.origin.file is not None:
-            self.result.outdated.setdefault(node.origin.name, replace(node.origin, line=None, column=None))
+            self.result.outdated.setdefault(
+                node.origin.name, replace(node.origin, line=None, column=None)
+            )
         return f"; {reason}"
 
     def _report_key_type(self, path: KeyPath, node: Node) -> None:
         """Report a key that is no text, such as ``5`` or ``true``."""
-        self._report(path, f"expected a name for a key, got {_format_value(path[-1])}", node, at_key=True)
+        self._report(
+            path, f"expected a name for a key, got {_format_value(path[-1])}", node, at_key=True
+        )
 
     def _report_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
         value = to_plain(node)
-        choices = [choice for branch in list_branches(argument["schema"]) for choice in branch.get("enum", ())]
+        choices = [
+            choice
+            for branch in list_branches(argument["schema"])
+            for choice in branch.get("enum", ())
+        ]
         words = [choice for choice in choices if isinstance(choice, str)]
-        expected = describe_refused_bounds(argument["schema"], value) or describe_type(argument["schema"])
+        expected = describe_refused_bounds(argument["schema"], value) or describe_type(
+            argument["schema"]
+        )
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
         self._report(path, f"expected {expected}, got {_format_value(value)}{hint}", node)
 
@@ -701,7 +823,10 @@ class _Validator:
 
 def _is_loaded(name: str, bases: Collection[str]) -> bool:
     """Check whether jsonargparse or Lightning knows a short name of something that this process has loaded."""
-    pending = [getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None) for path in bases]
+    pending = [
+        getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None)
+        for path in bases
+    ]
     while pending:
         if isinstance(base := pending.pop(), type):
             children: list[type] = base.__subclasses__()
@@ -728,13 +853,18 @@ def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
     """Describe that a name without a module is no class's; where it is a module's, a class in it is meant."""
     if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
-        return f"{name} is a folder; `lightkit init --data {name}` writes a config for the images in it"
+        return (
+            f"{name} is a folder; `lightkit init --data {name}` writes a config for the images"
+            " in it"
+        )
     if name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None):
         return f"{name} is a module; name a class in it, as in {name}.MyClass"
     # the name of an entry may be meant, such as `slack`, which stands for SlackNotifier
     begun = [each for each in {*choices} if each.lower().startswith(name.replace("_", "").lower())]
     hint = f"; did you mean {begun[0]!r}?" if len(begun) == 1 else near(name, choices)
-    return f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
+    return (
+        f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
+    )
 
 
 def _accepts_without_classes(branch: Schema, value: Any) -> bool:
@@ -790,12 +920,16 @@ def _is_word(node: Node) -> bool:
 
 
 def _takes_lists(argument: Argument) -> bool:
-    return any(not branch or branch.get("type") == "array" for branch in list_branches(argument["schema"]))
+    return any(
+        not branch or branch.get("type") == "array" for branch in list_branches(argument["schema"])
+    )
 
 
 def _has_classes(schema: Schema) -> bool:
     items = schema.get("items")
-    return items is not None and any("class" in branch or _has_classes(branch) for branch in list_branches(items))
+    return items is not None and any(
+        "class" in branch or _has_classes(branch) for branch in list_branches(items)
+    )
 
 
 def _is_set(name: str, given: Mapping[Any, Node]) -> bool:
@@ -820,4 +954,10 @@ def _short(path: str) -> str:
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return shortened(value)
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else cut(repr(value))
+    return (
+        "null"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else cut(repr(value))
+    )

@@ -10,7 +10,15 @@ from typing import Any
 
 import yaml
 
-from lightkit.config.origins import Origin, Problems, UnreadableText, error_at, near_files, shortened, shown_path
+from lightkit.config.origins import (
+    Origin,
+    Problems,
+    UnreadableText,
+    error_at,
+    near_files,
+    shortened,
+    shown_path,
+)
 from lightkit.config.packaged import suggest_packaged
 from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
@@ -26,12 +34,17 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
-SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "value"))
+SCALAR_TAGS = frozenset(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "value")
+)
 
 
 def _resolvers(inherited: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
     dropped = ("tag:yaml.org,2002:timestamp", _FLOAT_TAG)
-    kept = {first: [pair for pair in pairs if pair[0] not in dropped] for first, pairs in inherited.items()}
+    kept = {
+        first: [pair for pair in pairs if pair[0] not in dropped]
+        for first, pairs in inherited.items()
+    }
     for first in "-+0123456789.":
         kept.setdefault(first, []).append((_FLOAT_TAG, _FLOAT))
     return kept
@@ -43,7 +56,9 @@ class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore
     yaml_implicit_resolvers = _resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
 
 
-YamlLoader.add_constructor("tag:yaml.org,2002:value", yaml.constructor.SafeConstructor.construct_yaml_str)
+YamlLoader.add_constructor(
+    "tag:yaml.org,2002:value", yaml.constructor.SafeConstructor.construct_yaml_str
+)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -87,13 +102,19 @@ _WORDS = {
     "did not find expected ',' or '}'": "the { is not closed here, and no comma follows",
     "did not find expected ',' or ']'": "the [ is not closed here, and no comma follows",
     "did not find expected key": "keys of one mapping begin in one column",
-    "did not find expected '-' indicator": "elements of one list begin in one column, each with a dash",
+    "did not find expected '-' indicator": (
+        "elements of one list begin in one column, each with a dash"
+    ),
     "could not find expected ':'": "a key needs a colon and a space after it",
     "found unexpected end of stream": "the quote that begins here is never closed",
-    "found undefined alias": "no anchor of this name stands above; put quotes around text that begins with *",
+    "found undefined alias": (
+        "no anchor of this name stands above; put quotes around text that begins with *"
+    ),
     "but found another document": "a config is one document, and --- begins another",
     "found duplicate anchor": "an anchor of this name stands above",
-    "found unknown escape character": "in double quotes a backslash is written \\\\; single quotes take it as it is",
+    "found unknown escape character": (
+        "in double quotes a backslash is written \\\\; single quotes take it as it is"
+    ),
 }
 """Plain words for libyaml's ``problem``."""
 
@@ -123,7 +144,9 @@ def _explain(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) ->
     return _explain_problem(error, before, here, lines[: mark.line])
 
 
-def _explain_problem(error: yaml.MarkedYAMLError, before: str, here: str, above: Sequence[str]) -> str:
+def _explain_problem(
+    error: yaml.MarkedYAMLError, before: str, here: str, above: Sequence[str]
+) -> str:
     """Explain an error by its problem.
 
     Args:
@@ -138,7 +161,11 @@ def _explain_problem(error: yaml.MarkedYAMLError, before: str, here: str, above:
             return "a second colon in one line; put quotes around text that holds one"
         written = [line for line in above if line.strip()]
         has_key = bool(written) and ":" in written[-1]
-        return _WORDS["did not find expected key"] if has_key else "the line above has no colon after its key"
+        return (
+            _WORDS["did not find expected key"]
+            if has_key
+            else "the line above has no colon after its key"
+        )
     if problem == "did not find expected node content":
         return f"a value is missing before {here}"
     if problem == "did not find expected key" and before.strip():
@@ -155,11 +182,16 @@ TOO_LARGE = (
 )
 _MAX_SIZE_BYTES = 1_000_000
 
-_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's, which are not those of str.splitlines
+_LINE_BREAK = re.compile(
+    "\r\n|[\n\r\x85\u2028\u2029]"
+)  # YAML's, which are not those of str.splitlines
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "null": "null"}
 _MERGE = "tag:yaml.org,2002:merge"
-_COLLECTIONS = {"tag:yaml.org,2002:map": yaml.MappingNode, "tag:yaml.org,2002:seq": yaml.SequenceNode}
+_COLLECTIONS = {
+    "tag:yaml.org,2002:map": yaml.MappingNode,
+    "tag:yaml.org,2002:seq": yaml.SequenceNode,
+}
 
 
 class YamlSyntaxError(ConfigError):
@@ -185,20 +217,26 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
         raise ConfigError(f"{name}: no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigError(
-            f"{name}: expected a YAML file, got a folder; `lightkit init --data {name}` writes a config for the images "
-            "in it"
+            f"{name}: expected a YAML file, got a folder; `lightkit init --data {name}` writes a"
+            " config for the images in it"
         ) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(
+            f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     if len(content) > _MAX_SIZE_BYTES:
-        message = f"{name}: expected a config of at most {_MAX_SIZE_BYTES // 1000} kB, got a longer file"
+        message = (
+            f"{name}: expected a config of at most {_MAX_SIZE_BYTES // 1000} kB, got a longer file"
+        )
         raise ConfigError(f"{message}; long lists belong into the data, which the config can name")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", errors="replace")
         place = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
-        message = f"{name}: expected UTF-8 text, got the byte 0x{content[error.start]:02x} at {place}"
+        message = (
+            f"{name}: expected UTF-8 text, got the byte 0x{content[error.start]:02x} at {place}"
+        )
         raise ConfigError(f"{message}; save the file as UTF-8") from None
     tree = read_text(text, name=name, file=file, problems=problems)
     if isinstance(tree, MappingNode):
@@ -209,7 +247,9 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
     raise error_at(f"{name}: expected a mapping of keys to values, got {kind}", tree.origin)
 
 
-def read_text(text: str, *, name: str, file: Path | None = None, problems: Problems | None = None) -> Node:
+def read_text(
+    text: str, *, name: str, file: Path | None = None, problems: Problems | None = None
+) -> Node:
     """Read YAML text.
 
     Args:
@@ -240,7 +280,9 @@ class _TreeBuilder:
         self._lines = _LINE_BREAK.split(text)
         self._num_nodes = 0
         self._open: set[int] = set()  # nodes being built, to see an alias inside its own anchor
-        self._brackets: list[Any] = []  # start marks of the open collections; None for one without a bracket
+        self._brackets: list[
+            Any
+        ] = []  # start marks of the open collections; None for one without a bracket
         self._constructor = YamlLoader("")
 
     def build(self) -> Node:
@@ -249,7 +291,11 @@ class _TreeBuilder:
             root = yaml.compose(self._text, Loader=YamlLoader)
         except yaml.YAMLError as error:
             raise self._explain_syntax_error(error) from None
-        return Leaf(None, self._origin_at(0, 0)) if root is None else self._build(root, depth=0, key=None)
+        return (
+            Leaf(None, self._origin_at(0, 0))
+            if root is None
+            else self._build(root, depth=0, key=None)
+        )
 
     def _check_size(self) -> None:
         """Stop before PyYAML recurses: its events come one by one, however deep they nest."""
@@ -271,7 +317,10 @@ class _TreeBuilder:
             found = _CONTROL_CHARACTER.search(self._text)
             start = found.start() if found else 0
             before = _LINE_BREAK.split(self._text[:start])
-            text = f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in YAML"
+            text = (
+                f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in"
+                " YAML"
+            )
             places = [self._origin_at(len(before) - 1, len(before[-1]))]
         else:
             open_brackets = [place for place in self._brackets if place is not None]
@@ -279,14 +328,20 @@ class _TreeBuilder:
             opened = None if bracket is None else self._lines[bracket.line][bracket.column]
             text = f"{self._name}: not valid YAML: {_explain(error, self._lines, opened)}"
             marks = [mark]
-            if not "".join(self._lines[mark.line :])[mark.column :].strip():  # what is open at the end opened above
+            if not "".join(self._lines[mark.line :])[
+                mark.column :
+            ].strip():  # what is open at the end opened above
                 marks = [bracket or getattr(error, "context_mark", None) or mark]
             elif bracket is not None and "is not closed here" in text:
                 marks = [bracket, mark]
             places = [self._origin_at(each.line, each.column) for each in marks]
-        return YamlSyntaxError("\n".join([text, *(place.render() for place in places)]), places=places)
+        return YamlSyntaxError(
+            "\n".join([text, *(place.render() for place in places)]), places=places
+        )
 
-    def _origin_at(self, line: int, column: int, end_column: int | None = None, key: Origin | None = None) -> Origin:
+    def _origin_at(
+        self, line: int, column: int, end_column: int | None = None, key: Origin | None = None
+    ) -> Origin:
         source = self._lines[line] if line < len(self._lines) else ""
         end = None if end_column is None else end_column + 1
         return Origin("file", self._name, self._file, line + 1, column + 1, end, source, key)
@@ -314,13 +369,17 @@ class _TreeBuilder:
         try:
             if isinstance(node, yaml.MappingNode):
                 return MappingNode(self._read_entries(node, depth), origin)
-            return Items(tuple(self._build(item, depth=depth + 1, key=None) for item in node.value), origin)
+            return Items(
+                tuple(self._build(item, depth=depth + 1, key=None) for item in node.value), origin
+            )
         finally:
             self._open.discard(id(node))
 
     def _refuse_tag(self, tag: str, text: str, origin: Origin) -> UnreadableText:
         shown = tag.replace("tag:yaml.org,2002:", "!!")
-        message = f"{self._name}: the tag {shown} is not allowed here; configs hold plain YAML values"
+        message = (
+            f"{self._name}: the tag {shown} is not allowed here; configs hold plain YAML values"
+        )
         self._problems.add(error_at(f"{message}, and classes are named by class_path", origin))
         return UnreadableText(text)
 
@@ -329,10 +388,15 @@ class _TreeBuilder:
             return self._refuse_tag(node.tag, node.value, origin)
         try:
             value = self._constructor.construct_object(node)
-            str(value)  # Python writes no integer of more than 4300 digits, and reads one if it is hexadecimal
+            str(
+                value
+            )  # Python writes no integer of more than 4300 digits, and reads one if it is hexadecimal
         except (ValueError, KeyError, yaml.YAMLError):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "a plain value")
-            text = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
+            text = (
+                f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it"
+                " if it is text"
+            )
             self._problems.add(error_at(text, origin))
             return UnreadableText(node.value)
         return value

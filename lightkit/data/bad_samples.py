@@ -44,7 +44,9 @@ class Defects:
         self.found = list(found)
         self._noted: set[str] = set()  # by this process
         self._num_taken = 0
-        self._spool = Path(tempfile.gettempdir(), f"lightkit-defects-{os.getpid()}-{secrets.token_hex(8)}")
+        self._spool = Path(
+            tempfile.gettempdir(), f"lightkit-defects-{os.getpid()}-{secrets.token_hex(8)}"
+        )
         # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain, end without `atexit`.
         Finalize(self, _remove, args=(self._spool,), exitpriority=0)
 
@@ -52,7 +54,9 @@ class Defects:
         """Note a sample that cannot be read; in any process, once each."""
         if defect.name not in self._noted:
             self._noted.add(defect.name)
-            with self._spool.open("ab", buffering=0) as file:  # on a line of its own, whatever a kill has torn before
+            with self._spool.open(
+                "ab", buffering=0
+            ) as file:  # on a line of its own, whatever a kill has torn before
                 file.write(f"\n{json.dumps(defect)}\n".encode())
 
     def collect(self) -> dict[str, Defect]:
@@ -116,9 +120,9 @@ def read_samples(
                 break
     if not found:
         raise UnreadableImageError(
-            f"{name(keys[0])}: neither this sample nor any other of "
-            f"{'its epoch' if replacements else f'its batch of {len(keys)}'} could be read. Repair or replace them; "
-            "bad_images.csv in the run folder lists them."
+            f"{name(keys[0])}: neither this sample nor any other of"
+            f" {'its epoch' if replacements else f'its batch of {len(keys)}'} could be read. Repair"
+            " or replace them; bad_images.csv in the run folder lists them."
         )
     return found
 
@@ -139,15 +143,19 @@ def check_bad_samples(
         DataError: If more are.
     """
     names = set(defects.collect())
-    if trainer is not None and trainer.world_size > 1:  # a sample is in another rank's share in each epoch
+    if (
+        trainer is not None and trainer.world_size > 1
+    ):  # a sample is in another rank's share in each epoch
         num_noted = torch.tensor(float(len(names)), device=trainer.strategy.root_device)
         if not trainer.strategy.reduce(num_noted, reduce_op="sum"):
             return
-        of_ranks = [trainer.strategy.broadcast(names, src=rank) for rank in range(trainer.world_size)]
+        of_ranks = [
+            trainer.strategy.broadcast(names, src=rank) for rank in range(trainer.world_size)
+        ]
         names = set().union(*of_ranks)
     if len(names) > max_fraction * num_samples:
         raise DataError(
-            f"{len(names)} of the {num_samples} {what} could not be read any more, more than "
-            f"data.init_args.max_bad_fraction ({max_fraction:.4g}) allows. Repair or replace them; bad_images.csv in "
-            "the run folder lists them."
+            f"{len(names)} of the {num_samples} {what} could not be read any more, more than"
+            f" data.init_args.max_bad_fraction ({max_fraction:.4g}) allows. Repair or replace them;"
+            " bad_images.csv in the run folder lists them."
         )

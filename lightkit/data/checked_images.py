@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_module import SPLIT_OF_STAGE, ImageModule, IndexedSplits, warn_idle_fractions
+from lightkit.data.image_module import (
+    SPLIT_OF_STAGE,
+    ImageModule,
+    IndexedSplits,
+    warn_idle_fractions,
+)
 from lightkit.errors import DataError
 from lightkit.images.image_index import ImageIndex
 from lightkit.images.mask_index import MaskIndex

@@ -26,7 +26,11 @@ class GrayImages(ImageSource):
     """
 
     def __init__(
-        self, arrays: np.ndarray[Any, np.dtype[np.uint8]], labels: np.ndarray[Any, np.dtype[np.int64]], *, file: str
+        self,
+        arrays: np.ndarray[Any, np.dtype[np.uint8]],
+        labels: np.ndarray[Any, np.dtype[np.int64]],
+        *,
+        file: str,
     ) -> None:
         self.arrays = arrays
         self.labels = labels
@@ -98,15 +102,16 @@ class FashionMNIST(ImageModule):
         names = [name.removesuffix(".gz") for name, _ in kind.resources]
         if missing := [name for name in names if not (self._raw / name).is_file()]:
             raise DataError(
-                f"{self._raw}: {', '.join(missing)} missing. Run `lightkit fetch` with the same -c FILE to download "
-                "them, or set data.init_args.root to the folder that holds FashionMNIST/raw."
+                f"{self._raw}: {', '.join(missing)} missing. Run `lightkit fetch` with the same -c"
+                " FILE to download them, or set data.init_args.root to the folder that holds"
+                " FashionMNIST/raw."
             )
         try:
             given = [kind(str(self.root), train=train) for train in (True, False)]
         except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, KeyError) as error:
             raise DataError(
-                f"{self._raw}: the files are not what torchvision expects ({error or type(error).__name__}). Delete "
-                "them and run `lightkit fetch` again."
+                f"{self._raw}: the files are not what torchvision expects"
+                f" ({error or type(error).__name__}). Delete them and run `lightkit fetch` again."
             ) from error
         (images, labels), test = ((each.data.numpy(), each.targets.numpy()) for each in given)
         chosen: dict[Split, list[int]] = {"train": [], "val": []}
@@ -114,7 +119,8 @@ class FashionMNIST(ImageModule):
             digest = hashlib.sha256(pixels.tobytes()).hexdigest()
             chosen[split_of(digest, val_fraction=self.val_fraction, test_fraction=0)].append(index)
         self._splits = {
-            split: GrayImages(images[indices], labels[indices], file=split) for split, indices in chosen.items()
+            split: GrayImages(images[indices], labels[indices], file=split)
+            for split, indices in chosen.items()
         }
         self._splits["test"] = GrayImages(*test, file="t10k")
         content = b"".join(array.tobytes() for array in (images, labels, *test))
@@ -132,8 +138,8 @@ class FashionMNIST(ImageModule):
             type("FashionMNIST", (kind,), {"mirrors": addresses})(str(self.root), download=True)
         except (RuntimeError, OSError, EOFError, ValueError) as error:
             raise DataError(
-                f"{self._raw}: the files cannot be downloaded from {', '.join(addresses)}, or are not those of "
-                f"torchvision's list of md5 ({' '.join(str(error).split())})."
+                f"{self._raw}: the files cannot be downloaded from {', '.join(addresses)}, or are"
+                f" not those of torchvision's list of md5 ({' '.join(str(error).split())})."
             ) from error
 
     @property
@@ -143,7 +149,9 @@ class FashionMNIST(ImageModule):
     @property
     def label_counts(self) -> list[int]:
         """Number of training images of each class, for factors of the loss."""
-        counts: list[int] = np.bincount(self._splits["train"].labels, minlength=len(self.class_names)).tolist()
+        counts: list[int] = np.bincount(
+            self._splits["train"].labels, minlength=len(self.class_names)
+        ).tolist()
         return counts
 
     @property

@@ -69,7 +69,9 @@ class Flowers(ImageFolder):
     ) -> None:
         super().__init__(root=root or "", **kwargs)
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"data.init_args.url: expected an http:// or https:// address, got {url!r}")
+            raise ConfigError(
+                f"data.init_args.url: expected an http:// or https:// address, got {url!r}"
+            )
         self.url = url
         self.sha256 = sha256
         self.size_bytes = size_bytes
@@ -87,9 +89,9 @@ class Flowers(ImageFolder):
             self.root = photos or _drawn_folder()
             if self.trainer is None or self.trainer.is_global_zero:
                 notice = (
-                    "data: drawn flowers (in %s), as there are no photos in data/flower_photos. `lightkit fetch` with "
-                    "the same -c FILE downloads them (229 MB); data.init_args.root or LIGHTKIT_DATA names a folder "
-                    "that has them."
+                    "data: drawn flowers (in %s), as there are no photos in data/flower_photos."
+                    " `lightkit fetch` with the same -c FILE downloads them (229 MB);"
+                    " data.init_args.root or LIGHTKIT_DATA names a folder that has them."
                 )
                 log.info(notice if photos is None else "data: the flower photos in %s", self.root)
         super().setup(stage)
@@ -222,8 +224,8 @@ def _check_drawing(num_images: int, drawn_size: int, *, least: int) -> None:
     """
     if num_images < least or drawn_size < 1:
         raise ConfigError(
-            f"data.init_args: expected num_images of {least} or more and drawn_size of 1 or more, got {num_images} and "
-            f"{drawn_size}"
+            f"data.init_args: expected num_images of {least} or more and drawn_size of 1 or more,"
+            f" got {num_images} and {drawn_size}"
         )
 
 
@@ -249,11 +251,13 @@ def _download(url: str, target: Path, *, sha256: str, size_bytes: int | None) ->
                 part.replace(target)
             Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
-        raise DataError(f"{part}: another process is fetching this file. Wait for it, then try again.") from None
+        raise DataError(
+            f"{part}: another process is fetching this file. Wait for it, then try again."
+        ) from None
     except OSError as error:
         raise DataError(
-            f"{target}: cannot write here ({error.strerror or error}); wanted for {url}. Once there is room, the same "
-            "command continues where it stopped."
+            f"{target}: cannot write here ({error.strerror or error}); wanted for {url}. Once there"
+            " is room, the same command continues where it stopped."
         ) from error
 
 
@@ -266,7 +270,14 @@ def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
     for attempt in range(_NUM_ATTEMPTS):
         if attempt:
             pause_s = 2 ** (attempt - 1)
-            log.info("%s: %s; trying again in %g s (%d of %d)", url, problem, pause_s, attempt + 1, _NUM_ATTEMPTS)
+            log.info(
+                "%s: %s; trying again in %g s (%d of %d)",
+                url,
+                problem,
+                pause_s,
+                attempt + 1,
+                _NUM_ATTEMPTS,
+            )
             time.sleep(pause_s)
         begin = part.stat().st_size if part.is_file() else 0
         try:
@@ -275,7 +286,9 @@ def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
             status: int = error.response.status_code  # type: ignore[union-attr]  # raise_for_status gives it
             problem = f"the server answers {status}"
             if status < 500 and status not in _TEMPORARY_STATUS:
-                raise DataError(f"{url}: {problem}. Is the address right? See data.init_args.url.") from error
+                raise DataError(
+                    f"{url}: {problem}. Is the address right? See data.init_args.url."
+                ) from error
         except (requests.RequestException, HTTPError, ConnectionError) as error:
             problem = f"the connection failed ({error or type(error).__name__})"
         else:
@@ -288,12 +301,12 @@ def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
             part.unlink()  # complete, but wrong: it cannot be continued
             if begin == 0:
                 raise DataError(
-                    f"{url}: {problem}. The file on the server has changed, or something on the way alters it. Nothing "
-                    "was kept."
+                    f"{url}: {problem}. The file on the server has changed, or something on the way"
+                    " alters it. Nothing was kept."
                 )
     raise DataError(
-        f"{url}: {problem}; gave up after {_NUM_ATTEMPTS} attempts. The bytes so far are kept in {part}: check the "
-        "network, then run the same command again to continue."
+        f"{url}: {problem}; gave up after {_NUM_ATTEMPTS} attempts. The bytes so far are kept in"
+        f" {part}: check the network, then run the same command again to continue."
     )
 
 
@@ -319,10 +332,14 @@ def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
         if end is not None and shutil.disk_usage(part.parent).free < end - begin:
             raise OSError(errno.ENOSPC, "the disk is full")
         log.info("fetching %s%s", part.stem, f" from byte {begin}" if begin else "")
-        response.raw.enforce_content_length = False  # or the last bytes of a broken connection were lost
+        response.raw.enforce_content_length = (
+            False  # or the last bytes of a broken connection were lost
+        )
         chunks = response.raw.stream(_CHUNK_BYTES)
         with part.open("ab" if begin else "wb") as file:
-            for chunk in show_progress(chunks, (end or 0) - begin, f"bytes of {part.stem}", size=len):
+            for chunk in show_progress(
+                chunks, (end or 0) - begin, f"bytes of {part.stem}", size=len
+            ):
                 file.write(chunk)
     return end is None or part.stat().st_size >= end
 
@@ -344,7 +361,8 @@ def _unpack(archive: Path, target: Path, *, member: str) -> None:
 
     if target.is_dir() and any(target.iterdir()):
         raise DataError(
-            f"{target}: there are files here already. Move them away to unpack {archive.name} in their place."
+            f"{target}: there are files here already. Move them away to unpack {archive.name} in"
+            " their place."
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -353,16 +371,24 @@ def _unpack(archive: Path, target: Path, *, member: str) -> None:
                 tar.extractall(aside, filter=check_member)  # noqa: S202 (each member is checked)
             folder = Path(aside, member)
             if not folder.is_dir():
-                raise DataError(f"{archive}: there is no folder {member} in this archive. Is it the right one?")
+                raise DataError(
+                    f"{archive}: there is no folder {member} in this archive. Is it the right one?"
+                )
             folder.chmod(0o755)
             folder.rename(target)
     except tarfile.FilterError as error:
-        raise DataError(f"{archive}: not unpacked, because of a member that does not belong there: {error}") from error
+        raise DataError(
+            f"{archive}: not unpacked, because of a member that does not belong there: {error}"
+        ) from error
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{archive}: this archive is broken ({reason}). Delete it and fetch it again.") from error
+        raise DataError(
+            f"{archive}: this archive is broken ({reason}). Delete it and fetch it again."
+        ) from error
     except OSError as error:
-        raise DataError(f"{target}: cannot unpack {archive.name} here ({error.strerror or error}).") from error
+        raise DataError(
+            f"{target}: cannot unpack {archive.name} here ({error.strerror or error})."
+        ) from error
 
 
 def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
@@ -373,7 +399,11 @@ def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
     """
 
     def build(folder: Path) -> None:
-        log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, folder.parent / name)
+        log.info(
+            "drawing %d pictures of flowers into %s (once; a few seconds)",
+            num_images,
+            folder.parent / name,
+        )
         for label, kind in enumerate(CLASSES):
             (folder / kind).mkdir()
             for number in range(label, num_images, len(CLASSES)):
@@ -392,12 +422,18 @@ def _drawn_masks(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Pa
     """
 
     def build(folder: Path) -> None:
-        log.info("drawing %d pictures of flowers with masks into %s (once)", num_images, folder.parent / name)
+        log.info(
+            "drawing %d pictures of flowers with masks into %s (once)",
+            num_images,
+            folder.parent / name,
+        )
         (folder / "images").mkdir()
         (folder / "masks").mkdir()
         for number in range(num_images):
             label = number % len(CLASSES)
-            picture, mask = draw_flower(CLASSES[label], size=size, seed=(_VERSION, seed, label, number))
+            picture, mask = draw_flower(
+                CLASSES[label], size=size, seed=(_VERSION, seed, label, number)
+            )
             picture.save(folder / "images" / f"{number:05d}.png", compress_level=1)
             write_mask(folder / "masks" / f"{number:05d}.png", np.asarray(mask), 2)
 
@@ -437,7 +473,15 @@ _SHAPES = {
     "roses": (6, (4, 6), 1.5, 0.4, (0.0, 0.06)),
     "sunflowers": (2, (17, 26), 1.2, 1.3, (0.46, 0.58)),
 }
-_PETAL_HUES = (0, 335, 285, 50, 28, 45, 220)  # degrees; all kinds share them, so that no colour tells a kind
+_PETAL_HUES = (
+    0,
+    335,
+    285,
+    50,
+    28,
+    45,
+    220,
+)  # degrees; all kinds share them, so that no colour tells a kind
 _CENTRE_HUES = (48, 30, 20, 80)
 _GROUND_HUES = (105, 85, 205, 30, 150, 270)
 _SUPERSAMPLING = 2
@@ -458,10 +502,14 @@ class _Pen:
     def draw_polygon(self, points: Array, color: Array, light: float, *, is_flower: bool) -> None:
         """Draw a polygon with a darker outline."""
         corners = [(x, y) for x, y in points.tolist()]
-        self._picture.polygon(corners, fill=_shade(color, light), outline=_shade(color, light * 0.72))
+        self._picture.polygon(
+            corners, fill=_shade(color, light), outline=_shade(color, light * 0.72)
+        )
         self._mask.polygon(corners, fill=255 * is_flower, outline=255 * is_flower)
 
-    def draw_stem(self, ends: Sequence[tuple[float, ...]], color: Array, light: float, width: int) -> None:
+    def draw_stem(
+        self, ends: Sequence[tuple[float, ...]], color: Array, light: float, width: int
+    ) -> None:
         """Draw a line, which is no part of a flower."""
         self._picture.line(list(ends), fill=_shade(color, light), width=width)
         self._mask.line(list(ends), fill=0, width=width)
@@ -484,7 +532,10 @@ def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> tuple[Image.Ima
     petal = _color(rng, _PETAL_HUES, rng.choice([0.05, 0.5, 0.6, 0.7]), 0.6)
     centre = _color(rng, _CENTRE_HUES, 0.5, 0.35)
     _draw_leaves(draw, rng, side, leaf)
-    small = [(rng.uniform(0.08, 0.92, 2) * side, rng.uniform(0.1, 0.18)) for _ in range(rng.choice([0, 0, 0, 1, 2, 3]))]
+    small = [
+        (rng.uniform(0.08, 0.92, 2) * side, rng.uniform(0.1, 0.18))
+        for _ in range(rng.choice([0, 0, 0, 1, 2, 3]))
+    ]
     large = (side / 2 + rng.normal(0, 0.08 * side, 2), rng.uniform(0.24, 0.42))
     for position, share in [*small, large]:  # the small ones are behind
         _draw_one(draw, rng, kind, position, side * share, side, (leaf, petal, centre))
@@ -512,7 +563,9 @@ def draw_bouquet(kinds: Sequence[str], *, size: int, seed: Sequence[int]) -> Ima
         centre = _color(rng, _CENTRE_HUES, 0.5, 0.35)
         cell = np.array([place % 3 / 3 + 1 / 6, place // 3 / 2 + 0.25])
         position = (cell + rng.normal(0, 0.02, 2)) * side
-        _draw_one(draw, rng, kind, position, side * rng.uniform(0.13, 0.18), side, (leaf, petal, centre))
+        _draw_one(
+            draw, rng, kind, position, side * rng.uniform(0.13, 0.18), side, (leaf, petal, centre)
+        )
     return _photograph(rng, canvas, size)
 
 
@@ -526,7 +579,13 @@ def _draw_leaves(draw: _Pen, rng: Random, side: int, leaf: Array) -> None:
 
 
 def _draw_one(
-    draw: _Pen, rng: Random, kind: str, position: Array, radius: float, side: int, colors: tuple[Array, Array, Array]
+    draw: _Pen,
+    rng: Random,
+    kind: str,
+    position: Array,
+    radius: float,
+    side: int,
+    colors: tuple[Array, Array, Array],
 ) -> None:
     """Draw a flower on its stem, with the colours of leaf, petal and centre."""
     leaf, petal, centre = colors
@@ -564,7 +623,9 @@ def _background(rng: Random, side: int) -> Image.Image:
     return image.resize((side, side), Image.Resampling.BICUBIC)
 
 
-def _draw_rings(draw: _Pen, rng: Random, kind: str, place: Array, radius: float, petal: Array, centre: Array) -> None:
+def _draw_rings(
+    draw: _Pen, rng: Random, kind: str, place: Array, radius: float, petal: Array, centre: Array
+) -> None:
     """Draw rings of petals, seen at an angle, from the outer one to the inner one, and the centre."""
     num_rings, num_petals, width, tip, hearts = _SHAPES[kind]
     turn = rng.uniform(0, 2 * np.pi)
@@ -575,7 +636,9 @@ def _draw_rings(draw: _Pen, rng: Random, kind: str, place: Array, radius: float,
         num = max(3, int(rng.integers(*num_petals) * (reach if kind == "dandelion" else 1)))
         for number in rng.permutation(num):
             length = (reach - heart * 0.8) * rng.uniform(0.88, 1.06)
-            outline = _petal(length, width * 2 * np.pi * reach * 0.7 / num, tip=tip) + np.array([heart * 0.8, 0])
+            outline = _petal(length, width * 2 * np.pi * reach * 0.7 / num, tip=tip) + np.array(
+                [heart * 0.8, 0]
+            )
             angle = 2 * np.pi * (number + ring / 2) / num + rng.normal(0, 0.25 / num)
             light = rng.uniform(0.82, 1.12) * (1 - 0.08 * ring)
             points = _turn(_turn(outline, angle) * [1, tilt], turn) * radius + place
@@ -591,16 +654,28 @@ def _draw_tulip(draw: _Pen, rng: Random, position: Array, radius: float, petal: 
     """Draw a cup of tall petals from the side; the cup opens upwards."""
     openness = rng.uniform(0.1, 0.32)
     outline = _petal(rng.uniform(1.5, 1.8), rng.uniform(0.7, 0.9), tip=0.9)
-    for lean, light in ((-0.5, 0.72), (0.5, 0.72), (-1.0, 0.9), (1.0, 0.9), (rng.normal(0, 0.12), 1.05)):
+    for lean, light in (
+        (-0.5, 0.72),
+        (0.5, 0.72),
+        (-1.0, 0.9),
+        (1.0, 0.9),
+        (rng.normal(0, 0.12), 1.05),
+    ):
         points = _turn(outline, -np.pi / 2 + lean * openness) + np.array([lean * 0.24, 0.85])
-        draw.draw_polygon(points * radius + position, petal, light * rng.uniform(0.92, 1.06), is_flower=True)
+        draw.draw_polygon(
+            points * radius + position, petal, light * rng.uniform(0.92, 1.06), is_flower=True
+        )
 
 
 def _petal(length: float, width: float, *, tip: float, num: int = 9) -> Array:
     """Return the outline of a petal or leaf along x; a ``tip`` of 0.4 is round, above 1 it is pointed."""
     t = np.linspace(0, 1, num)
-    profile = np.sqrt(t * (1 - t**6)) if tip < 0.7 else np.sin(np.pi * t**0.7) * (1 - t) ** (tip * 0.3)
-    side = np.stack([t * length, width / 2 * np.maximum(profile / profile.max(), 0.2 * (1 - t))], axis=1)
+    profile = (
+        np.sqrt(t * (1 - t**6)) if tip < 0.7 else np.sin(np.pi * t**0.7) * (1 - t) ** (tip * 0.3)
+    )
+    side = np.stack(
+        [t * length, width / 2 * np.maximum(profile / profile.max(), 0.2 * (1 - t))], axis=1
+    )
     return np.concatenate([side, side[::-1] * [1, -1]])
 
 

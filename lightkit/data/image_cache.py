@@ -39,7 +39,13 @@ from pytorch_lightning import Trainer
 from lightkit.data.image_dataset import Decoded, ImageSource, PhotoPixels, Pixels
 from lightkit.hardware.cache_folder import cache_folder, private_folder
 from lightkit.hardware.processor import available_memory_bytes
-from lightkit.images.image_file import count_threads, format_reason, map_in_order, pillow_warnings, upright_rgb
+from lightkit.images.image_file import (
+    count_threads,
+    format_reason,
+    map_in_order,
+    pillow_warnings,
+    upright_rgb,
+)
 from lightkit.images.image_index import Photo
 from lightkit.images.preprocessing import Preprocessing, compute_resized_size, resize_shorter_side
 from lightkit.images.progress import show_progress
@@ -49,7 +55,11 @@ log = logging.getLogger("lightkit.data")
 
 Bytes = npt.NDArray[np.uint8]
 Cache = Literal["auto", "none", "memory", "disk"]
-_PLACES: Mapping[Cache, tuple[str, ...]] = {"auto": ("memory", "disk"), "memory": ("memory",), "disk": ("disk",)}
+_PLACES: Mapping[Cache, tuple[str, ...]] = {
+    "auto": ("memory", "disk"),
+    "memory": ("memory",),
+    "disk": ("disk",),
+}
 """Where images are kept decoded, the first place that has room."""
 _CRC_BYTES = 4
 _SHARE_OF_MEMORY = 0.25
@@ -58,7 +68,9 @@ _KEPT_FREE_BYTES = 16 << 20
 # a training of a week may still need a file
 _RECENT_S = 7 * 24 * 3600.0
 _UNUSED_S = 60 * 24 * 3600.0
-_DECODING = 4  # raise it with every change that gives other pixels, or another file, for the same photos
+_DECODING = (
+    4  # raise it with every change that gives other pixels, or another file, for the same photos
+)
 _AHEAD = 256  # photos
 _LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
 _HELD: set[int] = set()
@@ -98,7 +110,11 @@ class RowCache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The process that made a file in memory may have ended, and the file is gone then, but for those who have it.
-        return _open_pickled, (self.path, Path(f"/proc/{os.getpid()}/fd/{self._descriptor}"), self.sizes)
+        return _open_pickled, (
+            self.path,
+            Path(f"/proc/{os.getpid()}/fd/{self._descriptor}"),
+            self.sizes,
+        )
 
     def _row(self, index: int) -> Bytes:
         return self._content[self._starts[index] : self._starts[index + 1]]
@@ -111,7 +127,9 @@ class RowCache:
 
         def is_missing(index: int) -> bool:
             crc = int(self._crcs[index])
-            return bool(self.sizes[index]) and (not crc or crc != (zlib.crc32(self._row(index).data) or 1))
+            return bool(self.sizes[index]) and (
+                not crc or crc != (zlib.crc32(self._row(index).data) or 1)
+            )
 
         with ThreadPoolExecutor(count_threads()) as pool:
             return np.flatnonzero(list(pool.map(is_missing, range(len(self))))).tolist()
@@ -126,7 +144,12 @@ def _open_pickled(path: Path, opened: Path, sizes: npt.NDArray[np.int64]) -> Row
 
 
 def open_rows(
-    kind: str, key: str, sizes: npt.NDArray[np.int64], *, limit_bytes: float | None = None, in_memory: bool = False
+    kind: str,
+    key: str,
+    sizes: npt.NDArray[np.int64],
+    *,
+    limit_bytes: float | None = None,
+    in_memory: bool = False,
 ) -> RowCache:
     """Open the file of these rows, or make it with all of its room; every process of a machine may call it.
 
@@ -146,15 +169,21 @@ def open_rows(
     num_bytes = int(sizes.sum()) + _CRC_BYTES * len(sizes)
     folder = None if home is None else home / kind
     if in_memory:
-        folder = private_folder(Path("/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()))  # noqa: S108
+        folder = private_folder(
+            Path("/dev/shm" if sys.platform == "linux" else tempfile.gettempdir())
+        )  # noqa: S108
     if folder is None:
         raise FileNotFoundError(errno.ENOENT, "no folder for it can be written")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         if in_memory:
             _remove_abandoned(folder)
-        found = [other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes]
-        name = f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]  # no maker removes another's
+        found = [
+            other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes
+        ]
+        name = (
+            f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]
+        )  # no maker removes another's
         path = found[0] if found else folder / f"{name}.rows"
         if not found:
             path.unlink(missing_ok=True)
@@ -187,7 +216,9 @@ def _make_room(folder: Path, num_bytes: int, limit_bytes: float | None, *, in_me
     Raises:
         OSError: If there is still no room.
     """
-    files = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob("*.rows"))
+    files = sorted(
+        (file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob("*.rows")
+    )
     taken = sum(size for _, size, _ in files)
     free = shutil.disk_usage(folder).free - _KEPT_FREE_BYTES
     if in_memory:
@@ -266,7 +297,9 @@ def open_sources(
     Returns:
         The sources, and the manifest's entry: where the images are ``kept``, and the ``size`` of their shorter side.
     """
-    sources: dict[Split, ImageSource] = {split: PhotoPixels(photos) for split, photos in splits.items()}
+    sources: dict[Split, ImageSource] = {
+        split: PhotoPixels(photos) for split, photos in splits.items()
+    }
     if cache == "none":
         return sources, {"kept": "nowhere", "size": None}
     shorter = cache_size or preprocessing.resize
@@ -287,7 +320,9 @@ def open_sources(
     reasons = []
     for place in _PLACES[cache]:
         try:
-            _decode_into(kept.values(), announce, in_memory=place == "memory", limit_bytes=limit_bytes)
+            _decode_into(
+                kept.values(), announce, in_memory=place == "memory", limit_bytes=limit_bytes
+            )
         except OSError as error:
             reasons.append(f"{place}: {error.strerror or error}")
         else:
@@ -301,7 +336,11 @@ def open_sources(
 
 
 def _decode_into(
-    kept: Collection[ResizedPhotos], announce: Callable[..., None], *, in_memory: bool, limit_bytes: float | None
+    kept: Collection[ResizedPhotos],
+    announce: Callable[..., None],
+    *,
+    in_memory: bool,
+    limit_bytes: float | None,
 ) -> None:
     """Decode photos into memory or onto disk.
 
@@ -328,11 +367,17 @@ def count_planned_reads(trainer: Trainer | None, num_images: int, batch_size: in
         batch_size: Of one process.
     """
     # Lightning (2.6.6) sets these from another module, where types are not seen
-    if trainer is None or getattr(trainer, "fast_dev_run", False) or getattr(trainer, "overfit_batches", 0) > 0:
+    if (
+        trainer is None
+        or getattr(trainer, "fast_dev_run", False)
+        or getattr(trainer, "overfit_batches", 0) > 0
+    ):
         return 0
     limit = trainer.limit_train_batches
     num_of_batch = batch_size * trainer.world_size
-    an_epoch = min(num_images, limit * num_of_batch) if isinstance(limit, int) else num_images * limit
+    an_epoch = (
+        min(num_images, limit * num_of_batch) if isinstance(limit, int) else num_images * limit
+    )
     epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
     steps = math.inf if trainer.max_steps == -1 else trainer.max_steps
     return min(epochs * an_epoch, steps * trainer.accumulate_grad_batches * num_of_batch)
@@ -361,7 +406,11 @@ class ResizedPhotos(PhotoPixels):
         if row is not None:
             return Decoded(row.reshape(*self._size(index), 3))
         pixels = super().pixels(index)
-        return Decoded(np.array(resize_shorter_side(pixels.whole(), self.shorter))) if self._size(index)[0] else pixels
+        return (
+            Decoded(np.array(resize_shorter_side(pixels.whole(), self.shorter)))
+            if self._size(index)[0]
+            else pixels
+        )
 
     def _size(self, index: int) -> tuple[int, int]:
         """Height and width after resizing; 0 for a shape that is too extreme."""
@@ -385,7 +434,9 @@ class ResizedPhotos(PhotoPixels):
             "photos": self.digest(),
         }
         key = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
-        sizes = np.array([self._size(index) for index in range(len(self))], np.int64).prod(axis=1) * 3
+        sizes = (
+            np.array([self._size(index) for index in range(len(self))], np.int64).prod(axis=1) * 3
+        )
         self.rows = open_rows("decoded", key, sizes, in_memory=in_memory, limit_bytes=limit_bytes)
 
     def decode(self, announce: Callable[..., None]) -> None:
@@ -404,9 +455,13 @@ class ResizedPhotos(PhotoPixels):
                 content = photo.path.read_bytes()
                 if hashlib.sha256(content).hexdigest() == photo.digest:
                     with Image.open(io.BytesIO(content)) as image:
-                        rows[index] = np.array(resize_shorter_side(upright_rgb(image), self.shorter)).reshape(-1)
+                        rows[index] = np.array(
+                            resize_shorter_side(upright_rgb(image), self.shorter)
+                        ).reshape(-1)
             except Exception as error:  # noqa: BLE001 (decoders raise what they like)
-                format_reason(error, photo.path)  # raises where this machine lacks descriptors or memory
+                format_reason(
+                    error, photo.path
+                )  # raises where this machine lacks descriptors or memory
 
         with FileLock(rows.path.with_suffix(".lock")) as lock:
             began_s = time.monotonic()

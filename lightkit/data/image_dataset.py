@@ -25,7 +25,12 @@ from torchvision.transforms import v2
 
 from lightkit.data.bad_samples import Defects, read_samples
 from lightkit.data.sampler import SampleKey, epoch_order, sample_randomness, stable_seed
-from lightkit.images.image_file import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
+from lightkit.images.image_file import (
+    UnreadableImageError,
+    decode_rgb,
+    pillow_warnings,
+    read_orientation,
+)
 from lightkit.images.image_index import Label, Photo
 from lightkit.images.preprocessing import Preprocessing
 
@@ -86,7 +91,9 @@ class Pixels(Protocol):
         """Return all of it, uint8 ``(3, height, width)``, of which the larger is ``long_side`` at most."""
         height, width = self.size
         scale = min(1.0, long_side / max(height, width))
-        return self.cropped(Box(0, 0, height, width), (max(1, round(height * scale)), max(1, round(width * scale))))
+        return self.cropped(
+            Box(0, 0, height, width), (max(1, round(height * scale)), max(1, round(width * scale)))
+        )
 
 
 class ImageSource(Protocol):
@@ -132,7 +139,9 @@ class Decoded(Pixels):
     def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
         """Return a part of it, resized: uint8 ``(3, height, width)``."""
         top, left, height, width = box
-        return resized(torch.from_numpy(self._pixels[top : top + height, left : left + width].copy()), size)
+        return resized(
+            torch.from_numpy(self._pixels[top : top + height, left : left + width].copy()), size
+        )
 
     def whole(self) -> Image.Image:
         """Return all of it."""
@@ -164,7 +173,11 @@ class Encoded(Pixels):
             UnreadableImageError: If it cannot be read.
         """
         if jpeg := self._open_jpeg():
-            return (jpeg.width, jpeg.height) if _TURNS[self._orientation][0] else (jpeg.height, jpeg.width)
+            return (
+                (jpeg.width, jpeg.height)
+                if _TURNS[self._orientation][0]
+                else (jpeg.height, jpeg.width)
+            )
         image = self.whole()
         return image.height, image.width
 
@@ -200,7 +213,9 @@ class Encoded(Pixels):
             try:
                 if not path.is_file():  # a pipe in its place might never end
                     path.stat()
-                    raise UnreadableImageError(f"{path}: this is no file any more.", reason="no file any more")
+                    raise UnreadableImageError(
+                        f"{path}: this is no file any more.", reason="no file any more"
+                    )
                 self._content = path.read_bytes()
             except OSError as error:
                 raise UnreadableImageError.of(path, error) from error
@@ -240,9 +255,13 @@ class Encoded(Pixels):
             self._jpeg = None  # it can be decoded once; the next part opens it again
             pixels = _decode_coarsely(jpeg, box, denominator)
         else:
-            data = torch.frombuffer(bytearray(self._read()), dtype=torch.uint8)  # writable, or torch warns
+            data = torch.frombuffer(
+                bytearray(self._read()), dtype=torch.uint8
+            )  # writable, or torch warns
             whole: Tensor = torch.ops.image.decode_jpeg(data, _RGB, False)
-            pixels = whole.permute(1, 2, 0)[box.top : box.top + box.height, box.left : box.left + box.width]
+            pixels = whole.permute(1, 2, 0)[
+                box.top : box.top + box.height, box.left : box.left + box.width
+            ]
         part = resized(pixels, size)
         part = part.transpose(1, 2) if is_transposed else part
         turned = [dim for dim, is_turned in ((1, is_upside_down), (2, is_mirrored)) if is_turned]
@@ -296,7 +315,10 @@ class PhotoPixels(ImageSource):
 
 Batch = tuple[Tensor, ...]
 """Images and labels; tables may have weights after them."""
-_RATIOS = (3 / 4, 4 / 3)  # width to height: torchvision's RandomResizedCrop, after Szegedy et al. 2014
+_RATIOS = (
+    3 / 4,
+    4 / 3,
+)  # width to height: torchvision's RandomResizedCrop, after Szegedy et al. 2014
 _NUM_TRIES = 10
 _NUM_AXES = 4
 
@@ -366,7 +388,9 @@ class EvalView:
 
     def __call__(self, pixels: Pixels, seed: int, key: SampleKey) -> Tensor:
         """Return the centre, to the last bit what the preprocessing makes of the whole image."""
-        return torch.from_numpy(np.array(self._preprocessing.cropped(pixels.whole()))).permute(2, 0, 1)
+        return torch.from_numpy(np.array(self._preprocessing.cropped(pixels.whole()))).permute(
+            2, 0, 1
+        )
 
 
 View = TrainView | EvalView
@@ -402,7 +426,9 @@ class ImageSamples(Dataset[tuple[Tensor, Label]]):
             where one is an error.
     """
 
-    def __init__(self, source: ImageSource, view: View, *, seed: int, defects: Defects | None) -> None:
+    def __init__(
+        self, source: ImageSource, view: View, *, seed: int, defects: Defects | None
+    ) -> None:
         self.source = source
         self.view = view
         self.seed = seed
@@ -436,7 +462,9 @@ class ImageSamples(Dataset[tuple[Tensor, Label]]):
             nonlocal images, num_read
             image = self.read(key)
             if not num_read:  # channels last in memory
-                images = torch.empty(len(keys), *image.movedim(0, -1).shape, dtype=image.dtype).movedim(-1, 1)
+                images = torch.empty(
+                    len(keys), *image.movedim(0, -1).shape, dtype=image.dtype
+                ).movedim(-1, 1)
             images[num_read] = image  # at once, while it is in the processor's cache
             num_read += 1
 
@@ -507,7 +535,9 @@ def _floats(images: Tensor, preprocessing: Preprocessing, trainer: Trainer | Non
     # last). A GPU gets the whole batch, as starting each step would cost it more than the step.
     parts = zip(floats, images, strict=True) if images.device.type == "cpu" else [(floats, images)]
     for part, pixels in parts:
-        part.copy_(pixels).mul_(1 / 255).sub_(mean).div_(std)  # in this order, not divided by 255: see `Preprocessing`
+        part.copy_(pixels).mul_(1 / 255).sub_(mean).div_(
+            std
+        )  # in this order, not divided by 255: see `Preprocessing`
     if trainer is None:
         return floats
     converted: Tensor = trainer.precision_plugin.convert_input(floats)
@@ -515,9 +545,14 @@ def _floats(images: Tensor, preprocessing: Preprocessing, trainer: Trainer | Non
 
 
 @lru_cache(maxsize=8)  # a copy to a GPU waits for all that it has to do; once, not each batch
-def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    with torch.inference_mode(mode=False):  # the sanity check comes first, and training could not take its tensors
+def _constants(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(
+        mode=False
+    ):  # the sanity check comes first, and training could not take its tensors
         first, second = (
-            torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1) for values in (mean, std)
+            torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+            for values in (mean, std)
         )
     return first, second

@@ -75,11 +75,17 @@ class ImageFolder(CheckedImages[ImageIndex], ImageModule):
     ) -> None:
         super().__init__(**kwargs)
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
-        check_arguments(self, max_bad_fraction=max_bad_fraction, cache_size=cache_size, cache_limit_gb=cache_limit_gb)
+        check_arguments(
+            self,
+            max_bad_fraction=max_bad_fraction,
+            cache_size=cache_size,
+            cache_limit_gb=cache_limit_gb,
+        )
         if cache_size is not None and cache_size < self.image_size:
             raise ConfigError(
-                f"data.init_args.cache_size: expected at least data.init_args.image_size ({self.image_size} pixels), "
-                f"got {cache_size}; every crop would be enlarged. Leave it out, or lower image_size."
+                "data.init_args.cache_size: expected at least data.init_args.image_size"
+                f" ({self.image_size} pixels), got {cache_size}; every crop would be enlarged."
+                " Leave it out, or lower image_size."
             )
         self.root = Path(root).expanduser()
         self.val_fraction = val_fraction
@@ -108,7 +114,9 @@ class ImageFolder(CheckedImages[ImageIndex], ImageModule):
             warn_idle(self, "cache_size", "cache_limit_gb", why="data.init_args.cache: none")
         module = None if self.trainer is None else self.trainer.lightning_module
         if self.augment or not getattr(module, "may_keep_features", False):
-            self.read_split("train", decoded=True)  # decodes; else it may be that features are enough
+            self.read_split(
+                "train", decoded=True
+            )  # decodes; else it may be that features are enough
 
     def _find_images(self) -> ImageIndex:
         """Find and check all images."""
@@ -163,6 +171,7 @@ class ImageFolder(CheckedImages[ImageIndex], ImageModule):
     def _refuse_missing(self, split: Split) -> None:
         if not self.index.splits[split]:
             raise DataError(
-                f"{self.root}: there is no {split} split. Add a folder {self.root}/{split} with the same class folders "
-                f"as {self.root}/train, or, for one folder a class, set data.init_args.{split}_fraction above 0."
+                f"{self.root}: there is no {split} split. Add a folder {self.root}/{split} with the"
+                f" same class folders as {self.root}/train, or, for one folder a class, set"
+                f" data.init_args.{split}_fraction above 0."
             )

@@ -135,7 +135,10 @@ class SplitModule(_Module):
             batch_size=self.batch_size,
         )  # fmt: skip
         own = ("batch_size", "prefetch_factor", "persistent_workers", "pin_memory", "trainer")
-        return {name: getattr(self, name) for name in own} | {"num_workers": num_workers, "seed": seed_of(self)}
+        return {name: getattr(self, name) for name in own} | {
+            "num_workers": num_workers,
+            "seed": seed_of(self),
+        }
 
 
 class SplitIndex(Protocol):
@@ -267,7 +270,9 @@ class LoadingModule(SplitModule, LightningDataModule):
         """
         batch = self._mix(normalised(batch, preprocessing_of(self.image_size), self.trainer))
         module = None if self.trainer is None else self.trainer.lightning_module
-        if module is not None and is_overridden("on_after_batch_transfer", module, parent=LightningModule):
+        if module is not None and is_overridden(
+            "on_after_batch_transfer", module, parent=LightningModule
+        ):
             return module.on_after_batch_transfer(batch, dataloader_idx)
         return batch
 
@@ -284,7 +289,8 @@ class LoadingModule(SplitModule, LightningDataModule):
         images, targets, *weights = batch
         if weights:
             raise ConfigError(
-                "data.init_args.mixup and cutmix mix no samples with weights. Leave data.init_args.weight out, or both."
+                "data.init_args.mixup and cutmix mix no samples with weights. Leave"
+                " data.init_args.weight out, or both."
             )
         num_classes = None if targets.ndim > 1 else getattr(self, "num_classes", None)
         steps = [kind(alpha=alpha, num_classes=num_classes) for kind, alpha in chosen]
@@ -355,8 +361,9 @@ class FeatureSamples(ImageSamples):
             self._is_off = True
             if self.view.for_training:
                 log.warning(
-                    "data: not all of the backbone is frozen any more; its features are computed at each step, and "
-                    "this process loads the images. With model.init_args.features: each_step, workers load them."
+                    "data: not all of the backbone is frozen any more; its features are computed at"
+                    " each step, and this process loads the images. With model.init_args.features:"
+                    " each_step, workers load them."
                 )
         return self.samples.__getitems__(keys) if self._is_off else super().__getitems__(keys)
 
@@ -369,7 +376,9 @@ class FeatureSamples(ImageSamples):
         row = self._rows[key.index]
         if row is None:
             self.samples.read(key)  # raises the reason
-            raise UnreadableImageError(f"{self.source.name(key.index)}: this image could not be read before training.")
+            raise UnreadableImageError(
+                f"{self.source.name(key.index)}: this image could not be read before training."
+            )
         return torch.from_numpy(row).view(self._example.dtype).view(self._example.shape[1:])
 
 
@@ -381,7 +390,9 @@ class _Blocks(Dataset[Any]):
 
     def __getitem__(self, indices: Sequence[int]) -> tuple[Sequence[int], list[int], Tensor]:
         read = list[int]()
-        images = torch.zeros(_BLOCK, *self.samples.view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        images = torch.zeros(_BLOCK, *self.samples.view.size, 3, dtype=torch.uint8).permute(
+            0, 3, 1, 2
+        )
         for index in indices:
             with suppress(UnreadableImageError):
                 images[len(read)] = self.samples.read(SampleKey(index, epoch=0))
@@ -433,7 +444,8 @@ class ImageModule(LoadingModule):
         """Return the test split if there is one, else the validation split; each image must be readable."""
         source = self.read_split(self._predict_split, decoded=False)
         return predict_loader(
-            ImageSamples(source, self._view("test"), seed=seed_of(self), defects=None), **self._loading
+            ImageSamples(source, self._view("test"), seed=seed_of(self), defects=None),
+            **self._loading,
         )
 
     def _load(self, split: Split) -> Any:
@@ -493,11 +505,15 @@ class ImageModule(LoadingModule):
         strategy = trainer.strategy
         ranks = local_ranks(trainer)
         num = len(samples)
-        decided_by = "\0".join((backbone.digest(), str(self.preprocessing), samples.source.digest()))
+        decided_by = "\0".join(
+            (backbone.digest(), str(self.preprocessing), samples.source.digest())
+        )
         key = hashlib.sha256(decided_by.encode()).hexdigest()
         rows: RowCache | None = None
         try:
-            rows = open_rows("features", key, np.full(num, example.numel() * example.element_size()))
+            rows = open_rows(
+                "features", key, np.full(num, example.numel() * example.element_size())
+            )
         except OSError as error:
             log.warning(
                 "data: features of the frozen backbone are computed at each step, as they cannot be kept on disk: %s",
@@ -520,11 +536,15 @@ class ImageModule(LoadingModule):
             _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
             generator=torch.Generator().manual_seed(samples.seed), **workers,
         )  # fmt: skip
-        shown = show_progress(loader, len(own), "features computed", size=lambda block: len(block[0]))
+        shown = show_progress(
+            loader, len(own), "features computed", size=lambda block: len(block[0])
+        )
         for indices, read, images in shown:
             found: dict[int, Any] = {}
             if read:
-                computed = backbone.compute(normalised(images.to(strategy.root_device), self.preprocessing, trainer))
+                computed = backbone.compute(
+                    normalised(images.to(strategy.root_device), self.preprocessing, trainer)
+                )
                 computed = computed[: len(read)].to("cpu", example.dtype).reshape(len(read), -1)
                 found = dict(zip(read, computed.view(torch.uint8).numpy(), strict=True))
             for index in indices:
@@ -541,7 +561,10 @@ class ImageModule(LoadingModule):
 
 def _is_ours(method: Any) -> bool:
     function = getattr(method, "__func__", None)
-    return function is not None and function.__module__.partition(".")[0] in ("lightkit", "pytorch_lightning")
+    return function is not None and function.__module__.partition(".")[0] in (
+        "lightkit",
+        "pytorch_lightning",
+    )
 
 
 def seed_of(data: Any) -> int:
@@ -567,10 +590,17 @@ def check_arguments(owner: object, **given: Any) -> None:
             expected = "two shares of the area, above 0 up to 1, the lower one first"
         else:
             # jsonargparse lets any value be null
-            is_fine = name in _OPTIONAL if value is None else value == "auto" or is_within(bounds[name], value)
+            is_fine = (
+                name in _OPTIONAL
+                if value is None
+                else value == "auto" or is_within(bounds[name], value)
+            )
             expected = describe_bounds(bounds[name])
         if not is_fine:
-            raise ConfigError(f"data.init_args.{name}: expected {expected}, got {'null' if value is None else value}.")
+            raise ConfigError(
+                f"data.init_args.{name}: expected {expected}, got"
+                f" {'null' if value is None else value}."
+            )
 
 
 def warn_idle_fractions(data: object, given: Collection[str], how: str) -> None:

@@ -70,9 +70,17 @@ class ImageTable(ImageFolder):
         table = Path(path).expanduser()
         super().__init__(root=str(table.parent) if root is None else root, **kwargs)
         if separator is not None and not separator:
-            raise ConfigError("data.init_args.separator: expected a character between labels, got ''; null is none.")
+            raise ConfigError(
+                "data.init_args.separator: expected a character between labels, got ''; null is"
+                " none."
+            )
         self.path = table
-        self._columns: dict[str, Any] = {"image": image, "label": label, "separator": separator, "split": split}
+        self._columns: dict[str, Any] = {
+            "image": image,
+            "label": label,
+            "separator": separator,
+            "split": split,
+        }
         self._classes = classes
         self._is_multilabel: bool | None = None
 
@@ -89,7 +97,9 @@ class ImageTable(ImageFolder):
         """Read the rows, whatever the format of the table."""
         if not self.path.exists():
             where = f"data.init_args.path, from {Path.cwd()}"
-            raise DataError(f"{self.path}: this table does not exist ({where}){near_files(self.path) or '.'}")
+            raise DataError(
+                f"{self.path}: this table does not exist ({where}){near_files(self.path) or '.'}"
+            )
         if self.path.suffix.lower() in CSV_SUFFIXES and self.path.is_file():
             names, rows = read_csv(self.path)
             columns = LabelColumns(names, **self._columns)
@@ -117,8 +127,8 @@ class ImageTable(ImageFolder):
     def _refuse_missing(self, split: Any) -> None:
         if not self.index.splits[split]:
             raise DataError(
-                f"{self.path}: there is no {split} split. Name it in a column (data.init_args.split), or set "
-                f"data.init_args.{split}_fraction above 0."
+                f"{self.path}: there is no {split} split. Name it in a column"
+                f" (data.init_args.split), or set data.init_args.{split}_fraction above 0."
             )
 
 

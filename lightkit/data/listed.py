@@ -90,7 +90,11 @@ class ListedImages(LightningDataModule):
             DataError: If a file or folder is not there, or there is no image.
         """
         if not self.paths:
-            list_paths = (lambda: list(find_images(self.words))) if self.early is None else self.early.list_paths
+            list_paths = (
+                (lambda: list(find_images(self.words)))
+                if self.early is None
+                else self.early.list_paths
+            )
             self.paths = make_on_rank_zero(list_paths, self.trainer)
         if not self.paths:
             raise DataError(f"{' '.join(self.words)}: there is no image.")
@@ -102,7 +106,9 @@ class ListedImages(LightningDataModule):
     def predict_dataloader(self) -> _Batches:
         """Return the batches of this process, in the order of the images."""
         trainer = self.trainer
-        return _Batches(self, *((0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)))
+        return _Batches(
+            self, *((0, 1) if trainer is None else (trainer.global_rank, trainer.world_size))
+        )
 
 
 class _Batches:
@@ -135,19 +141,25 @@ class _Batches:
     def _find_ready(self, path: str) -> Tensor | None:
         early = self._images.early
         crop = None if early is None else early.take(path)
-        return None if early is None or crop is None else torch.as_tensor(early.preprocessing.normalised(crop))
+        return (
+            None
+            if early is None or crop is None
+            else torch.as_tensor(early.preprocessing.normalised(crop))
+        )
 
     def _prepare(self, image: Image.Image) -> Tensor:
         return torch.as_tensor(np.asarray(self._images.preprocessing(image)))
 
     def _batch(self, items: Sequence[tuple[int, PreparedImage[Tensor]]]) -> Tensor:
-        self._images.entries.append([Prediction(index, item.path, None, item.defect) for index, item in items])
+        self._images.entries.append(
+            [Prediction(index, item.path, None, item.defect) for index, item in items]
+        )
         tensors = [item.image for _, item in items if item.image is not None]
         tensors = tensors or [self._prepare(Image.new("RGB", (64, 64)))]
         shapes = list(dict.fromkeys(tuple(tensor.shape) for tensor in tensors))
         if len(shapes) > 1:
             raise ConfigError(
-                f"data: its `preprocessing` gives arrays of different shapes ({shapes[0]} and {shapes[1]}); expected "
-                "the same for each image."
+                f"data: its `preprocessing` gives arrays of different shapes ({shapes[0]} and"
+                f" {shapes[1]}); expected the same for each image."
             )
         return torch.stack(tensors)

@@ -43,7 +43,11 @@ class ListedRows(LightningDataModule):
     """Their number is known at the end alone."""
 
     def __init__(
-        self, words: Sequence[str], *, batch_rows: int | None = None, trained_names: Sequence[str] | None = None
+        self,
+        words: Sequence[str],
+        *,
+        batch_rows: int | None = None,
+        trained_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.words = list(words)
@@ -72,8 +76,9 @@ class ListedRows(LightningDataModule):
         preprocessing = find_preprocessing(module)
         if trainer is None or preprocessing is None:
             raise ConfigError(
-                f"model: {type(module).__name__} has no `row_preprocessing`, which says how rows of a table are "
-                "prepared for it. Train it on TableData, or set it: a lightkit.rows.preprocessing.RowPreprocessing."
+                f"model: {type(module).__name__} has no `row_preprocessing`, which says how rows of"
+                " a table are prepared for it. Train it on TableData, or set it: a"
+                " lightkit.rows.preprocessing.RowPreprocessing."
             )
         return _Batches(self, preprocessing, trainer.global_rank, trainer.world_size)
 
@@ -81,7 +86,9 @@ class ListedRows(LightningDataModule):
 class _Batches:
     """One process's batches. No `DataLoader`: Lightning would give it another sampler."""
 
-    def __init__(self, rows: ListedRows, preprocessing: RowPreprocessing, rank: int, num_ranks: int) -> None:
+    def __init__(
+        self, rows: ListedRows, preprocessing: RowPreprocessing, rank: int, num_ranks: int
+    ) -> None:
         self._rows = rows
         self._preprocessing = preprocessing
         self._rank = rank
@@ -94,7 +101,9 @@ class _Batches:
         has_rows = False
         while share := list(islice(encoded, self._num_ranks)):
             has_rows = True
-            filler = filler or next((_to_tensors(each, 1) for each in share if each.inputs is not None), None)
+            filler = filler or next(
+                (_to_tensors(each, 1) for each in share if each.inputs is not None), None
+            )
             own = share[self._rank] if self._rank < len(share) else EncodedRows([], None)
             inputs = filler if own.inputs is None else _to_tensors(own)
             if inputs is None:  # no row so far can be encoded
@@ -106,7 +115,9 @@ class _Batches:
 
     def _blank(self) -> tuple[Tensor, ...]:
         """Return the inputs of a row whose cells are all missing."""
-        from lightkit.rows.values import missing_rows  # here: pyarrow, which models of images need not load
+        from lightkit.rows.values import (
+            missing_rows,
+        )  # here: pyarrow, which models of images need not load
 
         encoded = self._preprocessing.encode(missing_rows(self._preprocessing.columns))
         return tuple(map(torch.from_numpy, encoded))

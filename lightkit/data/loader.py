@@ -46,7 +46,12 @@ Pinning = bool | Literal["auto"]
 
 
 def choose_num_workers(
-    asked: int | Literal["auto"], *, trainer: Trainer | None, is_cached: bool, num_samples: int, batch_size: int
+    asked: int | Literal["auto"],
+    *,
+    trainer: Trainer | None,
+    is_cached: bool,
+    num_samples: int,
+    batch_size: int,
 ) -> int:
     """Choose the number of processes that load for this process, and log it once a trainer.
 
@@ -60,14 +65,18 @@ def choose_num_workers(
     num_batches = math.ceil(num_samples / (trainer.world_size if trainer else 1) / batch_size)
     if asked != "auto":
         chosen = min(asked, num_batches)
-        reason = f"num_workers: {asked}" if chosen == asked else f"{asked} set, batches for {chosen}"
+        reason = (
+            f"num_workers: {asked}" if chosen == asked else f"{asked} set, batches for {chosen}"
+        )
     elif trainer is None:
         return 0
     else:
         wanted, reason = _apply_rule(trainer, is_cached=is_cached)
         chosen = min(wanted, num_batches) if num_batches > 1 else 0
     if trainer is not None and trainer.is_global_zero:
-        _log_once(trainer, logging.INFO, f"data: {_format_workers(chosen)} ({reason})", key="workers")
+        _log_once(
+            trainer, logging.INFO, f"data: {_format_workers(chosen)} ({reason})", key="workers"
+        )
     return chosen
 
 
@@ -104,7 +113,9 @@ def _log_once(trainer: Trainer, level: int, message: str, *, key: str) -> None:
 def local_ranks(trainer: Trainer) -> int:
     """Count the processes that train on this machine, whoever has started them."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
-    counted = getattr(environment, "local_size", None)  # Horovod's: its processes have one device each
+    counted = getattr(
+        environment, "local_size", None
+    )  # Horovod's: its processes have one device each
     if callable(counted):
         return int(counted())
     started = os.environ.get("LOCAL_WORLD_SIZE", "")  # by torchrun, or Ray
@@ -212,7 +223,9 @@ class Transformed(Dataset[tuple[torch.Tensor, int]]):
         seed: Of the transform's randomness.
     """
 
-    def __init__(self, source: LabelledSource, transform: Callable[[Any], torch.Tensor], *, seed: int) -> None:
+    def __init__(
+        self, source: LabelledSource, transform: Callable[[Any], torch.Tensor], *, seed: int
+    ) -> None:
         self.source = source
         self.transform = transform
         self.seed = seed
@@ -357,9 +370,13 @@ def make_loader(
 ) -> Any:
     """Make a loader as `train_loader` does; without ``batch_size`` a sample of the dataset is a batch of this rank."""
     if prefetch_factor < 1:
-        raise ConfigError(f"data.init_args.prefetch_factor: expected 1 or more, got {prefetch_factor}")
+        raise ConfigError(
+            f"data.init_args.prefetch_factor: expected 1 or more, got {prefetch_factor}"
+        )
     world_size = trainer.world_size if trainer else 1
-    num_batches = len(dataset) if batch_size is None else math.ceil(len(dataset) / world_size / batch_size)
+    num_batches = (
+        len(dataset) if batch_size is None else math.ceil(len(dataset) / world_size / batch_size)
+    )
     sample_bytes = getattr(dataset, "sample_bytes", None)
     workers = worker_options(
         min(num_workers, num_batches), prefetch_factor, keep=persistent_workers,

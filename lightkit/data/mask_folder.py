@@ -19,7 +19,14 @@ from torchvision.transforms import InterpolationMode, v2
 from lightkit.config.bounds import Bounds, Fraction, NonNegativeInt, Part
 from lightkit.data.bad_samples import Defects, read_samples
 from lightkit.data.checked_images import CheckedImages
-from lightkit.data.image_dataset import Batch, EvalView, ImageSamples, PhotoPixels, Pixels, random_box
+from lightkit.data.image_dataset import (
+    Batch,
+    EvalView,
+    ImageSamples,
+    PhotoPixels,
+    Pixels,
+    random_box,
+)
 from lightkit.data.image_module import ImageModule, check_arguments, seed_of, warn_idle
 from lightkit.data.loader import predict_loader
 from lightkit.data.sampler import SampleKey, sample_randomness, stable_seed
@@ -67,8 +74,12 @@ class MaskPixels(PhotoPixels):
 
     def digest(self) -> str:
         """Compute a digest of all images and masks in their order."""
-        joined = "".join(map("".join, zip((photo.digest for photo in self.photos), self._digests, strict=True)))
-        return hashlib.sha256(f"{self.classes.codes}{self.classes.ignored}{joined}".encode()).hexdigest()
+        joined = "".join(
+            map("".join, zip((photo.digest for photo in self.photos), self._digests, strict=True))
+        )
+        return hashlib.sha256(
+            f"{self.classes.codes}{self.classes.ignored}{joined}".encode()
+        ).hexdigest()
 
 
 class MaskTrainView:
@@ -83,7 +94,14 @@ class MaskTrainView:
 
     for_training = True
 
-    def __init__(self, image_size: int, *, crop_scale: tuple[float, float], color_jitter: float, rotate: float) -> None:
+    def __init__(
+        self,
+        image_size: int,
+        *,
+        crop_scale: tuple[float, float],
+        color_jitter: float,
+        rotate: float,
+    ) -> None:
         self.size = (image_size, image_size)
         self.crop_scale = crop_scale
         self.rotate = rotate
@@ -92,7 +110,9 @@ class MaskTrainView:
         if strength > 0:
             self._further = v2.ColorJitter(strength, strength, strength, hue=min(strength / 4, 0.5))
 
-    def __call__(self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey
+    ) -> tuple[Tensor, Tensor]:
         """Return one crop of both: uint8 ``(3, height, width)``, int64 ``(height, width)``."""
         draw = random.Random(stable_seed(seed, key.epoch, key.index))  # noqa: S311
         box = random_box(draw, pixels.size, self.crop_scale)
@@ -116,7 +136,9 @@ class MaskTrainView:
 class MaskEvalView(EvalView):
     """The whole image and its mask, resized to a square."""
 
-    def __call__(self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def __call__(
+        self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey
+    ) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return both: uint8 ``(3, height, width)``, to the last bit the preprocessing's; int64 ``(height, width)``."""
         return super().__call__(pixels, seed, key), torch.from_numpy(resize_mask(mask, self.size))
 
@@ -135,7 +157,12 @@ class MaskSamples(ImageSamples):
     view: Any
 
     def __init__(
-        self, source: MaskPixels, view: MaskTrainView | MaskEvalView, *, seed: int, defects: Defects | None
+        self,
+        source: MaskPixels,
+        view: MaskTrainView | MaskEvalView,
+        *,
+        seed: int,
+        defects: Defects | None,
     ) -> None:
         super().__init__(source, view, seed=seed, defects=defects)  # type: ignore[arg-type]
 
@@ -242,8 +269,9 @@ class MaskFolder(CheckedImages[MaskIndex], ImageModule):
         for name in ("mixup", "cutmix", "rand_augment"):
             if getattr(self, name):
                 raise ConfigError(
-                    f"data.init_args.{name}: it would change an image without its mask. Leave it out; crop_scale, "
-                    "rotate and color_jitter change both alike, or colours alone."
+                    f"data.init_args.{name}: it would change an image without its mask. Leave it"
+                    " out; crop_scale, rotate and color_jitter change both alike, or colours"
+                    " alone."
                 )
         self.root = Path(root).expanduser()
         self.images = images
@@ -298,20 +326,30 @@ class MaskFolder(CheckedImages[MaskIndex], ImageModule):
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the test split if there is one, else the validation split; each image must be readable."""
         source = self.read_split(self._predict_split, decoded=False)
-        samples = MaskSamples(source, MaskEvalView(self.preprocessing), seed=seed_of(self), defects=None)
+        samples = MaskSamples(
+            source, MaskEvalView(self.preprocessing), seed=seed_of(self), defects=None
+        )
         return predict_loader(samples, **self._loading)
 
     def _samples(self, split: Split, *, decoded: bool) -> MaskSamples:
-        view: MaskTrainView | MaskEvalView = MaskEvalView(self.preprocessing, for_training=split == "train")
+        view: MaskTrainView | MaskEvalView = MaskEvalView(
+            self.preprocessing, for_training=split == "train"
+        )
         if split == "train" and self.augment:
             view = MaskTrainView(
-                self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter, rotate=self.rotate
+                self.image_size,
+                crop_scale=self.crop_scale,
+                color_jitter=self.color_jitter,
+                rotate=self.rotate,
             )
-        return MaskSamples(self.read_split(split, decoded=decoded), view, seed=seed_of(self), defects=self.defects)
+        return MaskSamples(
+            self.read_split(split, decoded=decoded), view, seed=seed_of(self), defects=self.defects
+        )
 
     def _refuse_missing(self, split: Split) -> None:
         if not self.index.splits[split]:
             raise DataError(
-                f"{self.root}: there is no {split} split. Add a folder {self.root}/{split} with {self.images}/ and "
-                f"{self.masks}/, or, without folders of splits, set data.init_args.{split}_fraction above 0."
+                f"{self.root}: there is no {split} split. Add a folder {self.root}/{split} with"
+                f" {self.images}/ and {self.masks}/, or, without folders of splits, set"
+                f" data.init_args.{split}_fraction above 0."
             )

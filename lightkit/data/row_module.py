@@ -122,7 +122,18 @@ class RowData(SplitModule, LightningDataModule):
     """Kind of its `RowPreprocessing`."""
     input_paths = ("path", "train", "val", "test")
     sample_arguments = (
-        *("path", "train", "val", "test", "target", "target_type", "split", "key", "time", "val_fraction"),
+        *(
+            "path",
+            "train",
+            "val",
+            "test",
+            "target",
+            "target_type",
+            "split",
+            "key",
+            "time",
+            "val_fraction",
+        ),
         *("test_fraction", "version", "storage_options"),
     )
 
@@ -152,7 +163,9 @@ class RowData(SplitModule, LightningDataModule):
         self.places = name_tables(path, train=train, val=val, test=test)
         """Address of the table, under None, or of each split's."""
         named = [name for name in self.places if name is not None]
-        _check_deciders(named, {"split": None if split == "auto" else split, "key": key, "time": time})
+        _check_deciders(
+            named, {"split": None if split == "auto" else split, "key": key, "time": time}
+        )
         self.row_settings = RowSettings(
             self.places,
             target,
@@ -189,16 +202,16 @@ class RowData(SplitModule, LightningDataModule):
                     log.warning("data: %s", note)
         if stage == "fit" and self.mean_weight == 0:
             raise DataError(
-                f"{self.row_settings.name}: each row of the training split has the weight 0 in column "
-                f"{self.row_settings.weight!r}, so that nothing is trained on. Set data.init_args.weight to another "
-                "column, or leave it out."
+                f"{self.row_settings.name}: each row of the training split has the weight 0 in"
+                f" column {self.row_settings.weight!r}, so that nothing is trained on. Set"
+                " data.init_args.weight to another column, or leave it out."
             )
         split = SPLIT_OF_STAGE.get(stage)
         if split is not None and not self.counts[split]:
             raise DataError(
-                f"{self.row_settings.name}: no row is in the {split} split. Set data.init_args.{split} to a table of "
-                f"its own, name the split in a column (data.init_args.split), or set data.init_args.{split}_fraction "
-                "above 0."
+                f"{self.row_settings.name}: no row is in the {split} split. Set"
+                f" data.init_args.{split} to a table of its own, name the split in a column"
+                f" (data.init_args.split), or set data.init_args.{split}_fraction above 0."
             )
 
     # -- known after setup ---------------------------------------------------------------------------------------------
@@ -256,8 +269,8 @@ class RowData(SplitModule, LightningDataModule):
         found = self.find_preprocessing()
         if found is None:
             raise DataError(
-                f"{self.row_settings.name}: there are no training rows, by which rows are prepared, and no checkpoint "
-                "that brings its preparation."
+                f"{self.row_settings.name}: there are no training rows, by which rows are prepared,"
+                " and no checkpoint that brings its preparation."
             )
         return found
 
@@ -282,7 +295,11 @@ class RowData(SplitModule, LightningDataModule):
         return {
             "source": self.source,
             "row_kind": self.row_kind,
-            "root": self.places[None] if None in self.places else {str(k): place for k, place in self.places.items()},
+            "root": (
+                self.places[None]
+                if None in self.places
+                else {str(k): place for k, place in self.places.items()}
+            ),
             "fingerprint": self.rows.source.fingerprint,
             "counts": self.counts,
             "target": self.row_settings.target,
@@ -307,11 +324,13 @@ class RowData(SplitModule, LightningDataModule):
             settings = replace(self.row_settings, target_type="class" if names else "value")
             self._rows = PlannedRows(settings, self.rules, names)
         trainer = self.trainer
-        is_training = trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
+        is_training = (
+            trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
+        )
         if is_training and state.get("fingerprint") not in (None, self.rows.source.fingerprint):
             log.warning(
-                "data: the table is not the one that the checkpoint was trained on. The training goes on with other "
-                "rows, also in the rest of its epoch."
+                "data: the table is not the one that the checkpoint was trained on. The training"
+                " goes on with other rows, also in the rest of its epoch."
             )
 
     def encoded(self, split: Split) -> EncodedRows:
@@ -361,6 +380,6 @@ def _check_deciders(named: Sequence[str], given: dict[str, str | None]) -> None:
     deciders = [*named[:1], *(name for name, value in given.items() if value is not None)]
     if len(deciders) > 1:
         raise ConfigError(
-            f"data.init_args.{deciders[1]}: data.init_args.{deciders[0]} decides the splits already. Leave out one of "
-            "them."
+            f"data.init_args.{deciders[1]}: data.init_args.{deciders[0]} decides the splits"
+            " already. Leave out one of them."
         )

@@ -63,7 +63,15 @@ class ResumableSampler(DistributedSampler[SampleKey]):
             epoch.
     """
 
-    def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int = 1, rank: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        batch_size: int,
+        num_replicas: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+    ) -> None:
         super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
         self.batch_size = batch_size
         self.lengths: NDArray[np.int64] | None = None
@@ -116,8 +124,9 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         ]
         if changes:
             log.warning(
-                "The checkpoint was taken in the middle of an epoch, and the training data has changed since (%s): the "
-                "rest of this epoch is not the rest of that one. Later epochs are whole.",
+                "The checkpoint was taken in the middle of an epoch, and the training data has"
+                " changed since (%s): the rest of this epoch is not the rest of that one. Later"
+                " epochs are whole.",
                 "; ".join(changes),
             )
 
@@ -149,7 +158,9 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         order = epoch_order(len(self.dataset), seed=self.seed, epoch=epoch)  # type: ignore[arg-type]
         if self.lengths is not None:
             size = self.batch_size * self.num_replicas
-            order = group_by_length(order, self.lengths, size=size, seed=stable_seed(self.seed, epoch))
+            order = group_by_length(
+                order, self.lengths, size=size, seed=stable_seed(self.seed, epoch)
+            )
         if self.total_size == len(order) or not order:
             return order
         return [order[place % len(order)] for place in range(self.total_size)]
@@ -171,7 +182,9 @@ def permute(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     return order
 
 
-def group_by_length(order: Sequence[int], lengths: NDArray[np.int64], *, size: int, seed: int) -> list[int]:
+def group_by_length(
+    order: Sequence[int], lengths: NDArray[np.int64], *, size: int, seed: int
+) -> list[int]:
     """Return an order in which the samples of a batch of all processes are of like length, and the batches are mixed.
 
     Samples are sorted within `_POOL` batches of the order; so each epoch has other batches. What is left over at the
@@ -208,8 +221,12 @@ def position_of(trainer: Trainer | None) -> Position:
         return Position(epoch, 0)
     batch = fit_loop.epoch_loop.batch_progress
     current = cast(_ProcessedTracker, batch.current)
-    saved_on_batch_end = current.ready == current.started == current.processed == current.completed + 1
-    if saved_on_batch_end and batch.is_last_batch:  # Lightning takes the epoch for finished, and begins the next
+    saved_on_batch_end = (
+        current.ready == current.started == current.processed == current.completed + 1
+    )
+    if (
+        saved_on_batch_end and batch.is_last_batch
+    ):  # Lightning takes the epoch for finished, and begins the next
         return Position(epoch + 1, 0)
     return Position(epoch, current.processed if saved_on_batch_end else current.completed)
 
@@ -262,7 +279,9 @@ class EvenDistributedSampler(DistributedSampler[int]):
 
     def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int, rank: int) -> None:
         super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=False)  # type: ignore[arg-type]
-        self.num_batches = -(-self.num_samples // batch_size)  # of the largest share, and therefore of each
+        self.num_batches = -(
+            -self.num_samples // batch_size
+        )  # of the largest share, and therefore of each
 
     def __iter__(self) -> Iterator[int]:
         return map(self._index_of, range(len(self)))
@@ -288,7 +307,9 @@ class EvenBatchSampler(BatchSampler):
     does, is cut as a `BatchSampler` cuts it.
     """
 
-    def __init__(self, sampler: Sampler[int] | Iterable[int], batch_size: int, drop_last: bool = False) -> None:
+    def __init__(
+        self, sampler: Sampler[int] | Iterable[int], batch_size: int, drop_last: bool = False
+    ) -> None:
         super().__init__(sampler, batch_size, drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -302,4 +323,8 @@ class EvenBatchSampler(BatchSampler):
             yield [next(samples) for _ in range(size)]
 
     def __len__(self) -> int:
-        return self.sampler.num_batches if isinstance(self.sampler, EvenDistributedSampler) else super().__len__()
+        return (
+            self.sampler.num_batches
+            if isinstance(self.sampler, EvenDistributedSampler)
+            else super().__len__()
+        )

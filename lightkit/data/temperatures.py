@@ -37,10 +37,16 @@ class TemperatureDataset(Dataset[tuple[Tensor, Tensor]]):
         if num_samples < 1:
             raise ConfigError(f"data.init_args.num_samples: expected 1 or more, got {num_samples}")
         if noise < 0:
-            raise ConfigError(f"data.init_args.noise: expected 0 or more degrees Celsius, got {noise}")
+            raise ConfigError(
+                f"data.init_args.noise: expected 0 or more degrees Celsius, got {noise}"
+            )
         generator = torch.Generator().manual_seed(seed)
-        self.fahrenheit = torch.rand(num_samples, 1, generator=generator) * (HIGHEST_F - LOWEST_F) + LOWEST_F
-        self.celsius = (self.fahrenheit - 32) * 5 / 9 + noise * torch.randn(num_samples, 1, generator=generator)
+        self.fahrenheit = (
+            torch.rand(num_samples, 1, generator=generator) * (HIGHEST_F - LOWEST_F) + LOWEST_F
+        )
+        self.celsius = (self.fahrenheit - 32) * 5 / 9 + noise * torch.randn(
+            num_samples, 1, generator=generator
+        )
 
     def __len__(self) -> int:
         return len(self.fahrenheit)
@@ -94,18 +100,25 @@ class Temperatures(LightningDataModule):
     def describe(self) -> dict[str, Any]:
         """Return the manifest's entry of the data."""
         self.setup()
-        tensors = [tensor for data in self.datasets.values() for tensor in (data.fahrenheit, data.celsius)]
+        tensors = [
+            tensor for data in self.datasets.values() for tensor in (data.fahrenheit, data.celsius)
+        ]
         return {
             "source": "Temperatures",
             "root": None,
-            "fingerprint": hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest(),
+            "fingerprint": (
+                hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
+            ),
             "counts": {split: len(data) for split, data in self.datasets.items()},
         }
 
     @property
     def predict_paths(self) -> list[str]:
         """Names of the pairs behind `predict_dataloader`, in its order."""
-        return [f"{fahrenheit:.2f} °F" for fahrenheit in self.datasets["test"].fahrenheit.flatten().tolist()]
+        return [
+            f"{fahrenheit:.2f} °F"
+            for fahrenheit in self.datasets["test"].fahrenheit.flatten().tolist()
+        ]
 
     def train_dataloader(self) -> ResumableLoader:
         """Shuffled batches; after a restored checkpoint, the rest of its epoch first."""

@@ -16,7 +16,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
-from lightkit.data.image_module import SPLIT_OF_STAGE, IndexedSplits, SplitModule, check_arguments, warn_idle_fractions
+from lightkit.data.image_module import (
+    SPLIT_OF_STAGE,
+    IndexedSplits,
+    SplitModule,
+    check_arguments,
+    warn_idle_fractions,
+)
 from lightkit.data.loader import Pinning, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
@@ -63,7 +69,9 @@ class TextSamples(Dataset[Any]):
         preprocessing: Converts texts to the inputs of a model; None leaves them as they are.
     """
 
-    def __init__(self, index: TextIndex, split: Split, preprocessing: TextPreprocessing | None) -> None:
+    def __init__(
+        self, index: TextIndex, split: Split, preprocessing: TextPreprocessing | None
+    ) -> None:
         self._index = index
         self._numbers = index.splits[split]
         self._preprocessing = preprocessing
@@ -93,12 +101,16 @@ class TextSamples(Dataset[Any]):
             return inputs, targets
         return inputs, targets, torch.from_numpy(self._index.weights[chosen])
 
-    def _encode(self, chosen: NDArray[np.int64], preprocessing: TextPreprocessing) -> tuple[Tensor, ...]:
+    def _encode(
+        self, chosen: NDArray[np.int64], preprocessing: TextPreprocessing
+    ) -> tuple[Tensor, ...]:
         """Encode texts; n-grams of a text are kept for later epochs while there is room."""
         hashing = preprocessing.encoder
         if not isinstance(hashing, NgramHashing):
             return _encode(self._index.texts.take(chosen).to_pylist(), preprocessing)
-        missing = np.array([number for number in chosen.tolist() if number not in self._kept], np.int64)
+        missing = np.array(
+            [number for number in chosen.tolist() if number not in self._kept], np.int64
+        )
         bags = hashing.hash_texts(self._index.texts.take(missing).to_pylist())
         found = dict(zip(missing.tolist(), bags.split(), strict=True))
         for number, bag in found.items():
@@ -163,7 +175,17 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
     source = "texts"
     input_paths = ("path",)
     sample_arguments = (
-        *("path", "text", "label", "separator", "split", "key", "classes", "val_fraction", "test_fraction"),
+        *(
+            "path",
+            "text",
+            "label",
+            "separator",
+            "split",
+            "key",
+            "classes",
+            "val_fraction",
+            "test_fraction",
+        ),
         *("copies", "encoding"),
     )
 
@@ -191,11 +213,18 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
     ) -> None:
         super().__init__()
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
-        check_arguments(self, batch_size=batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor)
+        check_arguments(
+            self, batch_size=batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor
+        )
         if separator is not None and not separator:
-            raise ConfigError("data.init_args.separator: expected a character between labels, got ''; null is none.")
+            raise ConfigError(
+                "data.init_args.separator: expected a character between labels, got ''; null is"
+                " none."
+            )
         if separator is not None and not isinstance(label, str):
-            raise ConfigError("data.init_args.separator: it is of one column of labels, and label names several.")
+            raise ConfigError(
+                "data.init_args.separator: it is of one column of labels, and label names several."
+            )
         self.path = path if is_remote(path) else str(Path(path).expanduser())
         self.text = text
         self.label = label
@@ -234,8 +263,9 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
             warn_idle_fractions(self, index.given, f"named in {self.path}")
         if stage == "fit" and self.mean_weight == 0:
             raise DataError(
-                f"{self.path}: each text of the training split has the weight 0 in column {self.weight!r}, so that "
-                "nothing is trained on. Set data.init_args.weight to another column, or leave it out."
+                f"{self.path}: each text of the training split has the weight 0 in column"
+                f" {self.weight!r}, so that nothing is trained on. Set data.init_args.weight to"
+                " another column, or leave it out."
             )
         if stage in ("validate", "test"):
             self._refuse_missing(SPLIT_OF_STAGE[stage])
@@ -248,7 +278,9 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         return self._index
 
     def _read(self) -> TextIndex:
-        columns = TextColumns(text=self.text, label=self.label, split=self.split, key=self.key, weight=self.weight)
+        columns = TextColumns(
+            text=self.text, label=self.label, split=self.split, key=self.key, weight=self.weight
+        )
         settings = TextSettings(
             self.path, columns, self.separator, self.classes, self.val_fraction, self.test_fraction, self.copies,
             self.encoding,
@@ -273,7 +305,11 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
     def mean_weight(self) -> float | None:
         """Mean weight of the training texts, over which `lightkit.models` takes weights; None without."""
         weights = self.index.weights
-        return None if weights is None else float(weights[self.index.splits["train"]].mean(dtype=np.float64))
+        return (
+            None
+            if weights is None
+            else float(weights[self.index.splits["train"]].mean(dtype=np.float64))
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the data's entry in a run's manifest."""
@@ -290,8 +326,9 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
     def _refuse_missing(self, split: Split) -> None:
         if not self.counts[split]:
             raise DataError(
-                f"{self.path}: there is no {split} split. Name it in a column (data.init_args.split) or as a folder, "
-                f"or set data.init_args.{split}_fraction above 0."
+                f"{self.path}: there is no {split} split. Name it in a column"
+                f" (data.init_args.split) or as a folder, or set data.init_args.{split}_fraction"
+                " above 0."
             )
 
     def read_rows(self, split: Split, numbers: Sequence[int]) -> tuple[pa.RecordBatch, list[str]]:
@@ -308,10 +345,15 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         """
         if is_text_folder(self.path):
             raise DataError(
-                f"{self.path}: text files have no column {column!r}, by which gate.slices could slice them."
+                f"{self.path}: text files have no column {column!r}, by which gate.slices could"
+                " slice them."
             )
         batches = open_rows(self.path).read([column])
-        cells = [name_label(cell) for batch in batches for cell in plain(batch.rows.column(0)).to_pylist()]
+        cells = [
+            name_label(cell)
+            for batch in batches
+            for cell in plain(batch.rows.column(0)).to_pylist()
+        ]
         return [cells[number] for number in self.index.splits[split].tolist()]
 
     # -- loading -------------------------------------------------------------------------------------------------------
@@ -320,7 +362,9 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         samples = self._samples(split)
         if split != "train":
             return eval_loader(samples, **self._loading)
-        return train_loader(samples, lengths=samples.lengths if self.length_buckets else None, **self._loading)
+        return train_loader(
+            samples, lengths=samples.lengths if self.length_buckets else None, **self._loading
+        )
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the test split if there is one, else the validation split."""
@@ -344,9 +388,14 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
             if isinstance(texts, list):
                 batch = (_encode(texts, preprocessing), *rest)
             elif self._encoded_for not in (None, preprocessing):
-                raise ConfigError("data: the texts were encoded for another model. Build a data module for each model.")
+                raise ConfigError(
+                    "data: the texts were encoded for another model. Build a data module for each"
+                    " model."
+                )
         module = None if self.trainer is None else self.trainer.lightning_module
-        if module is not None and is_overridden("on_before_batch_transfer", module, parent=LightningModule):
+        if module is not None and is_overridden(
+            "on_before_batch_transfer", module, parent=LightningModule
+        ):
             return module.on_before_batch_transfer(batch, dataloader_idx)
         return batch
 
@@ -360,8 +409,9 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         preprocessing = getattr(module, "row_preprocessing", None)
         if preprocessing is not None and not isinstance(preprocessing, TextPreprocessing):
             raise ConfigError(
-                f"data: {type(module).__name__} takes no texts. Expected lightkit.models.TextClassifier, or a module "
-                "of your own that takes a list of texts."
+                f"data: {type(module).__name__} takes no texts. Expected"
+                " lightkit.models.TextClassifier, or a module of your own that takes a list of"
+                " texts."
             )
         return preprocessing
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["HorovodEnvironment", "HorovodStrategy", "ScaledLearningRate"]
 
-_HOMES = {"HorovodEnvironment": "horovod", "HorovodStrategy": "horovod", "ScaledLearningRate": "learning_rate"}
+_HOMES = {
+    "HorovodEnvironment": "horovod",
+    "HorovodStrategy": "horovod",
+    "ScaledLearningRate": "learning_rate",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -40,8 +40,9 @@ def require_horovod() -> None:
     """
     if hvd is None:
         raise error_at(
-            f"strategy: horovod needs Horovod for torch {torch.__version__}, which cannot be imported ({_MISSING}). "
-            "Build it: make horovod, or python scripts/build_horovod.py in lightkit's sources."
+            f"strategy: horovod needs Horovod for torch {torch.__version__}, which cannot be"
+            f" imported ({_MISSING}). Build it: make horovod, or python scripts/build_horovod.py in"
+            " lightkit's sources."
         )
 
 
@@ -74,21 +75,28 @@ def broadcast_tensors(tensors: Iterable[tuple[str, Tensor]], *, what: str) -> No
     named = dict(tensors)
     if lazy := ", ".join(name for name, tensor in named.items() if is_lazy(tensor)):
         raise LightkitError(
-            f"Horovod cannot share parameters that have no shape yet ({lazy}). Run the model once on an example in "
-            "configure_model."
+            f"Horovod cannot share parameters that have no shape yet ({lazy}). Run the model once"
+            " on an example in configure_model."
         )
-    every = gather_objects([f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named.items()])
+    every = gather_objects(
+        [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named.items()]
+    )
     for rank, other in enumerate(every):
         if other != every[0]:
             unlike = sorted(set(every[0]) ^ set(other)) or ["their order"]
             raise LightkitError(
-                f"the model of rank {rank} is not that of rank 0 (not on both: {'; '.join(unlike[:4])}). All must "
-                "build the same one."
+                f"the model of rank {rank} is not that of rank 0 (not on both:"
+                f" {'; '.join(unlike[:4])}). All must build the same one."
             )
     with collective(f"broadcast of {what}"):
         # as bytes, which Horovod can send of any dtype, in the tensor's own memory where that is one piece
-        staged = {name: each.detach().contiguous().reshape(-1).view(torch.uint8) for name, each in named.items()}
-        for handle in [hvd.broadcast_async_(each, 0, f"lightkit.{name}") for name, each in staged.items()]:
+        staged = {
+            name: each.detach().contiguous().reshape(-1).view(torch.uint8)
+            for name, each in named.items()
+        }
+        for handle in [
+            hvd.broadcast_async_(each, 0, f"lightkit.{name}") for name, each in staged.items()
+        ]:
             hvd.synchronize(handle)
         for name, tensor in named.items():
             if not tensor.is_contiguous():

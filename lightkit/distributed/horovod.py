@@ -62,7 +62,10 @@ class HorovodEnvironment(LightningEnvironment):
             # waits for one cycle or two. It is read when Horovod starts, and never again.
             os.environ.setdefault("HOROVOD_CYCLE_TIME", "10")
         if _ENDED:
-            raise LightkitError("Horovod was shut down after an error, and does not start again in the same process.")
+            raise LightkitError(
+                "Horovod was shut down after an error, and does not start again in the same"
+                " process."
+            )
         with waiting("start of all ranks"):
             hvd.init()
         self._local_rank = hvd.local_rank()
@@ -108,10 +111,15 @@ class HorovodStrategy(ParallelStrategy):
 
     strategy_name = "horovod"
 
-    def __init__(self, compression: Literal["fp16"] | None = None, sync_buffers: bool = True) -> None:
+    def __init__(
+        self, compression: Literal["fp16"] | None = None, sync_buffers: bool = True
+    ) -> None:
         require_horovod()
         if compression not in (None, "fp16"):
-            raise error_at(f"trainer.strategy.init_args.compression: expected fp16 or null, got {compression!r}")
+            raise error_at(
+                "trainer.strategy.init_args.compression: expected fp16 or null, got"
+                f" {compression!r}"
+            )
         self._environment = HorovodEnvironment()
         super().__init__(cluster_environment=self._environment)
         self.compression = compression
@@ -123,28 +131,39 @@ class HorovodStrategy(ParallelStrategy):
         devices = self.parallel_devices or []
         if len(devices) != 1:
             raise error_at(
-                f"strategy: horovod trains on one device a process, but trainer.devices gives {len(devices)}. Set "
-                "trainer.devices: 1, and the number of ranks in launch.processes."
+                "strategy: horovod trains on one device a process, but trainer.devices gives"
+                f" {len(devices)}. Set trainer.devices: 1, and the number of ranks in"
+                " launch.processes."
             )
         if devices[0].type not in ("cpu", "cuda"):
-            raise error_at(f"strategy: horovod trains on CPUs and NVIDIA GPUs, not on {devices[0].type}.")
+            raise error_at(
+                f"strategy: horovod trains on CPUs and NVIDIA GPUs, not on {devices[0].type}."
+            )
         if devices[0].type == "cuda" and not hvd.nccl_built():
-            raise error_at("this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod")
+            raise error_at(
+                "this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod"
+            )
         self._environment.start(on_cpu=devices[0].type == "cpu")
         if self._layer_sync is not None and self.world_size > 1:
-            raise error_at("trainer.sync_batchnorm does not work with strategy: horovod; ddp has it.")
+            raise error_at(
+                "trainer.sync_batchnorm does not work with strategy: horovod; ddp has it."
+            )
         if devices[0].type == "cuda":
             own = self.root_device.index
             count = torch.cuda.device_count()
             uuid = str(torch.cuda.get_device_properties(own).uuid) if own < count else None
             uuids = self.gather_objects(uuid)
             if uuid is None:
-                raise error_at(f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can be seen.")
+                raise error_at(
+                    f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can"
+                    " be seen."
+                )
             if uuids.count(uuid) > 1:
                 sharing = ", ".join(str(rank) for rank, other in enumerate(uuids) if other == uuid)
                 raise error_at(
-                    f"ranks {sharing} would share the GPU with the UUID {uuid}. Start one rank a GPU, and show each "
-                    "rank all GPUs of its machine, or its own: CUDA_VISIBLE_DEVICES."
+                    f"ranks {sharing} would share the GPU with the UUID {uuid}. Start one rank a"
+                    " GPU, and show each rank all GPUs of its machine, or its own:"
+                    " CUDA_VISIBLE_DEVICES."
                 )
 
     @property
@@ -158,7 +177,9 @@ class HorovodStrategy(ParallelStrategy):
         device = (self.parallel_devices or [torch.device("cpu")])[0]
         if device.type == "cpu":
             return device
-        number = self.local_rank if torch.cuda.device_count() > 1 else 0  # srun --gpus-per-task=1 shows each its own
+        number = (
+            self.local_rank if torch.cuda.device_count() > 1 else 0
+        )  # srun --gpus-per-task=1 shows each its own
         return torch.device(device.type, (device.index or 0) + number)
 
     @property
@@ -177,19 +198,29 @@ class HorovodStrategy(ParallelStrategy):
         seeds = self.gather_objects(os.environ.get("PL_GLOBAL_SEED"))
         if len(set(seeds)) > 1:
             raise error_at(
-                f"the ranks have the seeds {', '.join(map(str, seeds))}, so their shares of the data would overlap. "
-                "Set seed_everything to a number."
+                f"the ranks have the seeds {', '.join(map(str, seeds))}, so their shares of the"
+                " data would overlap. Set seed_everything to a number."
             )
 
     def _setup_model(self, model: Module) -> Module:
         """Send rank 0's weights to all ranks, before an optimizer is made of them."""
         if self.world_size > 1:
-            refused = SyncBatchNorm if self.root_device.type == "cuda" else (SyncBatchNorm, hvd.SyncBatchNorm)
+            refused = (
+                SyncBatchNorm
+                if self.root_device.type == "cuda"
+                else (SyncBatchNorm, hvd.SyncBatchNorm)
+            )
             for name, layer in model.named_modules():
                 if isinstance(layer, refused):
-                    raise error_at(f"{name}: {type(layer).__module__}.SyncBatchNorm does not work with this Horovod.")
+                    raise error_at(
+                        f"{name}: {type(layer).__module__}.SyncBatchNorm does not work with this"
+                        " Horovod."
+                    )
                 if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
-                    raise error_at(f"{name} has sparse gradients, which Horovod does not average: set sparse=False.")
+                    raise error_at(
+                        f"{name} has sparse gradients, which Horovod does not average: set"
+                        " sparse=False."
+                    )
             state = [*model.named_parameters(), *model.named_buffers()]
             collectives.broadcast_tensors(state, what="the initial state")
         return super()._setup_model(model)
@@ -202,7 +233,10 @@ class HorovodStrategy(ParallelStrategy):
             return
         Metric.sync = collectives.sync_over_horovod  # type: ignore[assignment, method-assign]
         if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in self.optimizers):
-            raise error_at("LBFGS decides by each rank's own loss how often it asks for gradients; Horovod waits.")
+            raise error_at(
+                "LBFGS decides by each rank's own loss how often it asks for gradients; Horovod"
+                " waits."
+            )
         if self.optimizers:
             self._gradients = AveragedGradients(self.lightning_module, compression=self.compression)
             self._gradients.watch(self.optimizers)
@@ -218,12 +252,14 @@ class HorovodStrategy(ParallelStrategy):
             lengths = self.gather_objects(sized_len(dataloader))
             if len(set(lengths)) > 1:
                 raise DataError(
-                    f"the ranks have {lengths} batches, and Horovod needs equally many on each. Use a "
-                    "DistributedSampler, or leave trainer.use_distributed_sampler at true."
+                    f"the ranks have {lengths} batches, and Horovod needs equally many on each. Use"
+                    " a DistributedSampler, or leave trainer.use_distributed_sampler at true."
                 )
         return dataloader
 
-    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any) -> Tensor:
+    def backward(
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> Tensor:
         """Compute gradients, and average them before they are clipped, unscaled or logged."""
         assert self.lightning_module is not None
         if self._gradients is not None:
@@ -231,12 +267,16 @@ class HorovodStrategy(ParallelStrategy):
         self.pre_backward(closure_loss)
         closure_loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
         with self._gradients.average() if self._gradients is not None else nullcontext():
-            self.precision_plugin.backward(closure_loss, self.lightning_module, optimizer, *args, **kwargs)
+            self.precision_plugin.backward(
+                closure_loss, self.lightning_module, optimizer, *args, **kwargs
+            )
         closure_loss = self.precision_plugin.post_backward(closure_loss, self.lightning_module)
         self.post_backward(closure_loss)
         return closure_loss
 
-    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
+    ) -> Any:
         """Step, where a model that calls ``backward`` itself has averaged gradients.
 
         Raises:
@@ -289,7 +329,10 @@ class HorovodStrategy(ParallelStrategy):
         if not isinstance(tensor, Tensor) or not collectives.is_available():
             return tensor
         name = str(reduce_op).rsplit(".", 1)[-1].lower()
-        operation = getattr(hvd, {"mean": "Average", "avg": "Average", "none": "Average"}.get(name, name.capitalize()))
+        operation = getattr(
+            hvd,
+            {"mean": "Average", "avg": "Average", "none": "Average"}.get(name, name.capitalize()),
+        )
         is_whole = operation == hvd.Average and not tensor.is_floating_point()
         staged = torch.float64 if is_whole else torch.int64
         if tensor.is_floating_point():
@@ -305,13 +348,18 @@ class HorovodStrategy(ParallelStrategy):
             return bool(decision)
         with collective("decision"):
             own = torch.tensor([int(decision)])
-            return bool(hvd.allreduce(own, op=hvd.Min if all else hvd.Max, name="lightkit.decision").item())
+            return bool(
+                hvd.allreduce(own, op=hvd.Min if all else hvd.Max, name="lightkit.decision").item()
+            )
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
         """Return the tensors of all ranks, ``(world_size, ...)``; with ``sync_grads`` gradients flow back to each."""
         if not collectives.is_available():
             return tensor.unsqueeze(0)
-        with self._collective_of_hook("gathering of tensors") as what, torch.set_grad_enabled(sync_grads):
+        with (
+            self._collective_of_hook("gathering of tensors") as what,
+            torch.set_grad_enabled(sync_grads),
+        ):
             own = tensor if sync_grads else tensor.detach().clone()
             own = own.to(WIRE_DTYPES.get(own.dtype, own.dtype)).unsqueeze(0)
             if own.requires_grad:  # Horovod averages its gradients, torch.distributed adds them
@@ -366,7 +414,9 @@ class AveragedGradients:
         self._compression = compression
         self._hooks: dict[Parameter, RemovableHandle] = {}
         self._names: dict[Parameter, str] = {}
-        self._fresh: set[Parameter] = set()  # with a gradient that the other ranks have not seen yet
+        self._fresh: set[Parameter] = (
+            set()
+        )  # with a gradient that the other ranks have not seen yet
         self._sent: dict[Parameter, tuple[int, Tensor]] = {}
         self._is_sending = False
 
@@ -382,10 +432,15 @@ class AveragedGradients:
                 hook = parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
                 self._hooks[parameter] = hook
         for optimizer in optimizers:
-            if any(each not in self._names for group in optimizer.param_groups for each in group["params"]):
+            if any(
+                each not in self._names
+                for group in optimizer.param_groups
+                for each in group["params"]
+            ):
                 raise LightkitError(
-                    f"{type(optimizer).__name__} moves a parameter that is not part of the LightningModule, so "
-                    "Horovod cannot average its gradient. Make it an attribute of the module."
+                    f"{type(optimizer).__name__} moves a parameter that is not part of the"
+                    " LightningModule, so Horovod cannot average its gradient. Make it an"
+                    " attribute of the module."
                 )
 
     @contextmanager
@@ -399,10 +454,16 @@ class AveragedGradients:
         if self.is_blocked:
             return
         for parameter in self._names:  # from a blocked backward, and not used in this one
-            if parameter in self._fresh and parameter not in self._sent and parameter.grad is not None:
+            if (
+                parameter in self._fresh
+                and parameter not in self._sent
+                and parameter.grad is not None
+            ):
                 self._send(parameter)
         with collective("all-reduce of the gradients"):
-            mine = torch.tensor([parameter in self._sent for parameter in self._names], dtype=torch.int32)
+            mine = torch.tensor(
+                [parameter in self._sent for parameter in self._names], dtype=torch.int32
+            )
             used = hvd.allreduce(mine, op=hvd.Max, name="lightkit.gradients").tolist()
             for parameter, is_used in zip(self._names, used, strict=True):
                 if is_used and parameter not in self._sent:
@@ -422,12 +483,16 @@ class AveragedGradients:
         """
         for group in optimizer.param_groups:
             for each in group["params"]:
-                if each.grad is not None and (each in self._fresh or each not in self._hooks) and each.grad.any():
+                if (
+                    each.grad is not None
+                    and (each in self._fresh or each not in self._hooks)
+                    and each.grad.any()
+                ):
                     raise LightkitError(
-                        f"{type(optimizer).__name__} is about to use a gradient of {self._names[each]} that was not "
-                        "averaged over the ranks, which would part them. In manual optimization call "
-                        "self.manual_backward(loss) instead of loss.backward(), and step after a backward that "
-                        "synchronizes."
+                        f"{type(optimizer).__name__} is about to use a gradient of"
+                        f" {self._names[each]} that was not averaged over the ranks, which would"
+                        " part them. In manual optimization call self.manual_backward(loss)"
+                        " instead of loss.backward(), and step after a backward that synchronizes."
                     )
 
     def close(self) -> None:
@@ -439,8 +504,8 @@ class AveragedGradients:
         assert isinstance(parameter, Parameter)
         if parameter in self._sent:
             raise LightkitError(
-                f"{self._names[parameter]} got its gradient twice in one backward, and the first is on its way to the "
-                "other ranks. Checkpoint activations with use_reentrant=False."
+                f"{self._names[parameter]} got its gradient twice in one backward, and the first is"
+                " on its way to the other ranks. Checkpoint activations with use_reentrant=False."
             )
         self._fresh.add(parameter)
         if self._is_sending:

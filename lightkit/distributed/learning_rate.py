@@ -14,8 +14,18 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lightkit.config import error_at
 from lightkit.config.bounds import NonNegativeFloat
 
-_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # what torch's schedulers keep in an optimizer's groups
-_BASES = ("base_lrs", "max_lrs", "_last_lr")  # and in themselves; a floor such as eta_min stays as it was set
+_RATES = (
+    "lr",
+    "initial_lr",
+    "max_lr",
+    "min_lr",
+    "swa_lr",
+)  # what torch's schedulers keep in an optimizer's groups
+_BASES = (
+    "base_lrs",
+    "max_lrs",
+    "_last_lr",
+)  # and in themselves; a floor such as eta_min stays as it was set
 
 
 class ScaledLearningRate(Callback):
@@ -38,11 +48,15 @@ class ScaledLearningRate(Callback):
 
     def __init__(self, warmup_epochs: NonNegativeFloat = 0) -> None:
         if warmup_epochs < 0:
-            raise error_at(f"ScaledLearningRate.warmup_epochs: expected 0 or more, got {warmup_epochs}")
+            raise error_at(
+                f"ScaledLearningRate.warmup_epochs: expected 0 or more, got {warmup_epochs}"
+            )
         self.warmup_epochs = warmup_epochs
         self._factor = 1.0
         self._hooks: list[Any] = []
-        self._lowered: list[tuple[dict[str, Any], Any]] = []  # groups within a step, and their rates before it
+        self._lowered: list[
+            tuple[dict[str, Any], Any]
+        ] = []  # groups within a step, and their rates before it
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget an earlier fit, whose optimizers are gone; Lightning restores a checkpoint's state after this."""
@@ -60,8 +74,9 @@ class ScaledLearningRate(Callback):
             return
         if trainer.num_training_batches == float("inf"):
             raise error_at(
-                "ScaledLearningRate.warmup_epochs needs to know how many batches an epoch has; the training data has "
-                "no length. Set trainer.limit_train_batches, or warmup_epochs: 0."
+                "ScaledLearningRate.warmup_epochs needs to know how many batches an epoch has; the"
+                " training data has no length. Set trainer.limit_train_batches, or"
+                " warmup_epochs: 0."
             )
 
         def lower(optimizer: Optimizer, *_: Any) -> None:
@@ -80,10 +95,13 @@ class ScaledLearningRate(Callback):
             return
         if any(isinstance(each, LearningRateFinder) for each in trainer.callbacks):  # type: ignore[attr-defined]
             raise error_at(
-                "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is that of all ranks "
-                "together already. Leave out one of the callbacks scale_lr and lr_finder."
+                "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is"
+                " that of all ranks together already. Leave out one of the callbacks scale_lr and"
+                " lr_finder."
             )
-        for group in chain.from_iterable(optimizer.param_groups for optimizer in trainer.optimizers):
+        for group in chain.from_iterable(
+            optimizer.param_groups for optimizer in trainer.optimizers
+        ):
             for key in _RATES:
                 if isinstance(group.get(key), int | float | Tensor):
                     _set_rate(group, key, group[key] * factor)
@@ -94,8 +112,12 @@ class ScaledLearningRate(Callback):
         """Return the factor of the next step's rate: 1 / ranks at first, 1 after the warm-up."""
         if not self.warmup_epochs or trainer.world_size == 1:
             return 1.0
-        length = self.warmup_epochs * -(-trainer.num_training_batches // trainer.accumulate_grad_batches)
-        num_steps = trainer.global_step // len(trainer.optimizers)  # Lightning counts those of all optimizers
+        length = self.warmup_epochs * -(
+            -trainer.num_training_batches // trainer.accumulate_grad_batches
+        )
+        num_steps = trainer.global_step // len(
+            trainer.optimizers
+        )  # Lightning counts those of all optimizers
         part = min(num_steps / length, 1.0)
         return 1 / trainer.world_size + (1 - 1 / trainer.world_size) * part
 
@@ -107,7 +129,9 @@ class ScaledLearningRate(Callback):
         """Restore what `state_dict` returned."""
         self._factor = state_dict["factor"]
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Leave the schedule's rates in the optimizers."""
         self._restore()
 
@@ -136,10 +160,15 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
     parts = getattr(scheduler, "_schedulers", ())
     for part in parts:
         _scale_scheduler(part, factor)
-    if not parts and not isinstance(scheduler, ReduceLROnPlateau) and not hasattr(scheduler, "base_lrs"):
+    if (
+        not parts
+        and not isinstance(scheduler, ReduceLROnPlateau)
+        and not hasattr(scheduler, "base_lrs")
+    ):
         name = f"{type(scheduler).__module__}.{type(scheduler).__qualname__}"
         raise error_at(
-            f"ScaledLearningRate cannot find the rates of {name}, which has no base_lrs; scale them by hand."
+            f"ScaledLearningRate cannot find the rates of {name}, which has no base_lrs; scale them"
+            " by hand."
         )
     for key in _BASES:
         if isinstance(rates := getattr(scheduler, key, None), list):

@@ -23,7 +23,9 @@ def trains_on_xla(accelerator: Any, strategy: Any) -> bool:
         accelerator: The trainer's `accelerator`: a name or an object. `auto` is a TPU where there is one.
         strategy: Its `strategy`: a name or an object.
     """
-    if isinstance(strategy, (SingleDeviceXLAStrategy, XLAStrategy)) or isinstance(accelerator, XLAAccelerator):
+    if isinstance(strategy, (SingleDeviceXLAStrategy, XLAStrategy)) or isinstance(
+        accelerator, XLAAccelerator
+    ):
         return True
     if accelerator in (None, "auto"):
         return XLAAccelerator.is_available()

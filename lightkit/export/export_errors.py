@@ -20,12 +20,22 @@ from torch import nn
 from lightkit.errors import ExportError
 
 _LOGGERS = (
-    *("", "torch", "torch.onnx", "torch.fx.experimental.symbolic_shapes", "onnxscript", "onnx_ir", "onnxruntime"),
+    *(
+        "",
+        "torch",
+        "torch.onnx",
+        "torch.fx.experimental.symbolic_shapes",
+        "onnxscript",
+        "onnx_ir",
+        "onnxruntime",
+    ),
     *("pytorch_lightning", "lightning_fabric", "pytorch_lightning.utilities.rank_zero"),
     *("lightning_fabric.utilities.rank_zero", "lightning_fabric.utilities.seed"),
 )
 _SHAPES_LOGGER = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-_INSTALLED_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_INSTALLED_FOLDERS = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 _IGNORED_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 _MAX_CHARACTERS = 300
 # torch's advice to developers of torch
@@ -66,7 +76,9 @@ def silence_exporters() -> Iterator[list[str]]:
                 logging.getLogger(name).handlers[:] = saved
 
 
-def export_error(file: str, model: nn.Module, reason: str, *, line: str | None = None) -> ExportError:
+def export_error(
+    file: str, model: nn.Module, reason: str, *, line: str | None = None
+) -> ExportError:
     """Build the error for a model that a format cannot hold.
 
     Args:
@@ -76,7 +88,9 @@ def export_error(file: str, model: nn.Module, reason: str, *, line: str | None =
         line: File and line of the code that caused it.
     """
     where = f" ({line})" if line else ""
-    return ExportError(f"{file}: {type(model).__name__} cannot be exported: {reason.rstrip('.')}{where}.")
+    return ExportError(
+        f"{file}: {type(model).__name__} cannot be exported: {reason.rstrip('.')}{where}."
+    )
 
 
 def format_reason(error: BaseException) -> str:
@@ -84,13 +98,20 @@ def format_reason(error: BaseException) -> str:
     first = _root_cause(error)
     lines = [line.strip().removeprefix("- ") for line in str(first).splitlines()]
     line = next((line for line in lines if line and not _ADVICE.match(line)), type(first).__name__)
-    text = re.split(r" If you're using mark_dynamic| \(unhinted: ", line)[0].strip().rstrip(":").removesuffix(" at")
+    text = (
+        re.split(r" If you're using mark_dynamic| \(unhinted: ", line)[0]
+        .strip()
+        .rstrip(":")
+        .removesuffix(" at")
+    )
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 def find_code_line(error: BaseException) -> str | None:
     """Find the file and line of the model's own code that an error came from, such as ``net.py:12``."""
-    return _innermost_line(frame for frame, _ in traceback.walk_tb(_root_cause(error).__traceback__))
+    return _innermost_line(
+        frame for frame, _ in traceback.walk_tb(_root_cause(error).__traceback__)
+    )
 
 
 def find_caller_line() -> str | None:

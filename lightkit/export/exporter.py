@@ -68,16 +68,31 @@ _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
 _LOCK = ".export.lock"
 _DISK_ERRORS = frozenset(
-    {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE}
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ESTALE,
+    }
 )
 """Of a folder that cannot be written."""
 _log = logging.getLogger("lightkit")
 # on the same disk, where a file can have its final name, as ONNX's data needs
-_temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix=".", suffix=".aside", ignore_cleanup_errors=True)
+_temporary_folder = partial(
+    tempfile.TemporaryDirectory[str], prefix=".", suffix=".aside", ignore_cleanup_errors=True
+)
 
 
 def export(
-    target: ExportTarget, folder: Path, options: ExportOptions, *, on_step: Callable[[str], None] = lambda _: None
+    target: ExportTarget,
+    folder: Path,
+    options: ExportOptions,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Export a model to one or several formats, each of which is verified before it gets its name.
 
@@ -101,9 +116,16 @@ def export(
         RunLocked: If another export holds the folder.
     """
     if options.int8:
-        next(iter(target.calibration()), None)  # which raises, before anything is written, if there is none
+        next(
+            iter(target.calibration()), None
+        )  # which raises, before anything is written, if there is none
     precisions = {"float32": True, "float16": options.half, "int8": options.int8}
-    variants = [(kind, each) for kind in options.own_formats for each in FORMATS[kind].precisions if precisions[each]]
+    variants = [
+        (kind, each)
+        for kind in options.own_formats
+        for each in FORMATS[kind].precisions
+        if precisions[each]
+    ]
     artefacts: list[dict[str, Any]] = []
     failures = []
     with lock_folder(folder), _temporary_folder(dir=folder) as inputs:
@@ -113,19 +135,29 @@ def export(
             return Proof(subject, Path(inputs, "plain" if subject.plain is None else "in_graph"))
 
         for kind, precision in variants:
-            subject = target if target.plain is None or FORMATS[kind].open else target.plain  # which weights alone are
+            subject = (
+                target if target.plain is None or FORMATS[kind].open else target.plain
+            )  # which weights alone are
             metadata = replace(
-                subject.metadata, format=kind, precision=precision, opset=options.opset, versions=installed_versions()
+                subject.metadata,
+                format=kind,
+                precision=precision,
+                opset=options.opset,
+                versions=installed_versions(),
             )
             path = folder / metadata.file_name
             on_step(f"{path.name}: writing, then verifying in a fresh process")
             try:
                 with _temporary_folder(dir=folder) as written:
                     file = Path(written, path.name)
-                    format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, onnx an extra
+                    format_module = import_module(
+                        f"lightkit.export.{kind}"
+                    )  # late: torch.onnx is heavy, onnx an extra
                     metadata = format_module.write(subject, metadata, file)
                     _write_files_of_rows(metadata, file.parent)
-                    figures = prepare_proof(subject).check(file, metadata, rtol=options.rtol, atol=options.atol)
+                    figures = prepare_proof(subject).check(
+                        file, metadata, rtol=options.rtol, atol=options.atol
+                    )
                     artefacts.append(_publish(file, path, metadata, figures))
             except Mismatch as error:
                 update_record(folder, path.name, None)
@@ -138,7 +170,10 @@ def export(
             except Exception as error:  # noqa: BLE001 (of a format's library or the model; the other formats go on)
                 _log.debug("%s", path.name, exc_info=True)
                 text = visible(str(error).strip()) or "no message"
-                failures.append(f"{path.name}: {metadata.model} cannot be exported: {type(error).__name__}: {text}")
+                failures.append(
+                    f"{path.name}: {metadata.model} cannot be exported: {type(error).__name__}:"
+                    f" {text}"
+                )
             else:
                 on_step(f"{path.name}: proved")
     return artefacts, failures
@@ -163,17 +198,21 @@ def _describe_os_error(error: OSError, *, name: str, folder: Path) -> str:
     """
     reason = error.strerror or str(error)
     named = [str(path) for path in (error.filename, error.filename2) if path is not None]
-    is_of_folder = not named or any(Path(path).absolute().is_relative_to(folder.absolute()) for path in named)
+    is_of_folder = not named or any(
+        Path(path).absolute().is_relative_to(folder.absolute()) for path in named
+    )
     if is_of_folder and error.errno in _DISK_ERRORS:
         return (
-            f"{name}: {folder} cannot be written ({reason}). Make room, look at its permissions and at `ulimit -f`, or "
-            "choose another --output."
+            f"{name}: {folder} cannot be written ({reason}). Make room, look at its permissions and"
+            " at `ulimit -f`, or choose another --output."
         )
     where = f"{visible(' -> '.join(named), in_line=True)}: " if named else ""
     return f"{name}: it cannot be made: {where}{reason} ({type(error).__name__})."
 
 
-def _publish(file: Path, path: Path, metadata: Metadata, figures: Mapping[str, Any]) -> dict[str, Any]:
+def _publish(
+    file: Path, path: Path, metadata: Metadata, figures: Mapping[str, Any]
+) -> dict[str, Any]:
     """Rename a proved file, and what was written with it, to its final name, and return its entry of export.json.
 
     Two renames are not atomic. If ONNX's external data changes, the old model is removed first, so that a kill leaves
@@ -221,11 +260,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise RunLocked(
-            f"Another export is writing to {folder}. Try again when it has ended, or choose another --output."
+            f"Another export is writing to {folder}. Try again when it has ended, or choose another"
+            " --output."
         ) from error
     except OSError as error:
         raise ConfigError(
-            f"--output: cannot write to {folder}: {error.strerror or error}. Choose a folder that can be written."
+            f"--output: cannot write to {folder}: {error.strerror or error}. Choose a folder that"
+            " can be written."
         ) from error
     try:
         for leftover in folder.glob(".*.aside"):
@@ -246,7 +287,9 @@ def _remove(path: Path) -> bool:
 def update_record(folder: Path, name: str | None, entry: Mapping[str, Any] | None) -> None:
     """Replace a file's entry in export.json, or drop it; entries of files that are gone are dropped, too."""
     recorded = read_record(folder)
-    entries = {key: value for key, value in recorded.items() if key != name and (folder / key).is_file()}
+    entries = {
+        key: value for key, value in recorded.items() if key != name and (folder / key).is_file()
+    }
     if name is not None and entry is not None:
         entries[name] = dict(entry)
     if entries.keys() != recorded.keys() or entry is not None:

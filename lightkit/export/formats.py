@@ -112,7 +112,9 @@ def wrap_module(module: Callable[..., Any]) -> Runner:
 
     def run(arrays: Arrays) -> Arrays:
         with torch.no_grad():
-            return to_arrays(module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)))
+            return to_arrays(
+                module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+            )
 
     return run
 
@@ -120,7 +122,10 @@ def wrap_module(module: Callable[..., Any]) -> Runner:
 def to_arrays(outputs: Any) -> Arrays:
     """Flatten outputs of torch as `flatten` does; bfloat16, which numpy lacks, becomes float32."""
     tensors = [tensor.detach().cpu() for tensor in flatten(outputs)]
-    return [(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy() for tensor in tensors]
+    return [
+        (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+        for tensor in tensors
+    ]
 
 
 def flatten(outputs: Any) -> list[Any]:
@@ -196,7 +201,9 @@ def read_safetensors_header(path: Path) -> bytes:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message that is not empty, else its class."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 FORMATS = {
@@ -211,8 +218,12 @@ FORMATS = {
     "torch_export": Format(
         "model.pt2", _read_archive_metadata, open=_open_archive, packages=("torch",), runs_code=True
     ),
-    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive, packages=("torch",)),
-    "safetensors": Format("model.safetensors", _read_safetensors_metadata, load_weights=_load_safetensors),
+    "torchscript": Format(
+        "model.ts", _read_archive_metadata, open=_open_archive, packages=("torch",)
+    ),
+    "safetensors": Format(
+        "model.safetensors", _read_safetensors_metadata, load_weights=_load_safetensors
+    ),
 }
 """By name, which is that of the module that writes the format; first those that need least to run."""
 
@@ -231,7 +242,9 @@ def measure_latency(call: Callable[[], object]) -> dict[str, float]:
     if time.perf_counter() - begin <= _SLOW_CALL_S:
         call()
     times: list[float] = []
-    while not times or (len(times) < _NUM_REPETITIONS and time.perf_counter() - begin < _MAX_TIMING_S):
+    while not times or (
+        len(times) < _NUM_REPETITIONS and time.perf_counter() - begin < _MAX_TIMING_S
+    ):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
@@ -244,7 +257,10 @@ def join_batches(batches: Sequence[Arrays], size: int) -> Arrays:
     import numpy as np
 
     outputs = zip(*batches, strict=True)
-    return [np.concatenate(parts) if parts[0].shape[:1] == (size,) else np.stack(parts) for parts in outputs]
+    return [
+        np.concatenate(parts) if parts[0].shape[:1] == (size,) else np.stack(parts)
+        for parts in outputs
+    ]
 
 
 def load_arrays(file: Path) -> Arrays:
@@ -287,8 +303,12 @@ def _run_file(file: Path, inputs: Path, folder: Path, threads: int, *, is_timed:
     loaded = [name for name in TRACKED_PACKAGES if name in sys.modules]
     latency = {}
     for size in TIMED_BATCH_SIZES if is_timed else ():
-        latency[str(size)] = measure_latency(partial(run, load_arrays(inputs / f"{size}-000000.npz")))
-    (folder / "result.json").write_text(json.dumps({"loaded": loaded, "latency": latency}), encoding="utf-8")
+        latency[str(size)] = measure_latency(
+            partial(run, load_arrays(inputs / f"{size}-000000.npz"))
+        )
+    (folder / "result.json").write_text(
+        json.dumps({"loaded": loaded, "latency": latency}), encoding="utf-8"
+    )
 
 
 def _exit_with_parent(parent: int) -> None:

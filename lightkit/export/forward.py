@@ -50,10 +50,16 @@ def example_from_module(module: nn.Module) -> tuple[Tensor, ...] | None:
         ConfigError: If ``forward`` does not take it.
     """
     example = getattr(module, "example_input_array", None)
-    return None if example is None else _select_inputs(module, example, "example_input_array is", takes_all=True)
+    return (
+        None
+        if example is None
+        else _select_inputs(module, example, "example_input_array is", takes_all=True)
+    )
 
 
-def example_from_shapes(module: nn.Module, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[Tensor, ...]:
+def example_from_shapes(
+    module: nn.Module, shapes: Sequence[tuple[tuple[int, ...], str]]
+) -> tuple[Tensor, ...]:
     """Make inputs of these shapes and dtypes, with a fixed seed.
 
     Floats are from a normal distribution, bytes are uniform, and other whole numbers are 0 or 1, which embedding tables
@@ -69,8 +75,9 @@ def example_from_shapes(module: nn.Module, shapes: Sequence[tuple[tuple[int, ...
     if not _takes(module, shapes):
         counted = format_count(len(shapes), "shape")
         raise ConfigError(
-            f"--input-shape: {_describe_forward(module)} of {type(module).__name__} does not take {counted} "
-            f"({'; '.join('x'.join(map(str, sizes)) for sizes, _ in shapes)}). One for each input, parted by `;`."
+            f"--input-shape: {_describe_forward(module)} of {type(module).__name__} does not take"
+            f" {counted} ({'; '.join('x'.join(map(str, sizes)) for sizes, _ in shapes)}). One for"
+            " each input, parted by `;`."
         )
     generator = torch.Generator().manual_seed(0)
     example = []
@@ -84,18 +91,30 @@ def example_from_shapes(module: nn.Module, shapes: Sequence[tuple[tuple[int, ...
     return tuple(example)
 
 
-def _select_inputs(module: nn.Module, value: Any, origin: str, *, takes_all: bool) -> tuple[Tensor, ...]:
+def _select_inputs(
+    module: nn.Module, value: Any, origin: str, *, takes_all: bool
+) -> tuple[Tensor, ...]:
     """Select the inputs in a batch or an example, of which nothing may be left over if ``takes_all``."""
-    if not takes_all and isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list, Mapping)):
-        return _select_inputs(module, value[0], origin, takes_all=False)  # ((a, b), target) or ({...}, target)
+    if (
+        not takes_all
+        and isinstance(value, (tuple, list))
+        and value
+        and isinstance(value[0], (tuple, list, Mapping))
+    ):
+        return _select_inputs(
+            module, value[0], origin, takes_all=False
+        )  # ((a, b), target) or ({...}, target)
     found = _select_leading(module, value, takes_all=takes_all)
-    is_batch = all(isinstance(each, Tensor) and each.ndim and len(each) == len(found[0]) > 0 for each in found)
+    is_batch = all(
+        isinstance(each, Tensor) and each.ndim and len(each) == len(found[0]) > 0 for each in found
+    )
     if not (found and is_batch and _takes(module, found)):
         raise ConfigError(
-            f"{type(module).__name__}: {origin} {describe_value(value)}, which {_describe_forward(module)} does not "
-            "take: expected a tensor, leading tensors of a tuple, or a mapping with the names of its arguments, each "
-            "with the batch as its first dimension, of the same length; a method forward_inputs(batch) of the module "
-            "can give forward's inputs instead."
+            f"{type(module).__name__}: {origin} {describe_value(value)}, which"
+            f" {_describe_forward(module)} does not take: expected a tensor, leading tensors of a"
+            " tuple, or a mapping with the names of its arguments, each with the batch as its"
+            " first dimension, of the same length; a method forward_inputs(batch) of the module"
+            " can give forward's inputs instead."
         )
     return tuple(tensor.detach().cpu() for tensor in found)
 
@@ -109,15 +128,26 @@ def _select_leading(module: nn.Module, value: Any, *, takes_all: bool) -> Sequen
         return (value,)
     parameters = _positional_parameters(module)
     if isinstance(value, Mapping):
-        return [value[name] for name in takewhile(value.__contains__, (each.name for each in parameters))]
+        return [
+            value[name]
+            for name in takewhile(value.__contains__, (each.name for each in parameters))
+        ]
     if not isinstance(value, (tuple, list)):
         return ()
-    return value if takes_all else value[: max(1, sum(each.default is each.empty for each in parameters))]
+    return (
+        value
+        if takes_all
+        else value[: max(1, sum(each.default is each.empty for each in parameters))]
+    )
 
 
 def _positional_parameters(module: nn.Module) -> list[inspect.Parameter]:
     parameters = inspect.signature(module.forward).parameters.values()
-    return [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return [
+        each
+        for each in parameters
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
 
 
 def _takes(module: nn.Module, inputs: Sequence[Any]) -> bool:
@@ -169,11 +199,14 @@ def call_forward(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
         ConfigError: If the module has none.
         ExportError: If it fails.
     """
-    if getattr(getattr(type(module), "forward", None), "__module__", None) == LightningModule.__module__:
+    if (
+        getattr(getattr(type(module), "forward", None), "__module__", None)
+        == LightningModule.__module__
+    ):
         name = type(module).__name__
         raise ConfigError(
-            f"model: {name} has no forward, by which an exported or registered model is called. Add "
-            f"forward(self, inputs) to {name}."
+            f"model: {name} has no forward, by which an exported or registered model is called. Add"
+            f" forward(self, inputs) to {name}."
         )
     try:
         with torch.no_grad():
@@ -182,7 +215,9 @@ def call_forward(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
         shapes = " and ".join(map(describe_value, inputs))
         message = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
         where = f" ({Path(line).name})" if (line := find_code_line(error)) else ""
-        raise ExportError(f"{type(module).__name__}.forward fails on {shapes}: {message}{where}") from error
+        raise ExportError(
+            f"{type(module).__name__}.forward fails on {shapes}: {message}{where}"
+        ) from error
 
 
 def run_model(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -201,7 +236,7 @@ def run_model(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         named = {f"output_{at}": value for at, value in enumerate(outputs)}
     if not named or not all(isinstance(value, Tensor) for value in named.values()):
         raise ExportError(
-            f"{type(module).__name__}.forward gives {describe_value(outputs)}; an export has a tensor, a tuple or list "
-            "of tensors, or a mapping of tensors."
+            f"{type(module).__name__}.forward gives {describe_value(outputs)}; an export has a"
+            " tensor, a tuple or list of tensors, or a mapping of tensors."
         )
     return named

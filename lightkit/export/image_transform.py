@@ -12,7 +12,9 @@ from lightkit.export.metadata import Metadata
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.task import Activation
 
-_BITS = 22  # of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
+_BITS = (
+    22  # of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
+)
 
 
 class ImageTransform(nn.Module):
@@ -34,8 +36,12 @@ class ImageTransform(nn.Module):
         self.unit = float(1 << _BITS)
         # Since Pillow 13 (pull request 9549). Which images are so tall is unknown to the graph, so it has both orders.
         self.resizes_tall_down_first = int(PIL.__version__.partition(".")[0]) >= 13
-        self.register_buffer("mean", torch.tensor(preprocessing.mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(preprocessing.std).view(-1, 1, 1), persistent=False)
+        self.register_buffer(
+            "mean", torch.tensor(preprocessing.mean).view(-1, 1, 1), persistent=False
+        )
+        self.register_buffer(
+            "std", torch.tensor(preprocessing.std).view(-1, 1, 1), persistent=False
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Prepare images.
@@ -52,13 +58,19 @@ class ImageTransform(nn.Module):
         pixels = images.permute(0, 3, 1, 2).to(torch.float64)
         across = self.resize_weights(width, shorter, self.crop_width).transpose(0, 1)
         down = self.resize_weights(height, shorter, self.crop_height)
-        across_first = self.round_pixels(torch.matmul(down, self.round_pixels(torch.matmul(pixels, across))))
+        across_first = self.round_pixels(
+            torch.matmul(down, self.round_pixels(torch.matmul(pixels, across)))
+        )
         if self.resizes_tall_down_first:
-            down_first = self.round_pixels(torch.matmul(self.round_pixels(torch.matmul(down, pixels)), across))
+            down_first = self.round_pixels(
+                torch.matmul(self.round_pixels(torch.matmul(down, pixels)), across)
+            )
             pixels = torch.where(self.is_tall(height, width, shorter), down_first, across_first)
         else:
             pixels = across_first
-        scaled = pixels.to(torch.float32) * (1.0 / 255.0)  # the order of torchvision's v2.ToDtype and v2.Normalize
+        scaled = pixels.to(torch.float32) * (
+            1.0 / 255.0
+        )  # the order of torchvision's v2.ToDtype and v2.Normalize
         return (scaled - self.mean) / self.std  # type: ignore[operator]
 
     def shorter_side(self, height: int, width: int) -> int:
@@ -78,7 +90,9 @@ class ImageTransform(nn.Module):
         Returns:
             float64 ``(crop, length)`` of whole numbers; a row of zeros, which is black, beyond the image.
         """
-        one = torch.ones(1, dtype=torch.float64)  # sizes are unknown to the exporters, but floats times tensors are not
+        one = torch.ones(
+            1, dtype=torch.float64
+        )  # sizes are unknown to the exporters, but floats times tensors are not
         resized = self.resized_length(length, shorter, crop)
         scale = one * length / resized
         support = scale.clamp(min=1.0)
@@ -90,7 +104,9 @@ class ImageTransform(nn.Module):
         first = torch.floor(centres - support + 0.5).clamp(min=0.0)
         last = torch.minimum(torch.floor(centres + support + 0.5), one * length)
         pixel = torch.arange(length, dtype=torch.float64)
-        weights = (1.0 - ((pixel[None, :] - centres[:, None] + 0.5) * (1.0 / support)).abs()).clamp(min=0.0)
+        weights = (1.0 - ((pixel[None, :] - centres[:, None] + 0.5) * (1.0 / support)).abs()).clamp(
+            min=0.0
+        )
         is_inside = (pixel[None, :] >= first[:, None]) & (pixel[None, :] < last[:, None])
         is_inside = is_inside & ((positions >= 0.0) & (positions < one * resized))[:, None]
         weights = torch.where(is_inside, weights, torch.zeros_like(weights))
@@ -102,7 +118,9 @@ class ImageTransform(nn.Module):
         """Check whether Pillow's vertical pass comes first: where it shrinks the image by more than twice as much."""
         one = torch.ones(1, dtype=torch.float64)
         shrunk = one * height - self.resized_length(height, shorter, self.crop_height)
-        return (shrunk > 0.0) & (shrunk > 2.0 * (one * width - self.resized_length(width, shorter, self.crop_width)))
+        return (shrunk > 0.0) & (
+            shrunk > 2.0 * (one * width - self.resized_length(width, shorter, self.crop_width))
+        )
 
     def resized_length(self, length: int, shorter: int, crop: int) -> int:
         """Return the length of an axis once the image is resized, before it is cropped."""
@@ -166,7 +184,12 @@ class ImageToProbabilities(nn.Module):
     """
 
     def __init__(
-        self, network: nn.Module, preprocessing: Preprocessing, activation: Activation, *, is_pair: bool = False
+        self,
+        network: nn.Module,
+        preprocessing: Preprocessing,
+        activation: Activation,
+        *,
+        is_pair: bool = False,
     ) -> None:
         super().__init__()
         self.prepare: nn.Module = ImageTransform(preprocessing)

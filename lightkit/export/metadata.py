@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.formats import FORMATS, first_line, format_of, holds_weights_alone, read_safetensors_header
+from lightkit.export.formats import (
+    FORMATS,
+    first_line,
+    format_of,
+    holds_weights_alone,
+    read_safetensors_header,
+)
 from lightkit.hardware.packages import describe_packages
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.checkpoints import digest
@@ -29,7 +35,16 @@ DIGEST_KEY = "lightkit_sha256"
 """Key, in the metadata of a safetensors file, of the file's digest, computed with `NO_DIGEST` in its place."""
 NO_DIGEST = "0" * 64
 
-_PACKAGES = ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "safetensors", "numpy", "pytorch-lightning")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "safetensors",
+    "numpy",
+    "pytorch-lightning",
+)
 _DIGEST_FIELD = re.compile(rb'("' + DIGEST_KEY.encode() + rb'"\s*:\s*")([0-9a-f]{64})"')
 _BLOCK_BYTES = 1 << 20
 _READ_ERRORS = (
@@ -107,7 +122,9 @@ class Metadata:
         """
         if self.rows is None:
             return None
-        from lightkit.rows.preprocessing import load_preprocessing  # here: pyarrow, which few models need
+        from lightkit.rows.preprocessing import (
+            load_preprocessing,
+        )  # here: pyarrow, which few models need
 
         return load_preprocessing(self.rows)
 
@@ -137,13 +154,17 @@ class Metadata:
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         for name in ("inputs", "outputs"):
             specs = record[name]
-            known[name] = tuple(TensorSpec(each["name"], each["dtype"], tuple(each["shape"])) for each in specs)
+            known[name] = tuple(
+                TensorSpec(each["name"], each["dtype"], tuple(each["shape"])) for each in specs
+            )
         names = record.get("class_names")
         preprocessing = record.get("preprocessing")
         known["class_names"] = None if names is None else tuple(names)
         if record.get("thresholds") is not None:
             known["thresholds"] = tuple(map(float, record["thresholds"]))
-        known["preprocessing"] = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
+        known["preprocessing"] = (
+            None if preprocessing is None else Preprocessing.from_dict(preprocessing)
+        )
         return cls(**known)
 
 
@@ -172,8 +193,8 @@ def read_metadata(path: Path) -> Metadata:
         ) from error
     except _READ_ERRORS as error:
         raise DataError(
-            f"{path}: this is not an export of lightkit, or it is damaged or cut short ({first_line(error)}). Export "
-            "it again."
+            f"{path}: this is not an export of lightkit, or it is damaged or cut short"
+            f" ({first_line(error)}). Export it again."
         ) from error
 
 
@@ -186,10 +207,12 @@ def read_record(folder: Path) -> dict[str, dict[str, Any]]:
     if not (folder / RECORD).is_file():
         return {}
     entries = find_value(read_json(folder / RECORD), "artefacts")
-    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+    if not isinstance(entries, dict) or not all(
+        isinstance(entry, dict) for entry in entries.values()
+    ):
         raise DataError(
-            f"{folder / RECORD}: this record of an export is damaged; expected `artefacts`, by file name, each with "
-            "its `sha256`. Export again, or take the record away."
+            f"{folder / RECORD}: this record of an export is damaged; expected `artefacts`, by file"
+            " name, each with its `sha256`. Export again, or take the record away."
         )
     return entries
 
@@ -207,7 +230,8 @@ def check_digest(path: Path) -> None:
         file = path.with_name(part["file"])
         if "sha256" in part and not (file.is_file() and digest(file) == part["sha256"]):
             raise DataError(
-                f"{file}: this is not what was exported: its digest is not that in {RECORD}. Export it again."
+                f"{file}: this is not what was exported: its digest is not that in {RECORD}. Export"
+                " it again."
             )
     if holds_weights_alone(path) and (fault := find_digest_fault(path)):
         raise DataError(f"{path}: {fault}. Export it again.")

@@ -77,7 +77,9 @@ def export_by_module(
         for name in formats:
             on_step(f"{name}/: writing and proving")
             try:
-                entries += _export_format(module, folder, name, source=source, class_names=class_names)
+                entries += _export_format(
+                    module, folder, name, source=source, class_names=class_names
+                )
             except _Differs as error:
                 _drop(folder, name)
                 failures.append(f"{error} The files were removed.")
@@ -100,15 +102,20 @@ def _export_format(
     source: Mapping[str, str],
     class_names: Sequence[str] | None,
 ) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory(prefix=".", suffix=".aside", dir=folder, ignore_cleanup_errors=True) as aside:
+    with tempfile.TemporaryDirectory(
+        prefix=".", suffix=".aside", dir=folder, ignore_cleanup_errors=True
+    ) as aside:
         written = Path(aside, name)
         written.mkdir()
         _call_hook(module, "export_model", written, name)
-        files = sorted(path for path in written.rglob("*") if path.is_file() and not path.is_symlink())
+        files = sorted(
+            path for path in written.rglob("*") if path.is_file() and not path.is_symlink()
+        )
         if not files:
             raise ExportError(
-                f"{name}/: {type(module).__name__}.export_model has written no file. Expected at least one in the "
-                f"folder that it is given, or an error for a format {name!r} that it does not know."
+                f"{name}/: {type(module).__name__}.export_model has written no file. Expected at"
+                f" least one in the folder that it is given, or an error for a format {name!r} that"
+                " it does not know."
             )
         checked = _call_hook(module, "check_export", written, name)
         if checked is False:
@@ -118,7 +125,9 @@ def _export_format(
         for path in files:
             flush(path)
             own = {"sha256": digest(path), "size_bytes": path.stat().st_size}
-            entries.append({"file": f"{name}/{path.relative_to(written).as_posix()}", **common, **own})
+            entries.append(
+                {"file": f"{name}/{path.relative_to(written).as_posix()}", **common, **own}
+            )
         _drop(folder, name)
         written.replace(folder / name)
     flush(folder)
@@ -142,7 +151,9 @@ def _call_hook(module: LightningModule, hook: str, folder: Path, name: str) -> A
         text = visible(str(error).strip()) or "no message"
         kind = _Differs if hook == "check_export" else ExportError
         where = f"{type(module).__name__}.{hook}"
-        raise kind(f"{name}/: {where} failed: {type(error).__name__}: {text.rstrip('.')}.") from error
+        raise kind(
+            f"{name}/: {where} failed: {type(error).__name__}: {text.rstrip('.')}."
+        ) from error
 
 
 def _describe(
@@ -163,7 +174,11 @@ def _describe(
         source=dict(source),
         how=f"{type(module).__name__}.export_model",
     )
-    figures = {str(key): _to_plain(value) for key, value in checked.items()} if isinstance(checked, Mapping) else {}
+    figures = (
+        {str(key): _to_plain(value) for key, value in checked.items()}
+        if isinstance(checked, Mapping)
+        else {}
+    )
     reason = f"{type(module).__name__}.check_export is its proof"
     return {
         **{key: value for key, value in metadata.as_dict().items() if key != "schema"},

@@ -41,8 +41,13 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     Raises:
         ExportError: If the model cannot be captured or has no ONNX form, or the file is no valid ONNX.
     """
-    inputs = {spec.name for spec in metadata.inputs}  # of which an output has another name: all are values of one graph
-    outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
+    inputs = {
+        spec.name for spec in metadata.inputs
+    }  # of which an output has another name: all are values of one graph
+    outputs = [
+        replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec
+        for spec in metadata.outputs
+    ]
     file = metadata.file_name
     opset = metadata.opset or DEFAULT_OPSET
     metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
@@ -69,10 +74,15 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"{file}: onnx's checker refuses the file: {format_reason(error)}.") from error
-    if (given := graph.opset_imports.get("")) != opset:  # torch only logs that it could not convert it
         raise ExportError(
-            f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say --opset {given}."
+            f"{file}: onnx's checker refuses the file: {format_reason(error)}."
+        ) from error
+    if (
+        given := graph.opset_imports.get("")
+    ) != opset:  # torch only logs that it could not convert it
+        raise ExportError(
+            f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say"
+            f" --opset {given}."
         )
     return metadata
 
@@ -93,13 +103,17 @@ def _round_weights(target: ExportTarget, metadata: Metadata) -> nn.Module:
     weights = chain(target.module.named_parameters(), target.module.named_buffers())
     for name, weight in weights:
         if weight.dtype == torch.float64:
-            reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
+            reason = (
+                f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
+            )
             raise export_error(metadata.file_name, target.module, reason)
     model = _Half(target.module).eval()
     if target.plain is None or metadata.preprocessing is None:
         return model
     plain = target.plain.metadata
-    return ImageToProbabilities(model, metadata.preprocessing, activation_of(plain), is_pair=is_pair(plain))
+    return ImageToProbabilities(
+        model, metadata.preprocessing, activation_of(plain), is_pair=is_pair(plain)
+    )
 
 
 def write_rounded(file: Path, path: Path) -> None:
@@ -118,7 +132,9 @@ def write_rounded(file: Path, path: Path) -> None:
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in graph.initializers.values():
             if value.const_value is not None and value.const_value.dtype == half:
-                value.const_value = ir.tensor(value.const_value.numpy().astype("float32"), name=value.name)
+                value.const_value = ir.tensor(
+                    value.const_value.numpy().astype("float32"), name=value.name
+                )
                 value.dtype = single
         for value in graph.inputs:
             if value.dtype == half:
@@ -135,8 +151,13 @@ def write_rounded(file: Path, path: Path) -> None:
 def _compute_in_float32(node: ir.Node) -> None:
     """Replace float16 in a node's attributes: constants, and the type that a cast or a generator gives."""
     for name, attribute in [*node.attributes.items()]:
-        if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype == ir.DataType.FLOAT16:
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(attribute.value.numpy().astype("float32")))
+        if (
+            attribute.type == ir.AttributeType.TENSOR
+            and attribute.value.dtype == ir.DataType.FLOAT16
+        ):
+            node.attributes[name] = ir.AttrTensor(
+                name, ir.tensor(attribute.value.numpy().astype("float32"))
+            )
         elif name in ("to", "dtype") and attribute.value == ir.DataType.FLOAT16:
             node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
 
@@ -147,7 +168,10 @@ def _round_to_float16(node: ir.Node, value: ir.Value) -> None:
     is_output = value.is_graph_output()
     down = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT16)})
     up = ir.node("Cast", down.outputs, {"to": int(ir.DataType.FLOAT)})
-    for each, suffix, dtype in ((down, "as_half", ir.DataType.FLOAT16), (up, "rounded", ir.DataType.FLOAT)):
+    for each, suffix, dtype in (
+        (down, "as_half", ir.DataType.FLOAT16),
+        (up, "rounded", ir.DataType.FLOAT),
+    ):
         each.outputs[0].name = f"{value.name}_{suffix}"
         each.outputs[0].dtype = dtype
         each.outputs[0].shape = value.shape
@@ -164,7 +188,10 @@ def _rename_values(model: ir.Model, metadata: Metadata) -> None:
     graph = model.graph
     sizes = {}
     ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
-    for value in (*graph.initializers.values(), *(value for node in graph for value in node.outputs)):
+    for value in (
+        *graph.initializers.values(),
+        *(value for node in graph for value in node.outputs),
+    ):
         if value is not ends.get(value.name, value):
             value.name = f"{value.name}_inside"
     for spec, value in zip(metadata.inputs, graph.inputs, strict=True):
@@ -173,7 +200,9 @@ def _rename_values(model: ir.Model, metadata: Metadata) -> None:
                 sizes[str(size)] = "batch" if axis == 0 else f"{spec.name}_{axis}"
     for value in (*graph.inputs, *graph.outputs):
         if value.shape is not None:
-            value.shape = ir.Shape([s if isinstance(s, int) else sizes.get(str(s), s) for s in value.shape])
+            value.shape = ir.Shape(
+                [s if isinstance(s, int) else sizes.get(str(s), s) for s in value.shape]
+            )
 
 
 class _Half(nn.Module):
@@ -184,15 +213,31 @@ class _Half(nn.Module):
         self.model = copy.deepcopy(model).half()
 
     def forward(self, *inputs: Tensor) -> Any:
-        outputs = self.model(*(value.half() if value.is_floating_point() else value for value in inputs))
-        return apply_to_collection(outputs, Tensor, lambda each: each.float() if each.dtype == torch.float16 else each)
+        outputs = self.model(
+            *(value.half() if value.is_floating_point() else value for value in inputs)
+        )
+        return apply_to_collection(
+            outputs, Tensor, lambda each: each.float() if each.dtype == torch.float16 else each
+        )
 
 
 # What onnxruntime computes in whole numbers, and what may stand between two such steps; the rest gains nothing.
-_OPERATORS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Clip", "Relu", "MaxPool", "GlobalAveragePool"]
+_OPERATORS = [
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "MatMul",
+    "Add",
+    "Clip",
+    "Relu",
+    "MaxPool",
+    "GlobalAveragePool",
+]
 
 
-def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, folder: Path) -> ir.Model:
+def _quantize(
+    model: ir.Model, metadata: Metadata, target: ExportTarget, *, folder: Path
+) -> ir.Model:
     """Quantise weights to 7 bits, per channel, and activations to int8 (QDQ).
 
     Args:
@@ -207,9 +252,13 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
     """
     names = [spec.name for spec in metadata.inputs]
     batches = (dict(zip(names, batch, strict=True)) for batch in target.calibration())
-    reader = SimpleNamespace(get_next=lambda: next(batches, None))  # what a CalibrationDataReader has
+    reader = SimpleNamespace(
+        get_next=lambda: next(batches, None)
+    )  # what a CalibrationDataReader has
     with tempfile.TemporaryDirectory(dir=folder, prefix=".quantising-") as temporary:
-        plain, prepared, made = (Path(temporary) / f"{name}.onnx" for name in ("plain", "prepared", "int8"))
+        plain, prepared, made = (
+            Path(temporary) / f"{name}.onnx" for name in ("plain", "prepared", "int8")
+        )
         with silence_exporters():
             try:
                 ir.save(model, plain)
@@ -231,10 +280,13 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
                 raise
             except Exception as error:  # the quantiser's errors have no common base class
                 reason = format_reason(error)
-                raise ExportError(f"{metadata.file_name}: onnxruntime's quantiser fails: {reason}.") from error
+                raise ExportError(
+                    f"{metadata.file_name}: onnxruntime's quantiser fails: {reason}."
+                ) from error
         quantized = ir.load(made)
     if not any(node.op_type == "DequantizeLinear" for node in quantized.graph):
         raise ExportError(
-            f"{metadata.file_name}: onnxruntime's quantiser found nothing to quantise in {metadata.model}."
+            f"{metadata.file_name}: onnxruntime's quantiser found nothing to quantise in"
+            f" {metadata.model}."
         )
     return quantized

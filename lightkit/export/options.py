@@ -77,7 +77,8 @@ class ExportOptions:
         """
         problems = config.Problems()
         fields: dict[str, Any] = {
-            name: bool(given.get(name.replace("_", "-"))) for name in ("with_preprocessing", "half", "int8")
+            name: bool(given.get(name.replace("_", "-")))
+            for name in ("with_preprocessing", "half", "int8")
         }
         for name, (field, parse) in _PARSERS.items():
             if name in given:
@@ -88,8 +89,8 @@ class ExportOptions:
         flags = [f"--{name}" for name in ("half", "int8", "opset") if given.get(name)]
         if flags and "onnx" not in options.formats:
             raise ConfigError(
-                f"{', '.join(flags)}: only for ONNX files, and --format is {','.join(options.formats)}. Add onnx to "
-                "the formats, or leave the option out."
+                f"{', '.join(flags)}: only for ONNX files, and --format is"
+                f" {','.join(options.formats)}. Add onnx to the formats, or leave the option out."
             )
         for name in options.own_formats:
             _require_packages(name)
@@ -109,11 +110,13 @@ def parse_formats(name: str, text: str) -> tuple[str, ...]:
     choices = (*FORMATS, "all", f"{MODULE_FORMAT}NAME")
     names = [name.strip() for name in text.split(",")]
     for given in names:
-        is_of_module = given.startswith(MODULE_FORMAT) and _MODULE_NAME.fullmatch(given.removeprefix(MODULE_FORMAT))
+        is_of_module = given.startswith(MODULE_FORMAT) and _MODULE_NAME.fullmatch(
+            given.removeprefix(MODULE_FORMAT)
+        )
         if given not in choices[:-1] and not is_of_module:
             raise ConfigError(
-                f"--{name}: expected {', '.join(choices)}, or several with commas between them, got {given!r}"
-                f"{config.near(given, choices)}"
+                f"--{name}: expected {', '.join(choices)}, or several with commas between them, got"
+                f" {given!r}{config.near(given, choices)}"
             )
     if "all" in names:
         names = [*FORMATS, *(each for each in names if each.startswith(MODULE_FORMAT))]
@@ -131,9 +134,10 @@ def describe_missing_hooks(cls: type, formats: Sequence[str]) -> str | None:
     if not formats or not missing:
         return None
     return (
-        f"{MODULE_FORMAT}{formats[0]}: {cls.__name__} has no method {' and no '.join(missing)}. "
-        "A module exports itself by export_model(folder, format), which writes the files, and "
-        "check_export(folder, format), which raises where they differ from the model (docs/export-and-serve.md)."
+        f"{MODULE_FORMAT}{formats[0]}: {cls.__name__} has no method {' and no '.join(missing)}. A"
+        " module exports itself by export_model(folder, format), which writes the files, and"
+        " check_export(folder, format), which raises where they differ from the model"
+        " (docs/export-and-serve.md)."
     )
 
 
@@ -141,18 +145,22 @@ def _require_packages(name: str) -> None:
     """Refuse a format whose packages are missing."""
     missing = [each for each in FORMATS[name].requires if importlib.util.find_spec(each) is None]
     if missing:
-        raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit-train[{name}]'.")
+        raise ConfigError(
+            f"--format {name} needs {', '.join(missing)}: pip install 'lightkit-train[{name}]'."
+        )
 
 
 def _parse_shapes(name: str, text: str) -> tuple[tuple[tuple[int, ...], str], ...]:
     matches = [_SHAPE.fullmatch(part.strip()) for part in text.split(";")]
     shapes = [
-        (tuple(map(int, re.split(r"\s*[,x]\s*", match[1]))), match[2] or _DTYPES[0]) for match in matches if match
+        (tuple(map(int, re.split(r"\s*[,x]\s*", match[1]))), match[2] or _DTYPES[0])
+        for match in matches
+        if match
     ]
     if len(shapes) < len(matches) or any(0 in sizes for sizes, _ in shapes):
         raise ConfigError(
-            f"--{name}: expected sizes with the batch first, such as 1,3,224,224, 1x3x224x224 or 1,128:int64, several "
-            f"inputs parted by `;`, got {text!r}"
+            f"--{name}: expected sizes with the batch first, such as 1,3,224,224, 1x3x224x224 or"
+            f" 1,128:int64, several inputs parted by `;`, got {text!r}"
         )
     if unknown := [dtype for _, dtype in shapes if dtype not in _DTYPES]:
         raise ConfigError(
@@ -176,8 +184,8 @@ def _parse_number(name: str, text: str, *, kind: type, least: int) -> Any:
 def _parse_opset(name: str, text: str) -> int:
     if text not in map(str, OPSETS):
         raise ConfigError(
-            f"--{name}: expected {OPSETS.start} to {OPSETS.stop - 1}, which torch writes and onnxruntime reads, "
-            f"got {text!r}"
+            f"--{name}: expected {OPSETS.start} to {OPSETS.stop - 1}, which torch writes and"
+            f" onnxruntime reads, got {text!r}"
         )
     return int(text)
 

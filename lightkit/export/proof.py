@@ -32,7 +32,12 @@ from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.export_errors import silence_exporters
 from lightkit.export.formats import FORMATS, Arrays
 from lightkit.export.forward import call_forward
-from lightkit.export.image_transform import activation_of, compute_probabilities, invert_probabilities, is_pair
+from lightkit.export.image_transform import (
+    activation_of,
+    compute_probabilities,
+    invert_probabilities,
+    is_pair,
+)
 from lightkit.export.metadata import Metadata, read_metadata
 from lightkit.export.samples import Array, check_row_preprocessing
 from lightkit.export.target import ExportTarget
@@ -175,14 +180,21 @@ def compare(
         for place, (wanted, given) in enumerate(zip(outputs, found[size], strict=True)):
             name = metadata.outputs[place].name
             if (wanted.dtype, wanted.shape) != (given.dtype, given.shape):
-                forms = f"{given.dtype} {given.shape}, expected {wanted.dtype} {wanted.shape}, in batches of {size}"
-                raise Mismatch(f"{metadata.file_name} does not match its model: {name!r} is {forms}.")
+                forms = (
+                    f"{given.dtype} {given.shape}, expected {wanted.dtype} {wanted.shape}, in"
+                    f" batches of {size}"
+                )
+                raise Mismatch(
+                    f"{metadata.file_name} does not match its model: {name!r} is {forms}."
+                )
             gap, scale, is_same = _compare_output(wanted, given, tolerance)
             are_decisions = place == 0 and metadata.in_graph and metadata.task.form.has_decisions
             if are_decisions and np.mean(~is_same) <= FLIPS[metadata.precision]:
                 is_same = np.ones_like(is_same)
             largest = max(largest, scale)
-            figures["max_abs"] = max(figures["max_abs"], float(gap[np.isfinite(gap)].max(initial=0.0)))
+            figures["max_abs"] = max(
+                figures["max_abs"], float(gap[np.isfinite(gap)].max(initial=0.0))
+            )
             figures["outputs"] += wanted.size
             figures["outside"] += int((~is_same).sum())
             if not is_same.all() and size not in first:
@@ -197,21 +209,27 @@ def compare(
 
 
 def _explain_mismatch(
-    parity: Mapping[str, Mapping[str, Any]], first: Mapping[int, str], metadata: Metadata, tolerance: Tolerance
+    parity: Mapping[str, Mapping[str, Any]],
+    first: Mapping[int, str],
+    metadata: Metadata,
+    tolerance: Tolerance,
 ) -> Mismatch:
     """Describe how far outputs are outside the tolerance, by the first one of each batch size that has some."""
     size, *others = first
     figures = parity[str(size)]
     also = f" (at batch {' and '.join(map(str, others))} too)" if others else ""
     return Mismatch(
-        f"{metadata.file_name} does not match its model: {figures['outside']} of {figures['outputs']} outputs "
-        f"differ at batch size {size}{also}, by up to {max(parity[str(each)]['max_abs'] for each in first):.2e} "
-        f"({tolerance}); first {first[size]}. If such a gap is expected, allow for it with --rtol and --atol; they "
-        "do not count for whole numbers, booleans, NaN and infinity."
+        f"{metadata.file_name} does not match its model: {figures['outside']} of"
+        f" {figures['outputs']} outputs differ at batch size {size}{also}, by up to"
+        f" {max(parity[str(each)]['max_abs'] for each in first):.2e} ({tolerance}); first"
+        f" {first[size]}. If such a gap is expected, allow for it with --rtol and --atol; they do"
+        " not count for whole numbers, booleans, NaN and infinity."
     )
 
 
-def _compare_output(wanted: Array, given: Array, tolerance: Tolerance) -> tuple[Array, float, Array]:
+def _compare_output(
+    wanted: Array, given: Array, tolerance: Tolerance
+) -> tuple[Array, float, Array]:
     """Compare an output of a file with its model's.
 
     Returns:
@@ -239,7 +257,11 @@ def _name_element(place: int, index: Sequence[int], metadata: Metadata) -> str:
 
 
 def check_spread(
-    expected: Mapping[int, Arrays], found: Mapping[int, Arrays], *, metadata: Metadata, tolerance: Tolerance
+    expected: Mapping[int, Arrays],
+    found: Mapping[int, Arrays],
+    *,
+    metadata: Metadata,
+    tolerance: Tolerance,
 ) -> None:
     """Check how far a file's outputs are off in relation to how far they differ from sample to sample.
 
@@ -271,9 +293,10 @@ def check_spread(
         rounding = _ROUNDING[metadata.precision] * float(np.abs(eager).max(initial=0.0))
         if not off <= tolerance.of_spread * spread + rounding:  # not `>`, which NaN would pass
             raise Mismatch(
-                f"{metadata.file_name} does not match its model: {name!r} is off by {off:.2e} at batch size {size} "
-                f"(root mean square), and its spread over the samples is {spread:.2e}; allowed are "
-                f"{tolerance.of_spread:g} of that. If such a gap is expected, allow for it with --atol."
+                f"{metadata.file_name} does not match its model: {name!r} is off by {off:.2e} at"
+                f" batch size {size} (root mean square), and its spread over the samples is"
+                f" {spread:.2e}; allowed are {tolerance.of_spread:g} of that. If such a gap is"
+                " expected, allow for it with --atol."
             )
 
 
@@ -313,15 +336,21 @@ class Proof:
         self._template = None
         self.num_samples = len(target.samples.names)
         # what the graph has behind the module's logits
-        self._activation: Activation = "identity" if target.plain is None else activation_of(target.plain.metadata)
+        self._activation: Activation = (
+            "identity" if target.plain is None else activation_of(target.plain.metadata)
+        )
         self._is_pair = target.plain is not None and is_pair(target.plain.metadata)
-        self._scored_size = max(formats.BATCH_SIZES) if target.plain is None else 1  # others bring images to one size
+        self._scored_size = (
+            max(formats.BATCH_SIZES) if target.plain is None else 1
+        )  # others bring images to one size
         self.expected: dict[int, Arrays] = {}
         folder.mkdir()
         for size in formats.BATCH_SIZES:
             batches = []
             for start in range(0, self.num_samples, size):
-                inputs = self._stack_inputs([row % self.num_samples for row in range(start, start + size)])
+                inputs = self._stack_inputs(
+                    [row % self.num_samples for row in range(start, start + size)]
+                )
                 formats.save_arrays(folder / f"{size}-{start:06d}.npz", inputs)
                 batches.append(self._run_model(inputs))
             self.expected[size] = formats.join_batches(batches, size)
@@ -333,7 +362,9 @@ class Proof:
             found, again = (self._score(scored) for _ in range(2))
             # without times and counts
             self.metrics = {
-                name: value for name, value in found.items() if is_same_metric(value, again[name], _EXACT * abs(value))
+                name: value
+                for name, value in found.items()
+                if is_same_metric(value, again[name], _EXACT * abs(value))
             }
             self._blind = self._score([_blind(output, self.num_samples) for output in scored])
         except _NotScored as error:
@@ -345,7 +376,12 @@ class Proof:
                 self.latency[str(size)] = formats.measure_latency(partial(target.model, *tensors))
 
     def check(
-        self, file: Path, metadata: Metadata, *, rtol: float | None = None, atol: float | None = None
+        self,
+        file: Path,
+        metadata: Metadata,
+        *,
+        rtol: float | None = None,
+        atol: float | None = None,
     ) -> dict[str, Any]:
         """Run a file in a fresh process, and compare it with the model.
 
@@ -377,9 +413,10 @@ class Proof:
             in_float16 = self._check_in_float16(file, metadata, allowed)
         if not self.metrics and metadata.precision == "int8" and allowed.of_largest:
             raise Mismatch(
-                f"{metadata.file_name} cannot be verified: rounding to int8 moves outputs by up to "
-                f"{allowed.of_largest:g} of the largest, and there is no metric to judge by: {self.not_scored}. "
-                "Say with --atol how far its outputs may be off, or log a metric in validation_step."
+                f"{metadata.file_name} cannot be verified: rounding to int8 moves outputs by up to"
+                f" {allowed.of_largest:g} of the largest, and there is no metric to judge by:"
+                f" {self.not_scored}. Say with --atol how far its outputs may be off, or log a"
+                " metric in validation_step."
             )
         return {
             "samples": self.num_samples,
@@ -391,7 +428,9 @@ class Proof:
             "latency": {"exported": result["latency"], "eager": self.latency},
         }
 
-    def _check_in_float16(self, file: Path, metadata: Metadata, tolerance: Tolerance) -> dict[str, Any]:
+    def _check_in_float16(
+        self, file: Path, metadata: Metadata, tolerance: Tolerance
+    ) -> dict[str, Any]:
         """Prove a file whose values are in float16 as a processor of that precision computes it.
 
         On a CPU onnxruntime computes most operators in float32 and rounds nothing between them, so that a value above
@@ -403,7 +442,9 @@ class Proof:
         Raises:
             Mismatch: If an output or a metric is outside the tolerance then.
         """
-        write_rounded = importlib.import_module("lightkit.export.onnx").write_rounded  # late: it loads onnx, an extra
+        write_rounded = importlib.import_module(
+            "lightkit.export.onnx"
+        ).write_rounded  # late: it loads onnx, an extra
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
             rounded = Path(name, file.name)
             write_rounded(file, rounded)
@@ -412,18 +453,23 @@ class Proof:
             return self._compare(outputs, metadata, tolerance)
         except Mismatch as error:
             raise Mismatch(
-                f"{metadata.file_name} is not a float16 model. With each value rounded to float16 as on a GPU, where "
-                f"the largest number is 65504: {error} Leave --half out, or scale what grows so large in the model."
+                f"{metadata.file_name} is not a float16 model. With each value rounded to float16"
+                f" as on a GPU, where the largest number is 65504: {error} Leave --half out, or"
+                " scale what grows so large in the model."
             ) from error
 
-    def _compare(self, outputs: Mapping[int, Arrays], metadata: Metadata, tolerance: Tolerance) -> dict[str, Any]:
+    def _compare(
+        self, outputs: Mapping[int, Arrays], metadata: Metadata, tolerance: Tolerance
+    ) -> dict[str, Any]:
         """Compare a file's outputs, metrics and spread with the model's; return ``parity`` and ``metrics``.
 
         Raises:
             Mismatch: If one of them is outside the tolerance.
         """
         names = self._target.samples.names
-        parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=tolerance)
+        parity = compare(
+            self.expected, outputs, metadata=metadata, names=names, tolerance=tolerance
+        )
         metrics = self._check_metrics(outputs[self._scored_size], metadata)
         check_spread(self.expected, outputs, metadata=metadata, tolerance=tolerance)
         return {"parity": parity, "metrics": metrics}
@@ -440,18 +486,24 @@ class Proof:
         tolerance = min(off + num_flips / self.num_samples, _MAX_METRIC_TOLERANCE)
         eager = self.metrics
         exported = self._score(outputs)
-        scales = {name: metric_scale(name, value, self._blind.get(name, math.nan)) for name, value in eager.items()}
+        scales = {
+            name: metric_scale(name, value, self._blind.get(name, math.nan))
+            for name, value in eager.items()
+        }
         outside = [
-            name for name, value in eager.items() if not is_same_metric(value, exported[name], tolerance * scales[name])
+            name
+            for name, value in eager.items()
+            if not is_same_metric(value, exported[name], tolerance * scales[name])
         ]
         if outside:
             metrics = ", ".join(
-                f"{name} is {exported[name]:.4g}, eager {eager[name]:.4g} within {tolerance * scales[name]:.2g}"
+                f"{name} is {exported[name]:.4g}, eager {eager[name]:.4g} within"
+                f" {tolerance * scales[name]:.2g}"
                 for name in outside
             )
             raise Mismatch(
-                f"{metadata.file_name} does not score as its model does: {metrics}. "
-                "--rtol and --atol are for outputs, not for metrics. More --num-samples make a metric finer."
+                f"{metadata.file_name} does not score as its model does: {metrics}. --rtol and"
+                " --atol are for outputs, not for metrics. More --num-samples make a metric finer."
             )
         return {"scored": True, "eager": eager, "exported": exported, "tolerance": tolerance}
 
@@ -459,7 +511,9 @@ class Proof:
         """Stack samples as a file takes them: images as uint8 ``(batch, height, width, 3)``, one alone at its size."""
         load_image = self._target.samples.load_image
         if self._target.plain is None or load_image is None:
-            return self._encode_rows(rows) or [values[rows].numpy() for values in self._target.samples.inputs]
+            return self._encode_rows(rows) or [
+                values[rows].numpy() for values in self._target.samples.inputs
+            ]
         images = [Image.fromarray(load_image(row)) for row in rows]
         if len(rows) > 1:
             scale = min(1.0, _MAX_SIDE / max(images[0].size))
@@ -505,7 +559,13 @@ class Proof:
             if FORMATS[metadata.format].open is None:
                 (folder / formats.MODULE_FILE).write_bytes(_pickle(self._target.module))
                 environ["PYTHONPATH"] = os.pathsep.join(paths)  # where the module's classes are
-            words = [file.resolve(), self._folder.resolve(), folder, self._threads, *([] if is_timed else ["untimed"])]
+            words = [
+                file.resolve(),
+                self._folder.resolve(),
+                folder,
+                self._threads,
+                *([] if is_timed else ["untimed"]),
+            ]
             ended = subprocess.run(
                 [sys.executable, formats.__file__, *map(str, words)],
                 stdin=subprocess.DEVNULL,
@@ -515,16 +575,26 @@ class Proof:
                 check=False,
             )
             if code := ended.returncode:
-                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with code {code}"
+                how = (
+                    f"was ended by {signal.Signals(-code).name}"
+                    if code < 0
+                    else f"failed with code {code}"
+                )
                 how += ", after half an hour" if -code == signal.SIGALRM else ""
-                last = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2][-400:] or "nothing"
-                raise ExportError(f"{file.name} cannot be run in a fresh process, which {how}. Its last words: {last}")
+                last = (
+                    ended.stderr.decode(errors="replace").strip().rpartition("\n")[2][-400:]
+                    or "nothing"
+                )
+                raise ExportError(
+                    f"{file.name} cannot be run in a fresh process, which {how}. Its last words:"
+                    f" {last}"
+                )
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             if needless := set(result["loaded"]) - set(FORMATS[metadata.format].packages):
                 raise ExportError(
-                    f"{file.name}: the fresh process had loaded {', '.join(sorted(needless))}, so this does not prove "
-                    "that the file runs without. Look for what imports it at Python's start: sitecustomize, or a .pth "
-                    "file."
+                    f"{file.name}: the fresh process had loaded {', '.join(sorted(needless))}, so"
+                    " this does not prove that the file runs without. Look for what imports it at"
+                    " Python's start: sitecustomize, or a .pth file."
                 )
             outputs = {size: formats.load_arrays(folder / f"{size}.npz") for size in self.expected}
         return outputs, result
@@ -548,7 +618,9 @@ class Proof:
         if not isinstance(module, LightningModule):
             raise _NotScored(f"{type(module).__name__} is not a LightningModule")
         if not samples.batches:
-            raise _NotScored(samples.not_scored or "the data gives no batches of a validation split")
+            raise _NotScored(
+                samples.not_scored or "the data gives no batches of a validation split"
+            )
         outputs = [torch.from_numpy(array) for array in arrays]
         # the module gets logits whose probabilities these are
         names = self._target.metadata.class_names or ()
@@ -557,7 +629,9 @@ class Proof:
         )
         replay = _Replay(samples.inputs, outputs, self._template)
         # copies: the module may change a batch in place
-        loader: DataLoader[Any] = DataLoader(list(samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
+        loader: DataLoader[Any] = DataLoader(
+            list(samples.batches), batch_size=None, collate_fn=copy.deepcopy
+        )  # type: ignore[arg-type]
         with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
             trainer = build_bare_trainer()
             try:
@@ -565,8 +639,13 @@ class Proof:
                 trainer.validate(module, dataloaders=loader, verbose=False)
             except _NotScored:
                 raise
-            except Exception as error:  # the user's validation raises anything without their trainer
-                reason = f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
+            except (
+                Exception
+            ) as error:  # the user's validation raises anything without their trainer
+                reason = (
+                    f"its validation fails on a Trainer of its own ({type(error).__name__}:"
+                    f" {error})"
+                )
                 raise _NotScored(reason) from error
             finally:
                 del module.__dict__["forward"]
@@ -574,7 +653,11 @@ class Proof:
                 module.eval()
         if not replay.is_used:
             raise _NotScored("validation_step does not call forward")
-        return {key: float(value) for key, value in trainer.callback_metrics.items() if value.numel() == 1}
+        return {
+            key: float(value)
+            for key, value in trainer.callback_metrics.items()
+            if value.numel() == 1
+        }
 
 
 def _blind(output: Any, num_samples: int) -> Any:
@@ -608,11 +691,19 @@ class _Replay:
         if len(given) == len(self._inputs) and given[0].ndim:
             for start in (self._end, self._start):  # the next rows, or the last ones once more
                 end = start + len(given[0])
-                if all(_begins_with(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
+                if all(
+                    _begins_with(mine[start:end], theirs)
+                    for mine, theirs in zip(self._inputs, given, strict=True)
+                ):
                     self._start = start
                     self._end = end
                     self.is_used = True
-                    rows = iter([each[start:end] if len(each) >= self._num else each[0] for each in self._outputs])
+                    rows = iter(
+                        [
+                            each[start:end] if len(each) >= self._num else each[0]
+                            for each in self._outputs
+                        ]
+                    )
                     return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
         raise _NotScored("validation_step gives forward something else than the samples")
 
@@ -626,12 +717,15 @@ def _begins_with(mine: Tensor, theirs: Tensor) -> bool:
 
 def _pickle(module: nn.Module) -> bytes:
     """Pickle a module; a class of a script or a notebook goes by value, with its code."""
-    cloudpickle: Any = importlib.import_module("cloudpickle")  # a dependency of mlflow, without types
+    cloudpickle: Any = importlib.import_module(
+        "cloudpickle"
+    )  # a dependency of mlflow, without types
     try:
         content: bytes = cloudpickle.dumps(module)
     except Exception as error:  # the user's module raises anything when pickled
         raise ExportError(
-            f"{type(module).__name__} cannot be pickled ({type(error).__name__}: {error}), so no fresh process can "
-            f"load the weights into it. Choose another --format, or keep what cannot be pickled out of the module."
+            f"{type(module).__name__} cannot be pickled ({type(error).__name__}: {error}), so no"
+            " fresh process can load the weights into it. Choose another --format, or keep what"
+            " cannot be pickled out of the module."
         ) from error
     return content

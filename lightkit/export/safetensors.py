@@ -38,7 +38,11 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         raise export_error(metadata.file_name, target.model, reason)
     metadata = replace(metadata, how="state dict")
     try:
-        save_model(target.model, str(path), metadata={METADATA_KEY: metadata.dumps(), DIGEST_KEY: NO_DIGEST})
+        save_model(
+            target.model,
+            str(path),
+            metadata={METADATA_KEY: metadata.dumps(), DIGEST_KEY: NO_DIGEST},
+        )
     except SafetensorError as error:  # of the disk: all values are tensors
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -50,8 +54,9 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
             raise
         names = " and ".join(shared)
         reason = (
-            f"{names} share memory that none of them has as a whole, and safetensors neither writes nor loads such "
-            "tensors. Register clones of them (tensor.clone()), or leave this --format out"
+            f"{names} share memory that none of them has as a whole, and safetensors neither writes"
+            " nor loads such tensors. Register clones of them (tensor.clone()), or leave this"
+            " --format out"
         )
         raise export_error(metadata.file_name, target.model, reason) from error
     embed_digest(path)

@@ -85,12 +85,14 @@ def draw_samples(
     if loader is None:
         return None
     chosen = choose_batches(loader, num_samples)
-    batches, inputs = _read_batches(loader if chosen is None else chosen[0], module, data, num_samples)
+    batches, inputs = _read_batches(
+        loader if chosen is None else chosen[0], module, data, num_samples
+    )
     source = f"{_SPLIT_NAMES.get(split, split)} split"
     if not inputs:
         raise ConfigError(
-            f"The {source} gives no batch, so there is nothing to prove an export on. Give the data a validation "
-            "split, or set --input-shape."
+            f"The {source} gives no batch, so there is nothing to prove an export on. Give the data"
+            " a validation split, or set --input-shape."
         )
     joined = _join_batches(inputs, find_preprocessing(module))
     indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]
@@ -99,14 +101,18 @@ def draw_samples(
     if callable(read_rows) and chosen is not None:  # of lightkit's data modules for rows of a table
         rows, names = read_rows(split, indices)
         return EvaluationSamples(joined, names, batches, source, rows=rows)
-    images = None if split == "train" else _find_images(data, split)  # those of training are shuffled or augmented
+    images = (
+        None if split == "train" else _find_images(data, split)
+    )  # those of training are shuffled or augmented
     if images is None or len(images) <= max(indices):
         return EvaluationSamples(joined, names, batches, source)
     if (photos := getattr(images, "photos", None)) is not None:
         names = [str(photos[index].path) for index in indices]
 
     def load_image(at: int) -> Pixels:
-        return np.array(images[indices[at]][0], dtype=np.uint8)  # a copy: torch wants writable memory
+        return np.array(
+            images[indices[at]][0], dtype=np.uint8
+        )  # a copy: torch wants writable memory
 
     return EvaluationSamples(joined, names, batches, source, load_image=load_image)
 
@@ -137,15 +143,23 @@ def _read_batches(
     return batches, inputs
 
 
-def _join_batches(batches: Sequence[tuple[Tensor, ...]], preprocessing: RowPreprocessing | None) -> tuple[Tensor, ...]:
+def _join_batches(
+    batches: Sequence[tuple[Tensor, ...]], preprocessing: RowPreprocessing | None
+) -> tuple[Tensor, ...]:
     """Join the inputs of batches, which differ in more than their length where the preprocessing says so."""
     if preprocessing is None or not preprocessing.open_axes:
         return tuple(map(torch.cat, zip(*batches, strict=True)))
-    rows = [tuple(tensor[at].numpy() for tensor in batch) for batch in batches for at in range(len(batch[0]))]
+    rows = [
+        tuple(tensor[at].numpy() for tensor in batch)
+        for batch in batches
+        for at in range(len(batch[0]))
+    ]
     return tuple(map(torch.from_numpy, preprocessing.stack(rows)))
 
 
-def make_random_samples(example: Sequence[Tensor], num_samples: int, *, source: str) -> EvaluationSamples:
+def make_random_samples(
+    example: Sequence[Tensor], num_samples: int, *, source: str
+) -> EvaluationSamples:
     """Make samples without data.
 
     Args:
@@ -153,7 +167,10 @@ def make_random_samples(example: Sequence[Tensor], num_samples: int, *, source: 
         num_samples: Number of samples.
         source: Origin of the example.
     """
-    names = [f"{'example' if at < len(example[0]) else 'made-up sample'} {at}" for at in range(num_samples)]
+    names = [
+        f"{'example' if at < len(example[0]) else 'made-up sample'} {at}"
+        for at in range(num_samples)
+    ]
     inputs = tuple(extend_example(tensor, num_samples) for tensor in example)
     return EvaluationSamples(inputs, names, source=f"random inputs shaped like {source}")
 
@@ -176,7 +193,9 @@ def extend_example(example: Tensor, num: int) -> Tensor:
     shape = (missing, *example.shape[1:])
     if example.dtype.is_floating_point:
         deviation = example.std(correction=0) or 1.0
-        more = (torch.randn(shape, generator=generator) * deviation + example.mean()).to(example.dtype)
+        more = (torch.randn(shape, generator=generator) * deviation + example.mean()).to(
+            example.dtype
+        )
     elif example.dtype == torch.uint8:
         more = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
     else:
@@ -209,7 +228,10 @@ def read_calibration(
         return
     samples = draw_samples(module, data, _NUM_CALIBRATION, splits=("train",))
     if samples is None:
-        raise ConfigError("--int8 is calibrated on training samples, and there is no training loader. Leave it out.")
+        raise ConfigError(
+            "--int8 is calibrated on training samples, and there is no training loader. Leave it"
+            " out."
+        )
     yield from zip(*(tensor[:, None].numpy() for tensor in samples.inputs), strict=True)
 
 
@@ -258,15 +280,23 @@ def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing
     for at, (name, given) in enumerate(zip(samples.names, samples.inputs[0], strict=True)):
         expected = preprocessing(Image.fromarray(samples.load_image(at)))
         if expected.shape != tuple(given.shape):
-            gap = f"is {tuple(given.shape)} in the loader's batch, and {expected.shape} by the preprocessing"
+            gap = (
+                f"is {tuple(given.shape)} in the loader's batch, and {expected.shape} by the"
+                " preprocessing"
+            )
         elif not (size := float(np.abs(expected - given.numpy()).max())) <= _MAX_PREPROCESSING_GAP:
             gap = f"differs by up to {size:.3g} between the loader's batch and the preprocessing"
         else:
             continue
-        raise ConfigError(f"data: its `preprocessing` is not what its loader does: {name} {gap}. Make the two agree.")
+        raise ConfigError(
+            f"data: its `preprocessing` is not what its loader does: {name} {gap}. Make the two"
+            " agree."
+        )
 
 
-def check_row_preprocessing(samples: EvaluationSamples, preprocessing: RowPreprocessing | None) -> None:
+def check_row_preprocessing(
+    samples: EvaluationSamples, preprocessing: RowPreprocessing | None
+) -> None:
     """Encode the rows of the samples, and compare with the loader's inputs, which the files are proved on.
 
     Args:
@@ -284,24 +314,31 @@ def check_row_preprocessing(samples: EvaluationSamples, preprocessing: RowPrepro
     encoded = preprocessing.encode(rows)
     given = [tensor.numpy() for tensor in samples.inputs]
     are_equal = len(encoded) == len(given) and all(
-        one.dtype == other.dtype and np.array_equal(one, other) for one, other in zip(encoded, given, strict=True)
+        one.dtype == other.dtype and np.array_equal(one, other)
+        for one, other in zip(encoded, given, strict=True)
     )
     if not are_equal:
         raise ConfigError(
-            f"data: the inputs of its loader are not those that the model's row_preprocessing makes of the same rows "
-            f"({samples.names[0]} and others). Make the two agree."
+            "data: the inputs of its loader are not those that the model's row_preprocessing makes"
+            f" of the same rows ({samples.names[0]} and others). Make the two agree."
         )
 
 
-def _find_loader(module: LightningModule, data: LightningDataModule | None, splits: Sequence[str]) -> tuple[str, Any]:
+def _find_loader(
+    module: LightningModule, data: LightningDataModule | None, splits: Sequence[str]
+) -> tuple[str, Any]:
     """Find the first split that there is, and its first loader; None in its place if there is no split."""
-    for split, (owner, base) in product(splits, ((data, LightningDataModule), (module, LightningModule))):
+    for split, (owner, base) in product(
+        splits, ((data, LightningDataModule), (module, LightningModule))
+    ):
         if owner is not None and is_overridden(f"{split}_dataloader", owner, parent=base):
             with suppress(LightkitError):  # a data module of lightkit without that split
                 loaders = getattr(owner, f"{split}_dataloader")()
                 loaders = getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
                 while isinstance(loaders, (Mapping, list, tuple)):
-                    loaders = next(iter(loaders.values() if isinstance(loaders, Mapping) else loaders), None)
+                    loaders = next(
+                        iter(loaders.values() if isinstance(loaders, Mapping) else loaders), None
+                    )
                 if loaders is not None:
                     return split, loaders
     return "", None
@@ -316,7 +353,11 @@ def _transfer_batch(
         The batch for the module's steps, whose own hooks Lightning runs; and the inputs after all hooks.
     """
     names = ("on_before_batch_transfer", "on_after_batch_transfer")
-    hooks = [] if data is None else [n for n in names if is_overridden(n, data, parent=LightningDataModule)]
+    hooks = (
+        []
+        if data is None
+        else [n for n in names if is_overridden(n, data, parent=LightningDataModule)]
+    )
     for hook in hooks:
         batch = getattr(data, hook)(batch, 0)
     transferred = batch

@@ -105,23 +105,32 @@ def make_target(
     if example is None:
         if samples is None:
             raise ConfigError(
-                f"{type(module).__name__}: what forward takes is unknown: there are no data, and no "
-                "example_input_array. Say --input-shape, such as --input-shape 1,3,224,224."
+                f"{type(module).__name__}: what forward takes is unknown: there are no data, and no"
+                " example_input_array. Say --input-shape, such as --input-shape 1,3,224,224."
             )
         example = tuple(tensor[:_MIN_BATCH] for tensor in samples.inputs)
     else:
         weakness = _explain_weakness(samples, example)
         if samples is None or weakness:
             samples = make_random_samples(example, options.num_samples, source=origin)
-            _log.warning("the proof is weaker: %s, so that it is made on %s", weakness, samples.source)
+            _log.warning(
+                "the proof is weaker: %s, so that it is made on %s", weakness, samples.source
+            )
     if not_scored:
         samples = replace(samples, batches=(), not_scored=not_scored)
-    example = tuple(torch.cat([each] * 2).contiguous() if len(each) < _MIN_BATCH else each for each in example)
+    example = tuple(
+        torch.cat([each] * 2).contiguous() if len(each) < _MIN_BATCH else each for each in example
+    )
     class_names = class_names or find_class_names(module, data)
     preprocessing = getattr(data, "preprocessing", None)
     rows = dump_preprocessing(find_preprocessing(module))
     metadata = describe_model(
-        module, example, class_names=class_names, preprocessing=preprocessing, rows=rows, source=source
+        module,
+        example,
+        class_names=class_names,
+        preprocessing=preprocessing,
+        rows=rows,
+        source=source,
     )
     if metadata.preprocessing is not None:
         check_preprocessing(samples, metadata.preprocessing)
@@ -135,8 +144,9 @@ def make_target(
     target = include_preprocessing(target)
     if samples.load_image is None:
         raise ConfigError(
-            f"--with-preprocessing: the export is verified on images, and {type(data).__name__} gives none. Expected a "
-            "method `untransformed(split)` that returns the `(PIL image, label)` of each sample by its index."
+            f"--with-preprocessing: the export is verified on images, and {type(data).__name__}"
+            " gives none. Expected a method `untransformed(split)` that returns the `(PIL image,"
+            " label)` of each sample by its index."
         )
     return target
 
@@ -145,8 +155,15 @@ def _explain_weakness(samples: EvaluationSamples | None, example: Sequence[Tenso
     """Explain why an export for an example cannot be proved on samples; empty where it can."""
     if samples is None:
         return "there are no data"
-    one, wanted = (" and ".join(describe_value(tensor[0]) for tensor in inputs) for inputs in (samples.inputs, example))
-    return "" if one == wanted else f"a sample of the {samples.source} is {one}, and the export is for {wanted}"
+    one, wanted = (
+        " and ".join(describe_value(tensor[0]) for tensor in inputs)
+        for inputs in (samples.inputs, example)
+    )
+    return (
+        ""
+        if one == wanted
+        else f"a sample of the {samples.source} is {one}, and the export is for {wanted}"
+    )
 
 
 def describe_model(
@@ -178,13 +195,15 @@ def describe_model(
     own = find_preprocessing(module)
     shape = outputs[0].shape
     has_classes = isinstance(class_names, (list, tuple)) and task.has_axis(shape, len(class_names))
-    is_prepared = isinstance(preprocessing, Preprocessing) and [tuple(value.shape[1:]) for value in example] == [
-        (len(preprocessing.mean), *preprocessing.crop)
-    ]
+    is_prepared = isinstance(preprocessing, Preprocessing) and [
+        tuple(value.shape[1:]) for value in example
+    ] == [(len(preprocessing.mean), *preprocessing.crop)]
     return Metadata(
         format="",
         model=f"{type(module).__module__}.{type(module).__qualname__}",
-        inputs=_describe_tensors(inputs, len(example[0]), open_axes=[] if own is None else own.open_axes),
+        inputs=_describe_tensors(
+            inputs, len(example[0]), open_axes=[] if own is None else own.open_axes
+        ),
         outputs=outputs,
         output_kind=task.output_kind,
         class_names=tuple(map(str, class_names)) if has_classes else None,
@@ -212,16 +231,20 @@ def check_self_consistency(target: ExportTarget) -> None:
         for key, output in outputs.items():
             if output.isnan().any():
                 raise ExportError(
-                    f"{name} itself gives NaN: {key!r}, for a sample from {samples.names[rows[0]]} to "
-                    f"{samples.names[rows[-1]]}. No file of it can be proved. Look for weights that are NaN, which a "
-                    "training with a loss of NaN leaves, or for a division by zero."
+                    f"{name} itself gives NaN: {key!r}, for a sample from {samples.names[rows[0]]}"
+                    f" to {samples.names[rows[-1]]}. No file of it can be proved. Look for weights"
+                    " that are NaN, which a training with a loss of NaN leaves, or for a division"
+                    " by zero."
                 )
-            if output.shape != again[key].shape or not torch.allclose(output, again[key], _RTOL, _ATOL):
+            if output.shape != again[key].shape or not torch.allclose(
+                output, again[key], _RTOL, _ATOL
+            ):
                 raise ExportError(
-                    f"{name} itself gives something else each time: {key!r} differs when the same samples are given "
-                    "again. No file of it can be proved. Look in its forward for dropout that stays on in eval mode "
-                    "(dropout(x) without training=self.training), other random numbers, or what it keeps from call to "
-                    "call."
+                    f"{name} itself gives something else each time: {key!r} differs when the same"
+                    " samples are given again. No file of it can be proved. Look in its forward"
+                    " for dropout that stays on in eval mode (dropout(x) without"
+                    " training=self.training), other random numbers, or what it keeps from call to"
+                    " call."
                 )
 
 
@@ -236,18 +259,25 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
     task = metadata.task
     if preprocessing is None or not (task.has_probabilities or task.form.has_masks):
         shapes = [
-            f"{spec.name} ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"
+            f"{spec.name}"
+            f" ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"
             for spec in metadata.inputs
         ]
         raise ConfigError(
-            f"--with-preprocessing: {type(plain.model).__name__} takes {' and '.join(shapes)}. Expected a classifier "
-            "of images alone, (batch, channels, height, width), for which the data module has an attribute "
-            "`preprocessing`, a lightkit.images.preprocessing.Preprocessing with that crop. Its class has the "
-            'attribute output_kind = "logits" (or "probabilities"), for probabilities are to come out.'
+            f"--with-preprocessing: {type(plain.model).__name__} takes {' and '.join(shapes)}."
+            " Expected a classifier of images alone, (batch, channels, height, width), for which"
+            " the data module has an attribute `preprocessing`, a"
+            " lightkit.images.preprocessing.Preprocessing with that crop. Its class has the"
+            ' attribute output_kind = "logits" (or "probabilities"), for probabilities are to'
+            " come out."
         )
-    model = ImageToProbabilities(plain.model, preprocessing, activation_of(metadata), is_pair=is_pair(metadata))
+    model = ImageToProbabilities(
+        plain.model, preprocessing, activation_of(metadata), is_pair=is_pair(metadata)
+    )
     size = (2, preprocessing.crop[0] + 21, preprocessing.crop[1] + 34, 3)
-    example = torch.randint(0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    example = torch.randint(
+        0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     metadata = replace(
         metadata,
         inputs=(TensorSpec("images", "uint8", (None, None, None, 3)),),

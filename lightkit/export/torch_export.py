@@ -13,7 +13,12 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from lightkit.export.export_errors import export_error, find_code_line, format_reason, silence_exporters
+from lightkit.export.export_errors import (
+    export_error,
+    find_code_line,
+    format_reason,
+    silence_exporters,
+)
 from lightkit.export.formats import METADATA_FILE
 from lightkit.export.forward import clone_inputs
 from lightkit.export.metadata import Metadata
@@ -36,7 +41,9 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     metadata = replace(metadata, how="torch.export")
     with silence_exporters():
         # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by abort().
-        torch.export.save(program, content := io.BytesIO(), extra_files={METADATA_FILE: metadata.dumps()})
+        torch.export.save(
+            program, content := io.BytesIO(), extra_files={METADATA_FILE: metadata.dumps()}
+        )
     path.write_bytes(content.getbuffer())
     return metadata
 
@@ -44,7 +51,9 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
 def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
     """List the dimensions of any length of each input: the batch, those of rows, and others of their own."""
     batch = Dim("batch", min=1)
-    preprocessing = find_preprocessing(target.module) or target.metadata.row_preprocessing  # of a registered graph
+    preprocessing = (
+        find_preprocessing(target.module) or target.metadata.row_preprocessing
+    )  # of a registered graph
     most = {} if preprocessing is None else preprocessing.open_axes
     shared = {axis: Dim(f"length_{axis}", min=1, max=limit) for axis, limit in most.items()}
     for spec in target.metadata.inputs:
@@ -57,7 +66,9 @@ def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
         yield found
 
 
-def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = None) -> ExportedProgram:
+def capture_graph(
+    target: ExportTarget, file: str, *, model: nn.Module | None = None
+) -> ExportedProgram:
     """Capture the graph, with the dimensions that the metadata leave open, the batch among them, of any length.
 
     Args:
@@ -72,12 +83,16 @@ def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = 
     model = model or target.model
     shapes: tuple[Any, ...] = tuple(_list_dimensions(target))
     kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:  # the exporter wants the shapes of *inputs in a tuple of their own
+    if (
+        inspect.Parameter.VAR_POSITIONAL in kinds
+    ):  # the exporter wants the shapes of *inputs in a tuple of their own
         num = kinds.index(inspect.Parameter.VAR_POSITIONAL)
         shapes = (*shapes[:num], shapes[num:])
     with silence_exporters() as lines, torch.no_grad():
         try:
-            program = torch.export.export(model, clone_inputs(target.example), dynamic_shapes=shapes)
+            program = torch.export.export(
+                model, clone_inputs(target.example), dynamic_shapes=shapes
+            )
         except Exception as error:  # the model's own code raises anything
             line = find_code_line(error) or (lines[-1] if lines else None)
             raise export_error(file, target.module, format_reason(error), line=line) from error

@@ -30,7 +30,9 @@ from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget
 
 _log = logging.getLogger(__name__)
-_VALUE_READERS = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"})
+_VALUE_READERS = frozenset(
+    {"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"}
+)
 """Functions by which a tensor's values leave the graph."""
 
 
@@ -51,7 +53,9 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         try:
             program = torch.jit.script(target.model)
-            program(*clone_inputs(target.example))  # TorchScript finds some type errors only when it runs
+            program(
+                *clone_inputs(target.example)
+            )  # TorchScript finds some type errors only when it runs
         except Exception as error:  # noqa: BLE001 - the compiler raises what the model's own properties raise
             program = None
             reason = format_reason(error)
@@ -62,7 +66,9 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     metadata = replace(metadata, how=how)
     with silence_exporters():
         # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by abort().
-        torch.jit.save(program, content := io.BytesIO(), _extra_files={METADATA_FILE: metadata.dumps()})
+        torch.jit.save(
+            program, content := io.BytesIO(), _extra_files={METADATA_FILE: metadata.dumps()}
+        )
     path.write_bytes(content.getbuffer())
     return metadata
 
@@ -73,19 +79,28 @@ def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
     with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         with decisions:
             model(*clone_inputs(target.example))
-        if isinstance(model, ImageToProbabilities):  # scripted, since a trace would fix the size of the images
+        if isinstance(
+            model, ImageToProbabilities
+        ):  # scripted, since a trace would fix the size of the images
             model = copy.copy(model)
             model._modules = {**model._modules, "prepare": torch.jit.script(model.prepare)}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             try:
-                program = torch.jit.trace(model, clone_inputs(target.example), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
+                program = torch.jit.trace(
+                    model, clone_inputs(target.example), strict=False, check_trace=False
+                )  # type: ignore[no-untyped-call]
             except Exception as error:  # the tracer and the model's own code raise anything
-                raise export_error(file, target.module, format_reason(error), line=find_code_line(error)) from error
+                raise export_error(
+                    file, target.module, format_reason(error), line=find_code_line(error)
+                ) from error
     if decisions.line and caught:
         frozen = str(caught[0].message).split(". ")[0]
-        reason = f"it cannot be scripted ({script_reason}), and a trace freezes what it decides by values: {frozen}"
+        reason = (
+            f"it cannot be scripted ({script_reason}), and a trace freezes what it decides by"
+            f" values: {frozen}"
+        )
         raise export_error(file, target.module, reason, line=decisions.line)
     return program
 

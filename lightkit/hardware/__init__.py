@@ -10,4 +10,13 @@ from lightkit.hardware.gpus import Gpu, Xla
 from lightkit.hardware.machine import Machine, this_machine
 from lightkit.hardware.packages import PACKAGES, Horovod, describe_packages, find_horovod
 
-__all__ = ["PACKAGES", "Gpu", "Horovod", "Machine", "Xla", "describe_packages", "find_horovod", "this_machine"]
+__all__ = [
+    "PACKAGES",
+    "Gpu",
+    "Horovod",
+    "Machine",
+    "Xla",
+    "describe_packages",
+    "find_horovod",
+    "this_machine",
+]

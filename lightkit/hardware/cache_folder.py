@@ -28,7 +28,9 @@ def preferred_cache_folder() -> Path:
     """Return `$XDG_CACHE_HOME/lightkit`, by default `~/.cache/lightkit`, which may not be there."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     # a relative path is to be ignored (XDG Base Directory Specification 0.8)
-    return (Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()) / "lightkit"
+    return (
+        Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()
+    ) / "lightkit"
 
 
 def private_folder(parent: Path) -> Path | None:
@@ -66,8 +68,8 @@ def make_once(name: str, build: Callable[[Path], object]) -> Path:
             os.utime(folder)
     except OSError as error:
         raise DataError(
-            f"{folder}: cannot be written ({error.strerror or error}). Make room, or set XDG_CACHE_HOME to a folder "
-            "with some."
+            f"{folder}: cannot be written ({error.strerror or error}). Make room, or set"
+            " XDG_CACHE_HOME to a folder with some."
         ) from error
     return folder
 

@@ -83,7 +83,11 @@ def select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list[
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     found: list[Any] = []
     for word in map(str.strip, variable.split(",")):
-        named = [handles[at] for at, uuid in enumerate(uuids) if word == str(at) or uuid.startswith(word or "none")]
+        named = [
+            handles[at]
+            for at, uuid in enumerate(uuids)
+            if word == str(at) or uuid.startswith(word or "none")
+        ]
         if is_slice := word.startswith("MIG-"):
             with suppress(nvml.NVMLError):
                 named = [nvml.nvmlDeviceGetHandleByUUID(word)]
@@ -141,7 +145,9 @@ class Xla:
     tpu_cores: int = 0
 
 
-def find_xla(environ: Mapping[str, str], version: str | None, pci: Path = Path("/sys/bus/pci/devices")) -> Xla:
+def find_xla(
+    environ: Mapping[str, str], version: str | None, pci: Path = Path("/sys/bus/pci/devices")
+) -> Xla:
     """Count TPUs as torch-xla itself does, on the PCI bus.
 
     Args:
@@ -152,7 +158,8 @@ def find_xla(environ: Mapping[str, str], version: str | None, pci: Path = Path("
     cores = [
         _CORES_PER_CHIP[device]
         for place in (sorted(pci.iterdir()) if pci.is_dir() else ())
-        if _read(place / "vendor") == _GOOGLE and (device := _read(place / "device")) in _CORES_PER_CHIP
+        if _read(place / "vendor") == _GOOGLE
+        and (device := _read(place / "device")) in _CORES_PER_CHIP
     ]
     return Xla(version, environ.get("PJRT_DEVICE") or None, len(cores), sum(cores))
 

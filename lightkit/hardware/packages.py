@@ -10,8 +10,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 PACKAGES = (
-    *("torch", "torchvision", "pytorch-lightning", "lightning", "torchmetrics", "jsonargparse", "omegaconf", "PyYAML"),
-    *("numpy", "pillow", "rich", "tensorboard", "mlflow", "mlflow-skinny", "timm", "comet-ml", "horovod"),
+    *(
+        "torch",
+        "torchvision",
+        "pytorch-lightning",
+        "lightning",
+        "torchmetrics",
+        "jsonargparse",
+        "omegaconf",
+        "PyYAML",
+    ),
+    *(
+        "numpy",
+        "pillow",
+        "rich",
+        "tensorboard",
+        "mlflow",
+        "mlflow-skinny",
+        "timm",
+        "comet-ml",
+        "horovod",
+    ),
     *("torch-xla", "pyspark", "ray"),
 )
 """Distributions whose version can change what a run gives."""
@@ -56,7 +75,9 @@ def find_horovod() -> Horovod:
         return Horovod()
     command = [sys.executable, "-c", _PROGRAM]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return Horovod(version, problem=f"its library did not load within {_TIMEOUT_S:.0f} s")
     if done.returncode:

@@ -18,7 +18,9 @@ _BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last one is ARM's
 _ISAS_WITH_AMX = ("ALL", "DEFAULT", "AVX512_CORE_AMX", "AVX10")
 _ISAS_WITH_BF16 = (*_ISAS_WITH_AMX, "AVX512_CORE_BF16", "AVX512_CORE_FP16")
 """How values of oneDNN's ``ONEDNN_MAX_CPU_ISA`` begin that leave its kernels the instructions for bf16."""
-_NO_LIMIT_BYTES = 1 << 60  # version 1 of control groups writes a huge number where there is no limit
+_NO_LIMIT_BYTES = (
+    1 << 60
+)  # version 1 of control groups writes a huge number where there is no limit
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -124,11 +126,19 @@ def keep_memory(environ: Mapping[str, str] = os.environ) -> bool:
     Returns:
         Whether it does so now; False where the C library is not glibc.
     """
-    names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES", "LD_PRELOAD")
+    names = (
+        "MALLOC_TRIM_THRESHOLD_",
+        "MALLOC_MMAP_THRESHOLD_",
+        "MALLOC_MMAP_MAX_",
+        "GLIBC_TUNABLES",
+        "LD_PRELOAD",
+    )
     if any(environ.get(name) for name in names) or platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)) & bool(mallopt(_TRIM_THRESHOLD, _NEVER_TRIM))
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)) & bool(
+        mallopt(_TRIM_THRESHOLD, _NEVER_TRIM)
+    )
 
 
 def _read_field(file: Path, name: str) -> str | None:
@@ -137,7 +147,9 @@ def _read_field(file: Path, name: str) -> str | None:
     except OSError:  # not Linux
         return None
     pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in pairs if key.strip() == name and value.strip()), None)
+    return next(
+        (value.strip() for key, _, value in pairs if key.strip() == name and value.strip()), None
+    )
 
 
 def _find_groups(root: Path, process: Path, controller: str) -> Iterator[Path]:
@@ -152,7 +164,9 @@ def _find_groups(root: Path, process: Path, controller: str) -> Iterator[Path]:
             continue
         base = root / controllers if controllers else root
         own = base / path.lstrip("/")
-        yield from (folder for folder in (own, *own.parents) if folder == base or base in folder.parents)
+        yield from (
+            folder for folder in (own, *own.parents) if folder == base or base in folder.parents
+        )
 
 
 def _find_memory_limits(root: Path, process: Path) -> Iterator[tuple[int, int]]:
@@ -168,7 +182,9 @@ def _find_memory_limits(root: Path, process: Path) -> Iterator[tuple[int, int]]:
                 continue
             words = _read_words(folder / "memory.stat")
             stat = dict(zip(words[::2], words[1::2], strict=False))
-            files = stat.get("total_inactive_file", stat.get("inactive_file", "0"))  # the first is version 1's
+            files = stat.get(
+                "total_inactive_file", stat.get("inactive_file", "0")
+            )  # the first is version 1's
             yield int(limit[0]), max(0, int(used[0] if used else 0) - int(files))
 
 

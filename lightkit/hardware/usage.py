@@ -40,7 +40,9 @@ class UsageMeter:
         nvml: What stands in for the module `pynvml`.
     """
 
-    def __init__(self, pid: int | None = None, environ: Mapping[str, str] = os.environ, nvml: Any = None) -> None:
+    def __init__(
+        self, pid: int | None = None, environ: Mapping[str, str] = os.environ, nvml: Any = None
+    ) -> None:
         self._process = psutil.Process(pid)
         self._seconds: dict[int, float] = {}
         self._measured_at_s: float | None = None
@@ -60,7 +62,9 @@ class UsageMeter:
                     memory_bytes += _read_memory(process)
 
         # a process that was not there before has computed all of its time since
-        busy_s = sum(max(0.0, value - self._seconds.get(pid, 0.0)) for pid, value in seconds.items())
+        busy_s = sum(
+            max(0.0, value - self._seconds.get(pid, 0.0)) for pid, value in seconds.items()
+        )
         cores = 0.0
         if self._measured_at_s is not None and now_s > self._measured_at_s:
             cores = busy_s / (now_s - self._measured_at_s)
@@ -77,7 +81,9 @@ class UsageMeter:
         with suppress(nvml.NVMLError):
             nvml.nvmlInit()
             self._nvml = nvml
-            handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+            handles = [
+                nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
+            ]
             self._gpus = select_visible(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
 
     def _measure_gpus(self) -> tuple[float | None, int | None]:

@@ -46,8 +46,9 @@ def refuse_unreadable(table: DeltaTable, place: object) -> str:
     if not unknown:
         return ""
     return (
-        f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. Copy it to a table without, "
-        "in the engine that wrote it (in Spark: `CREATE TABLE ... AS SELECT`)."
+        f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. Copy it"
+        " to a table without, in the engine that wrote it (in Spark: `CREATE TABLE ... AS"
+        " SELECT`)."
     )
 
 
@@ -67,9 +68,13 @@ def read_deleted_rows(table: DeltaTable) -> dict[str, npt.NDArray[np.int64]]:
 
     vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
     return {
-        file_name(address.as_py()): np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
+        file_name(address.as_py()): (
+            np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
+        )
         for batch in vectors.to_batches()
-        for address, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
+        for address, kept in zip(
+            batch.column("filepath"), batch.column("selection_vector"), strict=True
+        )
     }
 
 
@@ -90,7 +95,9 @@ class DeltaFiles:
         actions: list[dict[str, Any]] = pa.table(table.get_add_actions()).to_pylist()
         self._files = sorted(actions, key=lambda action: str(action["path"]))
 
-    def to_batches(self, columns: Sequence[str], batch_size: int, **_options: object) -> Iterator[pa.RecordBatch]:
+    def to_batches(
+        self, columns: Sequence[str], batch_size: int, **_options: object
+    ) -> Iterator[pa.RecordBatch]:
         """Read columns, file by file in the order of their paths, as a dataset of pyarrow does."""
         import pyarrow as pa
         from pyarrow import parquet
@@ -100,14 +107,22 @@ class DeltaFiles:
             partition = action.get("partition") or {}
             at = 0
             with parquet.ParquetFile(self._folder / unquote(action["path"])) as file:
-                inside = [name for name in columns if name in file.schema_arrow.names and name not in partition]
+                inside = [
+                    name
+                    for name in columns
+                    if name in file.schema_arrow.names and name not in partition
+                ]
                 for part in file.iter_batches(batch_size, columns=inside, use_threads=False):
                     kept = np.setdiff1d(np.arange(at, at + part.num_rows), deleted) - at
                     at += part.num_rows
                     arrays = [
-                        part.column(name)
-                        if name in inside
-                        else pa.repeat(pa.scalar(partition.get(name)), part.num_rows)
+                        (
+                            part.column(name)
+                            if name in inside
+                            else pa.repeat(pa.scalar(partition.get(name)), part.num_rows)
+                        )
                         for name in columns
                     ]
-                    yield pa.RecordBatch.from_arrays(arrays, names=list(columns)).take(pa.array(kept))
+                    yield pa.RecordBatch.from_arrays(arrays, names=list(columns)).take(
+                        pa.array(kept)
+                    )

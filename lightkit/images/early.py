@@ -95,7 +95,9 @@ class EarlyImages:
             if not stat.S_ISREG(Path(path).stat().st_mode):
                 return None
             image, _ = try_read_rgb(path)
-            if image is None or image.width * image.height > (Image.MAX_IMAGE_PIXELS or image.width * image.height):
+            if image is None or image.width * image.height > (
+                Image.MAX_IMAGE_PIXELS or image.width * image.height
+            ):
                 return None
             return self.preprocessing.cropped(image)
         except Exception:  # noqa: BLE001 (the reader of all images meets it again, and reports it)

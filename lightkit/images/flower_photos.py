@@ -28,9 +28,9 @@ def flower_photos(environ: Mapping[str, str] = os.environ) -> Path | None:
             if has_classes(candidate):
                 return candidate
         raise DataError(
-            f"LIGHTKIT_DATA={named}: {'no flower photos' if folder.is_dir() else 'no such folder'}. Looked for the "
-            f"folders {', '.join(CLASSES)} in it and in {folder / FOLDER}. Correct it, unset it, or run `lightkit "
-            "fetch` to put them there."
+            f"LIGHTKIT_DATA={named}: {'no flower photos' if folder.is_dir() else 'no such folder'}."
+            f" Looked for the folders {', '.join(CLASSES)} in it and in {folder / FOLDER}. Correct"
+            " it, unset it, or run `lightkit fetch` to put them there."
         )
     return DEFAULT_ROOT if has_classes(DEFAULT_ROOT) else None
 

@@ -26,7 +26,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 IMAGE_SUFFIXES = frozenset(
     [
-        *(".avif", ".bmp", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".mpo", ".pbm", ".pgm"),
+        *(
+            ".avif",
+            ".bmp",
+            ".dib",
+            ".gif",
+            ".j2k",
+            ".jfif",
+            ".jp2",
+            ".jpe",
+            ".jpeg",
+            ".jpg",
+            ".mpo",
+            ".pbm",
+            ".pgm",
+        ),
         *(".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
     ]
 )
@@ -34,7 +48,10 @@ IMAGE_SUFFIXES = frozenset(
 _LACKS = {
     errno.EMFILE: "raise `ulimit -n`, or lower data.init_args.num_workers",
     errno.ENFILE: "raise fs.file-max of this machine, or end other processes",
-    errno.ENOMEM: "raise `ulimit -v`, lower data.init_args.num_workers, or remove this file if it alone is too large",
+    errno.ENOMEM: (
+        "raise `ulimit -v`, lower data.init_args.num_workers, or remove this file if it alone is"
+        " too large"
+    ),
 }
 # By the number of the EXIF tag (CIPA DC-008, Orientation).
 _ROTATIONS = {
@@ -55,7 +72,9 @@ _PHOTOMETRIC = 262
 _PLANAR_CONFIGURATION = 284
 _WHITE_IS_ZERO = 0
 _PLANES = 2
-_SIXTEEN_BITS = frozenset({"JPEG2000", "PNG", "PPM"})  # formats with no more bits than these in mode I
+_SIXTEEN_BITS = frozenset(
+    {"JPEG2000", "PNG", "PPM"}
+)  # formats with no more bits than these in mode I
 _MAX_THREADS = 8
 
 
@@ -76,7 +95,8 @@ class UnreadableImageError(DataError):
         """Build it from an exception of a decoder."""
         reason = format_reason(error, name)
         return cls(
-            f"{name}: this image cannot be decoded ({reason}). Replace the file or take it out of the data.",
+            f"{name}: this image cannot be decoded ({reason}). Replace the file or take it out of"
+            " the data.",
             reason=reason,
         )
 
@@ -95,7 +115,11 @@ def _own_message(error: Exception, message: str) -> str:
     (``torch._utils.ExceptionWrapper.reraise``).
     """
     marker = f"{type(error).__name__}: "
-    return message.rpartition(marker)[2].strip() if message.startswith("Caught ") and marker in message else message
+    return (
+        message.rpartition(marker)[2].strip()
+        if message.startswith("Caught ") and marker in message
+        else message
+    )
 
 
 @contextmanager
@@ -156,10 +180,14 @@ def walk_files(
     try:
         status = os.stat(folder)  # noqa: PTH116 (pathlib would make an object of each of very many)
         with os.scandir(folder) as found:
-            entries = sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in found)
+            entries = sorted(
+                (entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
+                for entry in found
+            )
     except OSError as error:
         raise DataError(
-            f"{folder}: this folder cannot be read ({error.strerror}). Make it readable, or move it out of the data."
+            f"{folder}: this folder cannot be read ({error.strerror}). Make it readable, or move it"
+            " out of the data."
         ) from error
     this = (status.st_dev, status.st_ino)
     known = set() if known is None else known
@@ -225,7 +253,8 @@ def format_reason(error: Exception, name: object) -> str:
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     if isinstance(error, OSError | MemoryError) and number in _LACKS:
         raise MachineLimitError(
-            f"{name}: this image cannot be read ({os.strerror(number)}), which may not be its fault: {_LACKS[number]}."
+            f"{name}: this image cannot be read ({os.strerror(number)}), which may not be its"
+            f" fault: {_LACKS[number]}."
         ) from error
     if isinstance(error, UnidentifiedImageError):
         return "not an image in any format that Pillow knows"
@@ -273,12 +302,17 @@ def _refuse_unknown_pixels(image: Image.Image) -> None:
     """
     tags = getattr(image, "tag_v2", {})
     bits = tags.get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
-    if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN_BITS and 16 not in bits):
+    if image.mode == "F" or (
+        image.mode == "I" and image.format not in _SIXTEEN_BITS and 16 not in bits
+    ):
         raise ValueError("32-bit pixels have no agreed range; save it with 8 or 16 bits")
     tile = getattr(image, "tile", None)
     is_raw = tile and tile[0][0] == "raw"
     if is_raw and tags.get(_PLANAR_CONFIGURATION) == _PLANES and 16 in bits and len(bits) > 1:
-        raise ValueError("Pillow reads 16-bit colours in planes wrongly; save it with 8 bits, or with whole pixels")
+        raise ValueError(
+            "Pillow reads 16-bit colours in planes wrongly; save it with 8 bits, or with whole"
+            " pixels"
+        )
 
 
 def _low_bytes(image: Image.Image) -> Image.Image:
@@ -321,7 +355,9 @@ def overlay_white(image: Image.Image) -> Image.Image:
     Of 16 bits a channel the upper 8 are kept. CMYK and other colour spaces are converted as Pillow does it, without
     colour profiles.
     """
-    if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow's own conversion would clip to white
+    if image.mode.startswith(
+        "I"
+    ):  # 16 bits a pixel, which Pillow's own conversion would clip to white
         import numpy as np  # here: the commands that check a config load it for nothing else
 
         values = np.asarray(image).astype(np.int64)
@@ -377,7 +413,10 @@ def prepare_images(
     """
     num_threads = threads or count_threads()
     work = partial(_prepare_image, prepare=prepare, find_ready=find_ready)
-    with pillow_warnings(), ThreadPoolExecutor(num_threads, thread_name_prefix="lightkit-images") as pool:
+    with (
+        pillow_warnings(),
+        ThreadPoolExecutor(num_threads, thread_name_prefix="lightkit-images") as pool,
+    ):
         yield from map_in_order(pool, work, paths, ahead=ahead)
 
 
@@ -391,19 +430,32 @@ def _prepare_image(
         return PreparedImage(path, None, defect)
     try:
         return PreparedImage(path, prepare(image), None)
-    except (MemoryError, OverflowError, ValueError) as error:  # of one that is a thousand times as long as wide
+    except (
+        MemoryError,
+        OverflowError,
+        ValueError,
+    ) as error:  # of one that is a thousand times as long as wide
         reason = str(error) or "too much memory"
-        return PreparedImage(path, None, f"{image.width} x {image.height} pixels cannot be prepared ({reason})")
+        return PreparedImage(
+            path, None, f"{image.width} x {image.height} pixels cannot be prepared ({reason})"
+        )
     except Exception as error:  # the user's own function raises anything; its traceback stays
-        raise RuntimeError(f"{visible(path)}: its preprocessing fails: {type(error).__name__}: {error}") from error
+        raise RuntimeError(
+            f"{visible(path)}: its preprocessing fails: {type(error).__name__}: {error}"
+        ) from error
 
 
 def count_threads() -> int:
     """Count the images that are read at a time: as many as this process has cores, at most 8."""
-    return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+    return max(
+        1,
+        min(_MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4),
+    )
 
 
-def map_in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], *, ahead: int) -> Iterator[R]:
+def map_in_order(
+    pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], *, ahead: int
+) -> Iterator[R]:
     """Yield the result of each item, in their order; work that has not begun when the consumer stops is not done.
 
     Args:

@@ -169,7 +169,13 @@ def index_files(
     # A later scan decodes only content that is new.
     judged, defects = _judge_files(files)
     num_files = sum(map(len, files.values()))
-    check_defects(defects, num_files, what=f"images in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
+    check_defects(
+        defects,
+        num_files,
+        what=f"images in {root}",
+        on_bad=on_bad_image,
+        max_fraction=max_bad_fraction,
+    )
     if runs.current() is None and is_first_rank():  # a run lists them in its folder
         _warn_of_defects(defects)
     _require_usable_classes(class_names, judged["train"], locate)
@@ -182,7 +188,9 @@ def index_files(
     # The content of the photos decides where no folders do.
     splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
     if not given:
-        splits |= _divide(photos["train"], class_names, val_fraction=val_fraction, test_fraction=test_fraction)
+        splits |= _divide(
+            photos["train"], class_names, val_fraction=val_fraction, test_fraction=test_fraction
+        )
     elif "val" not in given:
         parts = _divide(photos["train"], class_names, val_fraction=val_fraction, test_fraction=0.0)
         splits["train"] = parts["train"]
@@ -200,7 +208,9 @@ _Judged = tuple[Path, Label, Verdict]
 """A file, the label of its class, and the verdict on its content."""
 
 
-def _list_files(folders: Mapping[Split, Path]) -> tuple[list[str], dict[Split, list[tuple[Path, int]]]]:
+def _list_files(
+    folders: Mapping[Split, Path],
+) -> tuple[list[str], dict[Split, list[tuple[Path, int]]]]:
     """List the images of each split with their labels, and warn of other files and of links that are not followed.
 
     The training split has the classes; another one may lack some of them.
@@ -247,7 +257,9 @@ def _warn_of_defects(defects: Sequence[Defect]) -> None:
     if not defects:
         return
     frequent = most_frequent(defect.reason for defect in defects)
-    log.warning("%s cannot be used and will be left out (%s)", format_count(len(defects), "image"), frequent)
+    log.warning(
+        "%s cannot be used and will be left out (%s)", format_count(len(defects), "image"), frequent
+    )
 
 
 def _require_usable_classes(
@@ -279,7 +291,9 @@ def _list_photos(judged: Sequence[_Judged]) -> list[Photo]:
     ]
 
 
-def _require_splits(root: Path, splits: Mapping[Split, Sequence[Photo]], wanted: Sequence[Split]) -> None:
+def _require_splits(
+    root: Path, splits: Mapping[Split, Sequence[Photo]], wanted: Sequence[Split]
+) -> None:
     """Check that each split that is wanted has photos.
 
     Raises:
@@ -290,12 +304,15 @@ def _require_splits(root: Path, splits: Mapping[Split, Sequence[Photo]], wanted:
             continue
         fraction = "test_fraction" if split == "test" else "val_fraction"
         raise DataError(
-            f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} photos are too few for "
-            f"val_fraction and test_fraction: add photos, or change data.init_args.{fraction} (0 goes without)."
+            f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} photos are"
+            " too few for val_fraction and test_fraction: add photos, or change"
+            f" data.init_args.{fraction} (0 goes without)."
         )
 
 
-def _warn_of_missing_classes(split: Split, folder: Path, photos: Sequence[Photo], class_names: Sequence[str]) -> None:
+def _warn_of_missing_classes(
+    split: Split, folder: Path, photos: Sequence[Photo], class_names: Sequence[str]
+) -> None:
     """Warn of classes that a given split has no photo of.
 
     Raises:
@@ -304,7 +321,9 @@ def _warn_of_missing_classes(split: Split, folder: Path, photos: Sequence[Photo]
     present = {number for photo in photos for number in photo.classes}
     missing = [name for label, name in enumerate(class_names) if label not in present]
     if not photos:
-        raise DataError(f"{folder}: the {split} split has no images. Add some, or remove the folder.")
+        raise DataError(
+            f"{folder}: the {split} split has no images. Add some, or remove the folder."
+        )
     if missing:
         log.warning(
             "%s: the %s split has no images of %s (%d of %d classes), so its scores say nothing of them. Add some",
@@ -328,7 +347,9 @@ def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str
     ):
         if shared := [" = ".join(found.values()) for found in places.values() if len(found) > 1]:
             are_in = format_count(len(shared), "photo is", "photos are")
-            log.warning("%s in more than %s (the files are equal): %s", are_in, effect, join_names(shared))
+            log.warning(
+                "%s in more than %s (the files are equal): %s", are_in, effect, join_names(shared)
+            )
 
 
 def _divide(
@@ -336,9 +357,15 @@ def _divide(
 ) -> dict[Split, list[Photo]]:
     """Divide photos by their content; of each class there is one to train on."""
     split_by_digest = {
-        photo.digest: split_of(photo.digest, val_fraction=val_fraction, test_fraction=test_fraction) for photo in photos
+        photo.digest: split_of(photo.digest, val_fraction=val_fraction, test_fraction=test_fraction)
+        for photo in photos
     }
-    trained = {number for photo in photos if split_by_digest[photo.digest] == "train" for number in photo.classes}
+    trained = {
+        number
+        for photo in photos
+        if split_by_digest[photo.digest] == "train"
+        for number in photo.classes
+    }
     nearest: dict[int, Photo] = {}  # training is at the upper end of the digests
     for photo in photos:
         for number in photo.classes:
@@ -360,7 +387,9 @@ def _divide(
 
 
 # A folder of segmentation data by the letters of its name, and one of the masks that belong to its images.
-_IMAGE_FOLDERS = frozenset({"image", "images", "img", "imgs", "jpegimages", "photo", "photos", "input", "inputs"})
+_IMAGE_FOLDERS = frozenset(
+    {"image", "images", "img", "imgs", "jpegimages", "photo", "photos", "input", "inputs"}
+)
 _MASK_FOLDERS = frozenset(
     {
         "annotation", "annotations", "groundtruth", "gt", "label", "labels", "mask", "masks", "seg", "segmentation",
@@ -395,9 +424,10 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
         if len(named) > 1 and all(split is not None for split, _ in named):
             names = join_names([f"{visible(folder.name, in_line=True)}/" for _, folder in named])
             raise DataError(
-                f"{root}: its folders {names} are named after splits, and none of them is a training split with one "
-                f"folder a class. Expected train/, and val/ or test/ if there are any, each with the class folders "
-                f"(such as {root}/train/roses/1.jpg), or one folder a class, with other names."
+                f"{root}: its folders {names} are named after splits, and none of them is a"
+                " training split with one folder a class. Expected train/, and val/ or test/ if"
+                f" there are any, each with the class folders (such as {root}/train/roses/1.jpg),"
+                " or one folder a class, with other names."
             )
         return {}
 
@@ -407,7 +437,10 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
         if split is None or (split == "train" and folder not in trained):
             continue
         if split in found:
-            raise DataError(f"{folder} and {found[split]} both hold the {split} split. Leave one of them in place.")
+            raise DataError(
+                f"{folder} and {found[split]} both hold the {split} split. Leave one of them in"
+                " place."
+            )
         found[split] = folder
 
     return found
@@ -421,7 +454,9 @@ def check_class_folders(root: Path) -> None:
     """
     folder = find_split_folders(root).get("train", root)
     for class_folder in _list_classes(folder):
-        if not any(Path(path).suffix.lower() in IMAGE_SUFFIXES for path in walk_files(str(class_folder))):
+        if not any(
+            Path(path).suffix.lower() in IMAGE_SUFFIXES for path in walk_files(str(class_folder))
+        ):
             class_files(folder, Counter(), [])
 
 
@@ -462,13 +497,17 @@ def refuse_masks(images: Mapping[Path, Sequence[Path]]) -> None:
     masks = [folder for folder in images if _letters(folder) in _MASK_FOLDERS]
     for picture, mask in product(pictures, masks):
         stems = _name_files(images[picture], picture)
-        names = {name if name in stems else _MASK_ENDING.sub("", name) for name in _name_files(images[mask], mask)}
+        names = {
+            name if name in stems else _MASK_ENDING.sub("", name)
+            for name in _name_files(images[mask], mask)
+        }
         shared = stems & names
         if shared and 2 * len(shared) >= min(len(stems), len(names)):
             raise DataError(
-                f"{picture} and {mask} hold images and their masks, by {len(shared)} equal names such as "
-                f"{min(shared)!r}; expected one folder a class. For masks, the data is MaskFolder and the model "
-                "Segmenter; `lightkit init --data FOLDER`, of the folder with both, writes a config."
+                f"{picture} and {mask} hold images and their masks, by {len(shared)} equal names"
+                f" such as {min(shared)!r}; expected one folder a class. For masks, the data is"
+                " MaskFolder and the model Segmenter; `lightkit init --data FOLDER`, of the folder"
+                " with both, writes a config."
             )
 
 
@@ -478,7 +517,10 @@ def find_mask_folders(root: Path) -> tuple[str, str] | None:
     Returns:
         None without both, or where no file of the one has the name of a file of the other: they may be classes.
     """
-    for folder in (root, *(each for each in list_folders(root) if split_named(each.name) == "train")):
+    for folder in (
+        root,
+        *(each for each in list_folders(root) if split_named(each.name) == "train"),
+    ):
         names = list_folders(folder)
         pictures = [each for each in names if _letters(each) in _IMAGE_FOLDERS]
         masks = [each for each in names if _letters(each) in _MASK_FOLDERS]
@@ -494,7 +536,9 @@ def _list_stems(folder: Path) -> set[str]:
     """Return the paths of the images below a folder, in it and without suffix."""
     files = map(Path, walk_files(str(folder)))
     return {
-        path.relative_to(folder).with_suffix("").as_posix() for path in files if path.suffix.lower() in IMAGE_SUFFIXES
+        path.relative_to(folder).with_suffix("").as_posix()
+        for path in files
+        if path.suffix.lower() in IMAGE_SUFFIXES
     }
 
 
@@ -508,7 +552,11 @@ def _name_files(files: Iterable[Path], folder: Path) -> set[str]:
 
 
 def class_files(
-    folder: Path, passed_over: Counter[str], unfollowed: list[Path], *, trained: Sequence[str] | None = None
+    folder: Path,
+    passed_over: Counter[str],
+    unfollowed: list[Path],
+    *,
+    trained: Sequence[str] | None = None,
 ) -> tuple[list[str], list[tuple[Path, int]]]:
     """List the images in the class folders of ``folder``, and in all folders below them, by their suffix.
 
@@ -532,8 +580,9 @@ def class_files(
     if unknown := [name for name in names if name not in class_names]:
         known = join_names(class_names)
         raise DataError(
-            f"{folder} has classes that the training split does not have: {join_names(unknown)}; that has {known}. "
-            "Rename these folders, move them away, or add such images to the training split."
+            f"{folder} has classes that the training split does not have: {join_names(unknown)};"
+            f" that has {known}. Rename these folders, move them away, or add such images to the"
+            " training split."
         )
 
     found = list[tuple[Path, int]]()
@@ -544,8 +593,9 @@ def class_files(
         files = _find_images(class_folder, [*places[:at], *places[at + 1 :]], others, unfollowed)
         if not files and trained is None:
             raise DataError(
-                f"{class_folder}: this class has no images. Add some ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove "
-                f"the folder.{f' {_describe_others(others)}.' if others else ''}"
+                f"{class_folder}: this class has no images. Add some"
+                f" ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove the"
+                f" folder.{f' {_describe_others(others)}.' if others else ''}"
             )
         label = class_names.index(class_folder.name)
         found.extend((path, label) for path in sorted(files))
@@ -555,7 +605,9 @@ def class_files(
     return class_names, found
 
 
-def _find_images(folder: Path, others: Sequence[Path], passed_over: Counter[str], unfollowed: list[Path]) -> list[Path]:
+def _find_images(
+    folder: Path, others: Sequence[Path], passed_over: Counter[str], unfollowed: list[Path]
+) -> list[Path]:
     """Find visible files with an image's suffix, also in deeper folders and behind links that lead out.
 
     Args:
@@ -589,7 +641,9 @@ def list_folders(folder: Path) -> list[Path]:
         DataError: If it cannot be read.
     """
     try:
-        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(
+            entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+        )
     except OSError as error:
         raise DataError(f"{folder}: this data folder cannot be read ({error.strerror}).") from error
 
@@ -603,14 +657,15 @@ def _list_classes(folder: Path) -> list[Path]:
     if not folder.exists():
         where = f"data.init_args.root, from {Path.cwd()}"
         raise DataError(
-            f"{folder}: this data folder does not exist ({where}){near_files(folder, is_folder=True) or '.'}"
+            f"{folder}: this data folder does not exist"
+            f" ({where}){near_files(folder, is_folder=True) or '.'}"
         )
     if folders := list_folders(folder):
         return folders
     raise DataError(
-        f"{folder}: no class folders here. Expected one folder a class, each with its images (such as "
-        f"{folder}/roses/1.jpg), or train/, val/ and test/ with such folders. Set data.init_args.root to the folder "
-        "that holds them."
+        f"{folder}: no class folders here. Expected one folder a class, each with its images (such"
+        f" as {folder}/roses/1.jpg), or train/, val/ and test/ with such folders. Set"
+        " data.init_args.root to the folder that holds them."
     )
 
 
@@ -648,12 +703,15 @@ def check_defects(
     advice = f"data.init_args.on_bad_image is error. {repair}, or set it to skip"
     if on_bad == "skip":
         advice = (
-            f"that is {num / num_samples:.1%}, and data.init_args.max_bad_fraction allows {max_fraction:.4g}. "
-            f"{repair}, or allow more"
+            f"that is {num / num_samples:.1%}, and data.init_args.max_bad_fraction allows"
+            f" {max_fraction:.4g}. {repair}, or allow more"
         )
     file = _list_defects(defects)
     shown = defects[: most_shown if file is None else _NUM_SHOWN]
-    lines = [f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}" for defect in shown]
+    lines = [
+        f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}"
+        for defect in shown
+    ]
     others = []
     if num > len(shown):
         others.append(f"and {num - len(shown)} more")
@@ -673,7 +731,9 @@ def _list_defects(defects: Sequence[Defect]) -> Path | None:
     file = run.folder.parent / "bad_images.csv"  # the run's folder goes
     if is_first_rank():
         try:
-            write_bad_images(file, [BadImage(defect.name, defect.reason, "scan") for defect in defects])
+            write_bad_images(
+                file, [BadImage(defect.name, defect.reason, "scan") for defect in defects]
+            )
         except OSError:
             return None
     return file

@@ -86,7 +86,9 @@ def find_named_files(words: Sequence[str]) -> Iterator[Path]:
 
 def _find_source(word: str) -> _Source:
     if word == "-":
-        return lambda: (os.fsdecode(line.rstrip(b"\r\n")) for line in sys.stdin.buffer if line.strip())
+        return lambda: (
+            os.fsdecode(line.rstrip(b"\r\n")) for line in sys.stdin.buffer if line.strip()
+        )
     path = Path(os.path.expanduser(word))  # noqa: PTH111 (pathlib raises for a user that is not there)
     suffix = path.suffix.lower()
     tables = f"; tables ({', '.join(TABLE_SUFFIXES)}) in it are named themselves"
@@ -117,7 +119,9 @@ def _read_all(tables: Sequence[_Source]) -> Iterator[str]:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    return (path for path in walk_files(folder) if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES)  # noqa: PTH122
+    return (
+        path for path in walk_files(folder) if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES
+    )  # noqa: PTH122
 
 
 def _match(pattern: Path) -> list[str]:
@@ -172,7 +176,10 @@ def _open_csv_column(path: Path) -> _Source:
         first = next(rows, header)
     are_images = [Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in header]
     if any(are_images) and len(header) > 1:
-        raise DataError(f"{path}: its first row is data; put a row with the columns' names, such as path, first.")
+        raise DataError(
+            f"{path}: its first row is data; put a row with the columns' names, such as path,"
+            " first."
+        )
     has_header = are_images != [True]
     texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
     column = _choose_column(path, header, texts) if has_header else header[0]
@@ -196,9 +203,15 @@ def _open_dataset_column(path: Path) -> _Source:
     """
     with _open_dataset(path) as dataset:
         schema = dataset.schema
-    kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}  # of a dictionary
-    texts = [name for name, kind in kinds.items() if kind in ("string", "large_string", "string_view")]
-    images = [name for name, kind in kinds.items() if name.lower() in COLUMNS and _holds_images(kind)]
+    kinds = {
+        field.name: str(getattr(field.type, "value_type", field.type)) for field in schema
+    }  # of a dictionary
+    texts = [
+        name for name, kind in kinds.items() if kind in ("string", "large_string", "string_view")
+    ]
+    images = [
+        name for name, kind in kinds.items() if name.lower() in COLUMNS and _holds_images(kind)
+    ]
     if images and {*map(str.lower, texts)}.isdisjoint(COLUMNS):
         raise _explain_images(path, images[0])
     column = _choose_column(path, [name for name in kinds if name not in images], texts)
@@ -222,9 +235,10 @@ def _holds_images(kind: str) -> bool:
 
 def _explain_images(path: Path, column: str) -> DataError:
     return DataError(
-        f"{path}: this table holds images themselves, as bytes in the column {column!r}; expected paths of "
-        "images, as text. Name the folder or the files that it was made of; or, as data, it is "
-        "lightkit.data.Table, whose test split a run predicts: lightkit predict --run latest."
+        f"{path}: this table holds images themselves, as bytes in the column {column!r}; expected"
+        " paths of images, as text. Name the folder or the files that it was made of; or, as data,"
+        " it is lightkit.data.Table, whose test split a run predicts: lightkit predict --run"
+        " latest."
     )
 
 
@@ -235,7 +249,9 @@ def is_delta(path: Path) -> bool:
 
 def _choose_column(path: Path, names: Sequence[str], texts: Sequence[str]) -> str:
     by_name = {name.strip().lower(): name for name in reversed(names)}
-    found = [by_name[column] for column in COLUMNS if column in by_name] or (texts if len(texts) == 1 else [])
+    found = [by_name[column] for column in COLUMNS if column in by_name] or (
+        texts if len(texts) == 1 else []
+    )
     if found:
         return found[0]
     guess = next(filter(None, (near(name.lower(), COLUMNS) for name in names)), "")
@@ -251,10 +267,14 @@ def _check_paths(path: Path, names: Sequence[str], column: str, read: _Source) -
     if column.strip().lower() in COLUMNS:
         return
     first = next(filter(None, read()), "")
-    is_image = Path(first).suffix.lower() in IMAGE_SUFFIXES or os.path.exists(_locate(first, path.parent))  # noqa: PTH110
+    is_image = Path(first).suffix.lower() in IMAGE_SUFFIXES or os.path.exists(
+        _locate(first, path.parent)
+    )  # noqa: PTH110
     if is_image or not first:
         return
-    raise _explain_columns(path, names, f", and {column!r} has {cut(first)!r}, which is no path of an image.")
+    raise _explain_columns(
+        path, names, f", and {column!r} has {cut(first)!r}, which is no path of an image."
+    )
 
 
 def _explain_columns(path: Path, names: Sequence[str], found: str) -> DataError:
@@ -277,7 +297,10 @@ def _is_number(cell: str) -> bool:
 @contextmanager
 def _open_csv(path: Path) -> Iterator[Iterator[list[str]]]:
     csv.field_size_limit(_MAX_CELL)
-    with _translate_read_errors(path), path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text:
+    with (
+        _translate_read_errors(path),
+        path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text,
+    ):
         header = text.readline(_MAX_CELL)
         if "\0" in header:  # as of UTF-16
             raise DataError(f"{path}: this table is not in UTF-8. Save it as UTF-8.")
@@ -300,7 +323,8 @@ def _open_dataset(path: Path) -> Iterator[Any]:
         from deltalake.exceptions import DeltaError
     except ImportError as error:
         raise ConfigError(
-            f"{path}: to read a Delta table, deltalake must be installed: pip install 'lightkit-train[delta]'"
+            f"{path}: to read a Delta table, deltalake must be installed: pip install"
+            " 'lightkit-train[delta]'"
         ) from error
     with _translate_read_errors(path, DeltaError):
         table = DeltaTable(str(path))

@@ -72,9 +72,14 @@ def read_csv(path: Path) -> tuple[list[str], Iterator[TableRow]]:
         raise DataError(f"{path}: this table cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}, line {line}: this table is not in UTF-8. Save it as UTF-8.") from error
+        raise DataError(
+            f"{path}, line {line}: this table is not in UTF-8. Save it as UTF-8."
+        ) from error
     header, rows = parse_csv(io.StringIO(text, newline=""), str(path))
-    return header, (TableRow(f"{path}, line {line}", dict(zip(header, cells, strict=True))) for line, cells in rows)
+    return header, (
+        TableRow(f"{path}, line {line}", dict(zip(header, cells, strict=True)))
+        for line, cells in rows
+    )
 
 
 def parse_csv(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
@@ -122,7 +127,9 @@ def find_delimiter(first: str) -> str:
 
 def _check_header(header: Sequence[str], name: str) -> None:
     if not any(header):
-        raise DataError(f"{name}: this table is empty; expected a first line with the names of the columns.")
+        raise DataError(
+            f"{name}: this table is empty; expected a first line with the names of the columns."
+        )
     if len(set(header)) < len(header):
         twice = next(each for each in header if header.count(each) > 1)
         raise DataError(f"{name}, line 1: two columns have the name {twice!r}. Rename one of them.")
@@ -161,7 +168,13 @@ class LabelColumns:
     """
 
     def __init__(
-        self, names: Sequence[str], *, image: str, label: str | Sequence[str], separator: str | None, split: str | None
+        self,
+        names: Sequence[str],
+        *,
+        image: str,
+        label: str | Sequence[str],
+        separator: str | None,
+        split: str | None,
     ) -> None:
         self._names = names
         self.image = self._choose("image", image, PATH_COLUMNS)
@@ -170,9 +183,13 @@ class LabelColumns:
         self.separator = separator
         self.are_marks = len(self.labels) > 1
         has_split = split is not None and (split != "auto" or "split" in names)
-        self.split = self._choose("split", split, ("split",)) if has_split and split is not None else None
+        self.split = (
+            self._choose("split", split, ("split",)) if has_split and split is not None else None
+        )
         if separator is not None and self.are_marks:
-            raise ConfigError("data.init_args.separator: it is of one column of labels, and label names several.")
+            raise ConfigError(
+                "data.init_args.separator: it is of one column of labels, and label names several."
+            )
 
     def _choose(self, argument: str, name: str, usual: Sequence[str]) -> str:
         by_name = {each.lower(): each for each in reversed(self._names)}
@@ -184,8 +201,8 @@ class LabelColumns:
         found = next((by_name[each] for each in usual if each in by_name), None)
         if found is None:
             raise DataError(
-                f"data.init_args.{argument}: the table has none of the columns {', '.join(usual)}; it has "
-                f"{join_names(list(self._names))}. Name the column."
+                f"data.init_args.{argument}: the table has none of the columns {', '.join(usual)};"
+                f" it has {join_names(list(self._names))}. Name the column."
             )
         return found
 
@@ -218,8 +235,8 @@ class LabelColumns:
         split = split_named(str(row.cells[self.split]))
         if split is None:
             raise DataError(
-                f"{row.place}: column {self.split!r} has {row.cells[self.split]!r}; expected train, val or "
-                f"test, or another usual name of theirs."
+                f"{row.place}: column {self.split!r} has {row.cells[self.split]!r}; expected train,"
+                " val or test, or another usual name of theirs."
             )
         return split
 
@@ -227,7 +244,9 @@ class LabelColumns:
     def _read_mark(row: TableRow, name: str) -> int:
         text = str(row.cells[name]).strip().lower()
         if text not in _MARKS:
-            raise DataError(f"{row.place}: column {name!r} has {row.cells[name]!r}, expected 0 or 1.")
+            raise DataError(
+                f"{row.place}: column {name!r} has {row.cells[name]!r}, expected 0 or 1."
+            )
         return _MARKS[text]
 
 
@@ -274,7 +293,9 @@ def collect_files(
     files: dict[Split, list[tuple[Path, Label]]] = {"train": []}
     for place, path, labels, split in found:
         marked = _number_labels(labels, numbers, place)
-        label: Label = tuple(int(number in marked) for number in range(len(names))) if has_lists else marked[0]
+        label: Label = (
+            tuple(int(number in marked) for number in range(len(names))) if has_lists else marked[0]
+        )
         files.setdefault(split, []).append((path, label))
     return LabelledFiles(names, files, [] if columns.split is None else splits, has_lists)
 
@@ -303,8 +324,8 @@ def _find_files(
             found.append((row.place, path, columns.read_labels(row), split))
     if missing:
         raise DataError(
-            f"{table}: {len(missing)} of {len(missing) + len(found)} rows name no image that is there. Relative paths "
-            f"count from {root} (data.init_args.root).{join_lines(missing)}"
+            f"{table}: {len(missing)} of {len(missing) + len(found)} rows name no image that is"
+            f" there. Relative paths count from {root} (data.init_args.root).{join_lines(missing)}"
         )
     if not found:
         raise DataError(f"{table}: this table has no rows.")
@@ -320,8 +341,8 @@ def _number_labels(labels: Sequence[str], numbers: Mapping[str, int], place: str
     for label in labels:
         if label not in numbers:
             raise DataError(
-                f"{place}: the label {label!r} is no class; the classes are {join_names([*numbers], most=10)}"
-                f"{near(label, [*numbers]) or '.'}"
+                f"{place}: the label {label!r} is no class; the classes are"
+                f" {join_names([*numbers], most=10)}{near(label, [*numbers]) or '.'}"
             )
     return [numbers[label] for label in labels]
 
@@ -333,6 +354,7 @@ def _list_classes(found: Sequence[_LabelledFile], columns: LabelColumns) -> list
     names = {label for _, _, labels, split in found if split == "train" for label in labels}
     if len(names) > _MAX_CLASSES:
         raise DataError(
-            f"column {columns.labels[0]!r} has more than {_MAX_CLASSES:,} different labels, too many for classes."
+            f"column {columns.labels[0]!r} has more than {_MAX_CLASSES:,} different labels, too"
+            " many for classes."
         )
     return sort_classes(names)

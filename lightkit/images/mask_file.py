@@ -27,8 +27,24 @@ _KEY = "data.init_args.classes"
 _HEX = re.compile(r"#?([0-9a-fA-F]{2})([0-9a-fA-F]{2})([0-9a-fA-F]{2})")
 _MANY = 4  # values that an error names
 _PALETTE = (
-    *((0, 0, 0), (230, 25, 75), (60, 180, 75), (0, 130, 200), (255, 225, 25), (245, 130, 48), (145, 30, 180)),
-    *((70, 240, 240), (240, 50, 230), (210, 245, 60), (250, 190, 212), (0, 128, 128), (170, 110, 40), (128, 0, 0)),
+    *(
+        (0, 0, 0),
+        (230, 25, 75),
+        (60, 180, 75),
+        (0, 130, 200),
+        (255, 225, 25),
+        (245, 130, 48),
+        (145, 30, 180),
+    ),
+    *(
+        (70, 240, 240),
+        (240, 50, 230),
+        (210, 245, 60),
+        (250, 190, 212),
+        (0, 128, 128),
+        (170, 110, 40),
+        (128, 0, 0),
+    ),
 )
 
 
@@ -75,7 +91,8 @@ class MaskClasses:
 
 
 def parse_classes(
-    classes: Sequence[str] | Mapping[str, Any] | None, ignore_index: int | Sequence[int] | str | None
+    classes: Sequence[str] | Mapping[str, Any] | None,
+    ignore_index: int | Sequence[int] | str | None,
 ) -> MaskClasses | None:
     """Parse the classes of masks as a config has them; None where it has none, and the masks say them.
 
@@ -88,17 +105,32 @@ def parse_classes(
     """
     if classes is None:
         if ignore_index not in (None, "auto") and not isinstance(ignore_index, int):
-            raise ConfigError(f"data.init_args.ignore_index: a colour needs {_KEY}, with the colours of the classes.")
+            raise ConfigError(
+                f"data.init_args.ignore_index: a colour needs {_KEY}, with the colours of the"
+                " classes."
+            )
         return None
-    given = dict(classes) if isinstance(classes, Mapping) else {name: at for at, name in enumerate(classes)}
+    given = (
+        dict(classes)
+        if isinstance(classes, Mapping)
+        else {name: at for at, name in enumerate(classes)}
+    )
     if len(given) < 2 or len(given) < len(classes):
-        raise ConfigError(f"{_KEY}: expected two classes or more with different names, got {classes}.")
+        raise ConfigError(
+            f"{_KEY}: expected two classes or more with different names, got {classes}."
+        )
     are_colors = not isinstance(next(iter(given.values())), int)
-    codes = [_parse_code(f"{_KEY}.{name}", value, are_colors=are_colors) for name, value in given.items()]
+    codes = [
+        _parse_code(f"{_KEY}.{name}", value, are_colors=are_colors) for name, value in given.items()
+    ]
     if twice := sorted({code for code in codes if codes.count(code) > 1}):
         names = [name for name, code in zip(given, codes, strict=True) if code == twice[0]]
-        raise ConfigError(f"{_KEY}: {join_names(names)} have the same value; a pixel is of one class.")
-    ignored = _parse_ignored(ignore_index, dict(zip(codes, given, strict=True)), are_colors=are_colors)
+        raise ConfigError(
+            f"{_KEY}: {join_names(names)} have the same value; a pixel is of one class."
+        )
+    ignored = _parse_ignored(
+        ignore_index, dict(zip(codes, given, strict=True)), are_colors=are_colors
+    )
     return MaskClasses(tuple(given), tuple(codes), ignored, are_colors)
 
 
@@ -120,7 +152,8 @@ def _parse_ignored(ignore_index: Any, names: Mapping[int, str], *, are_colors: b
     ignored = _parse_code("data.init_args.ignore_index", ignore_index, are_colors=are_colors)
     if ignored in names:
         raise ConfigError(
-            f"data.init_args.ignore_index: {ignore_index} is that of class {names[ignored]!r}. Leave out one."
+            f"data.init_args.ignore_index: {ignore_index} is that of class {names[ignored]!r}."
+            " Leave out one."
         )
     return ignored
 
@@ -138,13 +171,21 @@ def _parse_code(key: str, value: Any, *, are_colors: bool) -> int:
     if not are_colors:
         if _is_number(value, 1 << 16):
             return int(value)
-        raise ConfigError(f"{key}: expected a number from 0 to 65535, as the first class has one, got {value!r}.")
+        raise ConfigError(
+            f"{key}: expected a number from 0 to 65535, as the first class has one, got {value!r}."
+        )
     parts: Any = value
     if isinstance(value, str) and (found := _HEX.fullmatch(value)):
         parts = [int(each, 16) for each in found.groups()]
-    is_color = isinstance(parts, (list, tuple)) and len(parts) == 3 and all(_is_number(each, 256) for each in parts)
+    is_color = (
+        isinstance(parts, (list, tuple))
+        and len(parts) == 3
+        and all(_is_number(each, 256) for each in parts)
+    )
     if not is_color:
-        raise ConfigError(f"{key}: expected a colour, such as [255, 0, 0] or '#ff0000', got {value!r}.")
+        raise ConfigError(
+            f"{key}: expected a colour, such as [255, 0, 0] or '#ff0000', got {value!r}."
+        )
     red, green, blue = parts
     return int(red << 16 | green << 8 | blue)
 
@@ -164,7 +205,9 @@ def read_codes(path: Path, *, are_colors: bool, file: BinaryIO | None = None) ->
         with pillow_warnings(), Image.open(path if file is None else file) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
-            pixels = np.asarray(upright.convert("RGB") if are_colors else _drop_alpha(upright)).astype(np.int64)
+            pixels = np.asarray(
+                upright.convert("RGB") if are_colors else _drop_alpha(upright)
+            ).astype(np.int64)
     except Exception as error:
         raise UnreadableImageError.of(path, error) from error
     if pixels.ndim == 2:
@@ -175,15 +218,17 @@ def read_codes(path: Path, *, are_colors: bool, file: BinaryIO | None = None) ->
     if (red == green).all() and (green == blue).all():  # grey that was saved in three channels
         return red
     raise UnreadableImageError(
-        f"{path}: this mask has colours, and {_KEY} has numbers. Name the colour of each class there, such as "
-        "classes: {background: [0, 0, 0], road: [128, 64, 128]}.",
+        f"{path}: this mask has colours, and {_KEY} has numbers. Name the colour of each class"
+        " there, such as classes: {background: [0, 0, 0], road: [128, 64, 128]}.",
         reason="a mask of colours, where numbers are expected",
     )
 
 
 def _drop_alpha(image: Image.Image) -> Image.Image:
     """Return an image without its transparency, which says nothing of a class."""
-    return image.convert({"LA": "L", "RGBA": "RGB", "PA": "P", "CMYK": "RGB"}.get(image.mode, image.mode))
+    return image.convert(
+        {"LA": "L", "RGBA": "RGB", "PA": "P", "CMYK": "RGB"}.get(image.mode, image.mode)
+    )
 
 
 def find_values(
@@ -213,7 +258,9 @@ def describe_values(values: Mapping[int, int], classes: MaskClasses) -> str:
     return join_names(shown, most=_MANY)
 
 
-def number_classes(values: Sequence[int], ignore_index: int | Literal["auto"] | None, *, root: Path) -> MaskClasses:
+def number_classes(
+    values: Sequence[int], ignore_index: int | Literal["auto"] | None, *, root: Path
+) -> MaskClasses:
     """Make classes of the values that occur in masks, named by their numbers.
 
     Raises:
@@ -225,18 +272,28 @@ def number_classes(values: Sequence[int], ignore_index: int | Literal["auto"] | 
         return MaskClasses(tuple(map(str, found)), tuple(found), ignored)
     listed = join_names([*map(str, sorted(values))], most=12)
     example = {"background": 0, "object": max(values)} if len(values) == 2 else None
-    hint = f"classes: {example}".replace("'", "") if example else "classes: {background: 0, road: 7, car: 26}"
-    without = f", of which {ignored} counts for nothing (data.init_args.ignore_index)" if ignored in values else ""
+    hint = (
+        f"classes: {example}".replace("'", "")
+        if example
+        else "classes: {background: 0, road: 7, car: 26}"
+    )
+    without = (
+        f", of which {ignored} counts for nothing (data.init_args.ignore_index)"
+        if ignored in values
+        else ""
+    )
     raise ConfigError(
-        f"{root}: the masks have the values {listed}{without}, which are not classes numbered 0, 1, 2 and so on. Name "
-        f"them in {_KEY}, such as {hint}."
+        f"{root}: the masks have the values {listed}{without}, which are not classes numbered 0, 1,"
+        f" 2 and so on. Name them in {_KEY}, such as {hint}."
     )
 
 
 def choose_colors(num: int) -> list[Color]:
     """Choose a colour for each class: black for the first, then colours that people tell apart."""
     colors = list(_PALETTE[:num])
-    for at in range(len(colors), num):  # of PASCAL VOC's colour map: three bits of the number to each channel
+    for at in range(
+        len(colors), num
+    ):  # of PASCAL VOC's colour map: three bits of the number to each channel
         value = at
         channels = [0, 0, 0]
         for bit in range(7, -1, -1):
@@ -276,7 +333,9 @@ def _find_centres(have: int, want: int) -> NDArray[np.int64]:
     return (2 * np.arange(want, dtype=np.int64) + 1) * have // (2 * want)
 
 
-def overlay_mask(picture: Image.Image, mask: NDArray[Any], num_classes: int, *, alpha: float = 0.5) -> Image.Image:
+def overlay_mask(
+    picture: Image.Image, mask: NDArray[Any], num_classes: int, *, alpha: float = 0.5
+) -> Image.Image:
     """Lay the colours of a mask over a picture; the first class and what is no class stay as they are.
 
     Args:

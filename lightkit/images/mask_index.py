@@ -18,15 +18,30 @@ from lightkit.images.image_file import (
     UnreadableImageError,
     walk_files,
 )
-from lightkit.images.image_index import Defect, OnBadImage, Photo, check_defects, index_files, list_folders
-from lightkit.images.mask_file import MaskClasses, describe_values, find_values, number_classes, parse_classes
+from lightkit.images.image_index import (
+    Defect,
+    OnBadImage,
+    Photo,
+    check_defects,
+    index_files,
+    list_folders,
+)
+from lightkit.images.mask_file import (
+    MaskClasses,
+    describe_values,
+    find_values,
+    number_classes,
+    parse_classes,
+)
 from lightkit.images.progress import show_progress
 from lightkit.images.splits import Split, split_named
 from lightkit.images.verdicts import Decoded, Verdict, judge_files
 
 log = logging.getLogger("lightkit.data")
 
-_ENDING = re.compile(r"[_\-. ](mask|masks|seg|segmentation|label|labels|labelids|gt|l)$", re.IGNORECASE)
+_ENDING = re.compile(
+    r"[_\-. ](mask|masks|seg|segmentation|label|labels|labelids|gt|l)$", re.IGNORECASE
+)
 _LABEL = 0  # of all photos: what they show is in their masks
 
 
@@ -68,11 +83,15 @@ class MaskIndex:
             for split, photos in self.splits.items()
             for photo in photos
         )
-        text = "".join([repr((self.classes.codes, self.classes.ignored, self.classes.names)), *lines])
+        text = "".join(
+            [repr((self.classes.codes, self.classes.ignored, self.classes.names)), *lines]
+        )
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def find_pairs_of_folders(root: Path, images: str, masks: str) -> dict[Split | None, tuple[Path, Path]]:
+def find_pairs_of_folders(
+    root: Path, images: str, masks: str
+) -> dict[Split | None, tuple[Path, Path]]:
     """Find the folders of images and of their masks, by split; one pair under None where no folder names a split.
 
     Splits stand above these folders, as train/images and train/masks, or in both of them, as images/train and
@@ -83,7 +102,10 @@ def find_pairs_of_folders(root: Path, images: str, masks: str) -> dict[Split | N
     """
     if not root.is_dir():
         where = f"data.init_args.root, from {Path.cwd()}"
-        raise DataError(f"{root}: this data folder does not exist ({where}){near_files(root, is_folder=True) or '.'}")
+        raise DataError(
+            f"{root}: this data folder does not exist"
+            f" ({where}){near_files(root, is_folder=True) or '.'}"
+        )
     found: dict[Split | None, tuple[Path, Path]] = {}
     if (root / images).is_dir():
         for folder in list_folders(root / images):
@@ -98,9 +120,10 @@ def find_pairs_of_folders(root: Path, images: str, masks: str) -> dict[Split | N
                 found[split] = (folder / images, folder / masks)
     if not found or not ({"train", None} & found.keys()):
         raise DataError(
-            f"{root}: expected {images}/ and {masks}/ with files of equal names in them, such as {images}/1.jpg and "
-            f"{masks}/1.png; or train/, and val/ or test/ if there are any, with both of them each. "
-            "data.init_args.images and data.init_args.masks name folders with other names."
+            f"{root}: expected {images}/ and {masks}/ with files of equal names in them, such as"
+            f" {images}/1.jpg and {masks}/1.png; or train/, and val/ or test/ if there are any,"
+            " with both of them each. data.init_args.images and data.init_args.masks name folders"
+            " with other names."
         )
     for _, folder in found.values():
         if not folder.is_dir():
@@ -130,12 +153,16 @@ def pair_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     if missing := {stem: str(path) for stem, path in pictures.items() if stem not in by_stem}:
         first = next(iter(missing))
         raise DataError(
-            f"{format_count(len(missing), 'image has', 'images have')} no mask of the same name in {masks}; expected, "
-            f"for the first, {masks / first}.png. Add the masks, or move these images away:"
-            f"{join_lines([*missing.values()])}"
+            f"{format_count(len(missing), 'image has', 'images have')} no mask of the same name in"
+            f" {masks}; expected, for the first, {masks / first}.png. Add the masks, or move these"
+            f" images away:{join_lines([*missing.values()])}"
         )
     if idle := [str(path) for stem, path in by_stem.items() if stem not in pictures]:
-        log.warning("%d masks have no image of the same name, and are not read: %s", len(idle), join_names(idle))
+        log.warning(
+            "%d masks have no image of the same name, and are not read: %s",
+            len(idle),
+            join_names(idle),
+        )
     return [(path, by_stem[stem]) for stem, path in pictures.items()]
 
 
@@ -158,8 +185,8 @@ def _list_by_stem(folder: Path) -> dict[str, Path]:
 
 def _explain_same_name(one: Path, other: Path) -> DataError:
     return DataError(
-        f"{one} and {other} have the same name, so that nobody knows which belongs to the file of this name in the "
-        "other folder. Rename one of them, or move it away."
+        f"{one} and {other} have the same name, so that nobody knows which belongs to the file of"
+        " this name in the other folder. Rename one of them, or move it away."
     )
 
 
@@ -200,8 +227,18 @@ def index_masks(
     mask_of = dict(chain.from_iterable(pairs.values()))
     files = [*mask_of.values()]
     verdicts, values = _judge_masks(files, known)
-    defects = [Defect(str(path), found.defect) for path, found in verdicts.items() if found.defect is not None]
-    check_defects(defects, len(files), what=f"masks in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
+    defects = [
+        Defect(str(path), found.defect)
+        for path, found in verdicts.items()
+        if found.defect is not None
+    ]
+    check_defects(
+        defects,
+        len(files),
+        what=f"masks in {root}",
+        on_bad=on_bad_image,
+        max_fraction=max_bad_fraction,
+    )
     if known is None:
         number: int | Literal["auto"] | None = ignore_index  # type: ignore[assignment]  # a colour was refused
         known = number_classes(sorted({*chain.from_iterable(values.values())}), number, root=root)
@@ -211,7 +248,9 @@ def index_masks(
     # the images, but for those whose mask is lost
     listed: dict[Split, list[tuple[Path, Any]]] = {}
     for split, of_split in pairs.items():
-        listed[split or "train"] = [(image, _LABEL) for image, mask in of_split if verdicts[mask].defect is None]
+        listed[split or "train"] = [
+            (image, _LABEL) for image, mask in of_split if verdicts[mask].defect is None
+        ]
     index = index_files(
         root, ["image"], listed, given=given, val_fraction=val_fraction, test_fraction=test_fraction,
         on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction, locate=lambda _: str(root / images),
@@ -254,19 +293,30 @@ def _refuse_values(wrong: Mapping[Path, Mapping[int, int]], classes: MaskClasses
     """
     if not wrong:
         return
-    lines = [f"{path}: {describe_values(values, classes)}" for path, values in sorted(wrong.items())]
-    known = [f"{name} {classes.describe(code)}" for name, code in zip(classes.names, classes.codes, strict=True)]
-    lossy = " JPEG changes values; save masks as PNG." if any(".jp" in path.suffix.lower() for path in wrong) else ""
+    lines = [
+        f"{path}: {describe_values(values, classes)}" for path, values in sorted(wrong.items())
+    ]
+    known = [
+        f"{name} {classes.describe(code)}"
+        for name, code in zip(classes.names, classes.codes, strict=True)
+    ]
+    lossy = (
+        " JPEG changes values; save masks as PNG."
+        if any(".jp" in path.suffix.lower() for path in wrong)
+        else ""
+    )
     ignored = "none" if classes.ignored is None else classes.describe(classes.ignored)
     raise DataError(
-        f"{format_count(len(wrong), 'mask has', 'masks have')} pixels that are no class; data.init_args.classes has "
-        f"{join_names(known, most=10)}, and data.init_args.ignore_index is {ignored}. Add the class, or repair the "
-        f"masks.{lossy}{join_lines(lines)}"
+        f"{format_count(len(wrong), 'mask has', 'masks have')} pixels that are no class;"
+        f" data.init_args.classes has {join_names(known, most=10)}, and data.init_args.ignore_index"
+        f" is {ignored}. Add the class, or repair the masks.{lossy}{join_lines(lines)}"
     )
 
 
 def _refuse_sizes(
-    splits: Mapping[Split, Sequence[Photo]], mask_of: Mapping[Path, Path], verdicts: Mapping[Path, Verdict]
+    splits: Mapping[Split, Sequence[Photo]],
+    mask_of: Mapping[Path, Path],
+    verdicts: Mapping[Path, Verdict],
 ) -> None:
     """Refuse masks of another size than their images.
 
@@ -278,11 +328,14 @@ def _refuse_sizes(
         for photo in photos:
             found = verdicts[mask_of[photo.path]]
             if (found.height, found.width) != (photo.height, photo.width):
-                sizes = f"{found.width} x {found.height}, its image {photo.width} x {photo.height} pixels"
+                sizes = (
+                    f"{found.width} x {found.height}, its image {photo.width} x {photo.height}"
+                    " pixels"
+                )
                 lines.append(f"{mask_of[photo.path]}: {sizes}")
     if lines:
         raise DataError(
-            f"{format_count(len(lines), 'mask has', 'masks have')} another size than their images (width x height, "
-            "upright). Save each in the size of its image, without interpolation:"
-            f"{join_lines(lines)}"
+            f"{format_count(len(lines), 'mask has', 'masks have')} another size than their images"
+            " (width x height, upright). Save each in the size of its image, without"
+            f" interpolation:{join_lines(lines)}"
         )

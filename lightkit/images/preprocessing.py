@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 # Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_RESIZE_RATIO = 256 / 224  # torchvision's references/classification: resize to 256, then crop 224 from the centre
+_RESIZE_RATIO = (
+    256 / 224
+)  # torchvision's references/classification: resize to 256, then crop 224 from the centre
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,15 @@ class Preprocessing:
         import numpy as np  # here, because metadata are read without it
 
         pixels = np.asarray(crop, dtype=np.float32).transpose(2, 0, 1)
-        scaled = pixels * np.float32(1 / 255)  # torchvision multiplies; a division differs in the last bit
-        mean, std = (np.asarray(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std))
-        prepared: np.ndarray[Any, np.dtype[np.float32]] = np.ascontiguousarray((scaled - mean) / std)
+        scaled = pixels * np.float32(
+            1 / 255
+        )  # torchvision multiplies; a division differs in the last bit
+        mean, std = (
+            np.asarray(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)
+        )
+        prepared: np.ndarray[Any, np.dtype[np.float32]] = np.ascontiguousarray(
+            (scaled - mean) / std
+        )
         return prepared
 
     def cropped(self, image: Image.Image) -> Image.Image:
@@ -68,7 +76,9 @@ class Preprocessing:
         if self.is_whole:
             return resize_whole(image, self.crop)
         image = resize_shorter_side(image, self.resize)
-        top, left = (_start(have, want) for have, want in zip(reversed(image.size), self.crop, strict=True))
+        top, left = (
+            _start(have, want) for have, want in zip(reversed(image.size), self.crop, strict=True)
+        )
         return image.crop((left, top, left + self.crop[1], top + self.crop[0]))
 
     @classmethod
@@ -86,8 +96,9 @@ class Preprocessing:
             and _are_numbers(mean) and _are_numbers(std) and len(mean) == len(std) > 0 and all(std)
         ):  # fmt: skip
             raise TypeError(
-                "preprocessing: expected resize, a length in pixels, crop, two of them, mean and std, a number of "
-                f"each channel, those of std other than 0; got {resize!r}, {crop!r}, {mean!r}, {std!r}"
+                "preprocessing: expected resize, a length in pixels, crop, two of them, mean and"
+                f" std, a number of each channel, those of std other than 0; got {resize!r},"
+                f" {crop!r}, {mean!r}, {std!r}"
             )
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         return cls(**{**known, **{name: tuple(known[name]) for name in ("crop", "mean", "std")}})

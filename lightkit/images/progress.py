@@ -44,7 +44,9 @@ class ProgressLines:
         if now_s - self._printed_s >= _LINE_EVERY_S:
             self._printed_s = now_s
             of = "" if self._total is None else f" of {self._total}"
-            self._print_line(f"{self._num}{of} {self._what}  {self._num / (now_s - self._began_s):.0f}/s")
+            self._print_line(
+                f"{self._num}{of} {self._what}  {self._num / (now_s - self._began_s):.0f}/s"
+            )
 
 
 def show_progress(
@@ -77,7 +79,13 @@ def show_progress(
             lines.add(size(item))
         return
     from rich.console import Console  # 0.1 s, only for a terminal
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn()
     with Progress(*columns, console=Console(file=stream), transient=True) as bar:

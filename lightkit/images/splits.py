@@ -59,7 +59,9 @@ def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split
     return "val" if fraction < test_fraction + val_fraction else "train"
 
 
-def split_hashes(hashes: npt.NDArray[np.uint64], *, val_fraction: float, test_fraction: float) -> npt.NDArray[np.uint8]:
+def split_hashes(
+    hashes: npt.NDArray[np.uint64], *, val_fraction: float, test_fraction: float
+) -> npt.NDArray[np.uint8]:
     """Choose the split of each content by the first 64 bits of its SHA-256, as `split_of` does; by its number."""
     fractions = (hashes >> (64 - _HASH_BITS)) / 2**_HASH_BITS
     codes: npt.NDArray[np.uint8] = (fractions < test_fraction + val_fraction).astype("uint8")
@@ -75,15 +77,21 @@ def check_fractions(*, val_fraction: float, test_fraction: float) -> None:
     """
     for name, value in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
         if value is None or not 0 <= value < 1:  # jsonargparse lets any value be null
-            raise ConfigError(f"data.init_args.{name}: expected a share from 0 up to but not including 1, got {value}")
+            raise ConfigError(
+                f"data.init_args.{name}: expected a share from 0 up to but not including 1, got"
+                f" {value}"
+            )
     if val_fraction + test_fraction >= 1:
         raise ConfigError(
-            f"data.init_args.val_fraction ({val_fraction}) and data.init_args.test_fraction ({test_fraction}) "
-            f"add up to {val_fraction + test_fraction:g}: nothing is left to train on. Make one of them smaller."
+            f"data.init_args.val_fraction ({val_fraction}) and data.init_args.test_fraction"
+            f" ({test_fraction}) add up to {val_fraction + test_fraction:g}: nothing is left to"
+            " train on. Make one of them smaller."
         )
 
 
-def name_tables(path: str | None, *, train: str | None, val: str | None, test: str | None) -> dict[Split | None, str]:
+def name_tables(
+    path: str | None, *, train: str | None, val: str | None, test: str | None
+) -> dict[Split | None, str]:
     """Return the address of a table with all splits, under None, or of the table of each split.
 
     Raises:
@@ -93,11 +101,14 @@ def name_tables(path: str | None, *, train: str | None, val: str | None, test: s
     tables: dict[Split | None, str] = {split: place for split, place in given.items() if place}
     if path and tables:
         raise ConfigError(
-            f"data.init_args.path ({path!r}) and data.init_args.{next(iter(tables))} are both set. Name one table with "
-            "all splits, or one for each."
+            f"data.init_args.path ({path!r}) and data.init_args.{next(iter(tables))} are both set."
+            " Name one table with all splits, or one for each."
         )
     if not path and not tables:
-        raise ConfigError("data.init_args.path: expected a table, or tables in data.init_args.train, val and test.")
+        raise ConfigError(
+            "data.init_args.path: expected a table, or tables in data.init_args.train, val and"
+            " test."
+        )
     return {None: path} if path else tables
 
 
@@ -135,8 +146,12 @@ def check_spelling(names: Iterable[str], *, place: str) -> None:
     by_value: dict[str, list[str]] = {}
     for name in sorted(names):
         by_value.setdefault(respell(name), []).append(name)
-    are_plain = all(value.removeprefix("-").isdecimal() or value in ("true", "false") for value in by_value)
+    are_plain = all(
+        value.removeprefix("-").isdecimal() or value in ("true", "false") for value in by_value
+    )
     twice = [spellings for spellings in by_value.values() if len(spellings) > 1]
     if are_plain and twice:
         shown = " and ".join(map(repr, twice[0]))
-        raise DataError(f"{place} has the classes {shown}, which are one value. Spell them alike in all rows.")
+        raise DataError(
+            f"{place} has the classes {shown}, which are one value. Spell them alike in all rows."
+        )

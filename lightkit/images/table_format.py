@@ -11,7 +11,19 @@ PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 RECIPES = "docs/recipes.md"
 """The page with complete examples of what the built-in classes do not do."""
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
-_OTHER_SUFFIXES = (".arrow", ".db", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".npy", ".npz", ".orc", ".sqlite")
+_OTHER_SUFFIXES = (
+    ".arrow",
+    ".db",
+    ".feather",
+    ".h5",
+    ".hdf5",
+    ".json",
+    ".jsonl",
+    ".npy",
+    ".npz",
+    ".orc",
+    ".sqlite",
+)
 _SHEETS = (".xls", ".xlsx", ".ods")
 _OTHERS = frozenset({*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *_SHEETS})
 _KINDS = dict.fromkeys(_TEXT_SUFFIXES, "CSV") | dict.fromkeys(_SHEETS, "a spreadsheet")
@@ -32,16 +44,25 @@ def explain_other_format(place: Path) -> str | None:
         return None  # a damaged one, of which the reader says what is wrong
     kind = _KINDS.get(suffix, f"a {suffix or 'plain'} file")
     return (
-        f"{file} is {kind}, which is not read; expected a Delta table, or a file or folder of Parquet. "
+        f"{file} is {kind}, which is not read; expected a Delta table, or a file or folder of"
+        " Parquet. "
         f'{RECIPES}, "Numbers in a table", turns a CSV file into Parquet and trains on it'
     )
 
 
 def _find_other_file(folder: Path) -> Path | None:
     """Find the first file of another kind in a folder; None where there is none, or the folder is a table."""
-    if (folder / "_delta_log").is_dir() or any(folder.rglob("*.pa*rq*")) or any(folder.rglob("*.pq")):
+    if (
+        (folder / "_delta_log").is_dir()
+        or any(folder.rglob("*.pa*rq*"))
+        or any(folder.rglob("*.pq"))
+    ):
         return None
-    others = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _OTHERS and path.is_file())
+    others = (
+        path
+        for path in sorted(folder.iterdir())
+        if path.suffix.lower() in _OTHERS and path.is_file()
+    )
     return next(others, None)
 
 

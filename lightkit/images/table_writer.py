@@ -115,15 +115,21 @@ class TableTarget:
         table = self.table
         if self.is_delta and (found := _REFUSED_BY_DELTALAKE.search(str(table.absolute()))):
             raise ConfigError(
-                f"{table}: deltalake writes no folder with {found[0]!r} in its name. Choose another name."
+                f"{table}: deltalake writes no folder with {found[0]!r} in its name. Choose another"
+                " name."
             )
         if self.is_delta and not find_spec("deltalake"):
             raise ConfigError(
-                f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit-train[delta]'. "
-                "Or use --format parquet."
+                f"{table}: to write a Delta table, deltalake must be installed: pip install"
+                " 'lightkit-train[delta]'. Or use --format parquet."
             )
-        if self.images.is_dir() and table.absolute().resolve().is_relative_to(self.images.resolve()):
-            raise ConfigError(f"{table} is in the folder of images {self.images}. Choose another place for the table.")
+        if self.images.is_dir() and table.absolute().resolve().is_relative_to(
+            self.images.resolve()
+        ):
+            raise ConfigError(
+                f"{table} is in the folder of images {self.images}. Choose another place for the"
+                " table."
+            )
         if os.path.lexists(table) and not _is_empty(table):
             self._check_existing()
 
@@ -138,24 +144,28 @@ class TableTarget:
         was_delta = is_delta(table)
         if not was_delta and not is_converted_parquet(table):
             raise ConfigError(
-                f"{table} exists, and is not a table that lightkit convert has written: it stays as it is. Choose "
-                "another name."
+                f"{table} exists, and is not a table that lightkit convert has written: it stays as"
+                " it is. Choose another name."
             )
         if not self.overwrites:
             effect = "writes a new version of it" if was_delta else "replaces it"
             raise ConfigError(
-                f"{table} exists, and nothing is added to a table. --overwrite {effect}; or choose another name."
+                f"{table} exists, and nothing is added to a table. --overwrite {effect}; or choose"
+                " another name."
             )
         if was_delta != self.is_delta:
             kind, asked = ("delta", "parquet") if was_delta else ("parquet", "delta")
             raise ConfigError(
-                f"{table} is of the format {kind}, and --format is {asked}. Use --format {kind}, or another name."
+                f"{table} is of the format {kind}, and --format is {asked}. Use --format {kind}, or"
+                " another name."
             )
         if was_delta:
             _check_delta(table)
 
 
-def plan_files(rows: Iterable[ImageRow], *, num_files: int, row_group_bytes: int) -> list[RowGroups]:
+def plan_files(
+    rows: Iterable[ImageRow], *, num_files: int, row_group_bytes: int
+) -> list[RowGroups]:
     """Distribute the rows over files and row groups, in an order that mixes the classes.
 
     A row group holds rows of one split, so that the reader of a split reads no other. Within a split the order is that
@@ -170,18 +180,25 @@ def plan_files(rows: Iterable[ImageRow], *, num_files: int, row_group_bytes: int
     Raises:
         ConfigError: If there are fewer rows than files.
     """
-    ordered = sorted(rows, key=lambda row: (_SPLITS.index(row.split), row.digest, row.label, row.path))
+    ordered = sorted(
+        rows, key=lambda row: (_SPLITS.index(row.split), row.digest, row.label, row.path)
+    )
     if len(ordered) < num_files:
         raise ConfigError(
-            f"--partitions {num_files}: there are only {len(ordered)} images, and a file needs one at least. "
-            f"Use --partitions {len(ordered)} or fewer, or add images."
+            f"--partitions {num_files}: there are only {len(ordered)} images, and a file needs one"
+            f" at least. Use --partitions {len(ordered)} or fewer, or add images."
         )
     files: list[RowGroups] = [[] for _ in range(num_files)]
     for _, of_split in groupby(enumerate(ordered), key=lambda numbered: numbered[1].split):
         shares: list[list[ImageRow]] = [[] for _ in range(num_files)]
-        for number, row in of_split:  # goes on where the split before has ended: so files are equal in all, too
+        for (
+            number,
+            row,
+        ) in of_split:  # goes on where the split before has ended: so files are equal in all, too
             shares[number % num_files].append(row)
-        for groups, share_groups in zip(files, _cut_row_groups(shares, row_group_bytes), strict=True):
+        for groups, share_groups in zip(
+            files, _cut_row_groups(shares, row_group_bytes), strict=True
+        ):
             groups.extend(share_groups)
     return files
 
@@ -189,7 +206,8 @@ def plan_files(rows: Iterable[ImageRow], *, num_files: int, row_group_bytes: int
 def _cut_row_groups(shares: Sequence[Sequence[ImageRow]], row_group_bytes: int) -> list[RowGroups]:
     """Cut each share into the same number of row groups, as few as keep all of them small enough."""
     sums = [
-        [0, *accumulate(row.num_bytes if row.num_bytes <= row_group_bytes else 0 for row in share)] for share in shares
+        [0, *accumulate(row.num_bytes if row.num_bytes <= row_group_bytes else 0 for row in share)]
+        for share in shares
     ]
 
     def ranges(length: int) -> list[tuple[int, int]]:
@@ -198,10 +216,15 @@ def _cut_row_groups(shares: Sequence[Sequence[ImageRow]], row_group_bytes: int) 
     most = max(map(len, shares))
     number = max(1, -(-max(total[-1] for total in sums) // row_group_bytes))
     while number < most and any(
-        total[end] - total[begin] > row_group_bytes for total in sums for begin, end in ranges(len(total) - 1)
+        total[end] - total[begin] > row_group_bytes
+        for total in sums
+        for begin, end in ranges(len(total) - 1)
     ):
         number = min(most, max(number + 1, int(number * _GROWTH)))
-    return [[list(share[begin:end]) for begin, end in ranges(len(share)) if begin < end] for share in shares]
+    return [
+        [list(share[begin:end]) for begin, end in ranges(len(share)) if begin < end]
+        for share in shares
+    ]
 
 
 def write_table(
@@ -262,8 +285,14 @@ def _write_files(folder: Path, files: Sequence[RowGroups], *, suffix: str = "") 
     written = list[Path]()
     num_bytes = sum(row.num_bytes for groups in files for rows in groups for row in rows)
     pool = ThreadPoolExecutor(_NUM_READERS)
-    read = ((number, rows, list(pool.map(_read_image, rows))) for number, groups in enumerate(files) for rows in groups)
-    shown = show_progress(read, num_bytes, "bytes written", size=lambda group: sum(map(len, group[2])))
+    read = (
+        (number, rows, list(pool.map(_read_image, rows)))
+        for number, groups in enumerate(files)
+        for rows in groups
+    )
+    shown = show_progress(
+        read, num_bytes, "bytes written", size=lambda group: sum(map(len, group[2]))
+    )
     try:
         for number, of_file in groupby(shown, key=itemgetter(0)):
             written.append(folder / f"part-{number:05d}{suffix}.parquet")
@@ -272,7 +301,10 @@ def _write_files(folder: Path, files: Sequence[RowGroups], *, suffix: str = "") 
                 parquet.ParquetWriter(
                     sink,
                     schema,
-                    compression={"image": "none", **dict.fromkeys(small, "zstd")},  # images are compressed already
+                    compression={
+                        "image": "none",
+                        **dict.fromkeys(small, "zstd"),
+                    },  # images are compressed already
                     use_dictionary=["label", "split"],
                     write_statistics=small,
                     data_page_size=_PAGE_BYTES,
@@ -281,7 +313,10 @@ def _write_files(folder: Path, files: Sequence[RowGroups], *, suffix: str = "") 
             ):
                 for _, rows, images in of_file:
                     columns = {name: [getattr(row, name) for row in rows] for name in small}
-                    writer.write_table(pa.table({"image": images, **columns}, schema=schema), row_group_size=len(rows))
+                    writer.write_table(
+                        pa.table({"image": images, **columns}, schema=schema),
+                        row_group_size=len(rows),
+                    )
     finally:
         pool.shutdown(cancel_futures=True)
     return written
@@ -294,8 +329,8 @@ def _read_image(row: ImageRow) -> bytes:
         content = b""
     if hashlib.sha256(content).hexdigest() != row.digest:
         raise DataError(
-            f"{row.file}: this image was changed or removed while the table was written. Nothing was written; run the "
-            "same command again once nobody changes the folder."
+            f"{row.file}: this image was changed or removed while the table was written. Nothing"
+            " was written; run the same command again once nobody changes the folder."
         )
     return content
 
@@ -305,7 +340,9 @@ def is_converted_parquet(table: Path) -> bool:
 
     def is_own(entry: Path) -> bool:
         is_part = entry.name.startswith("part-") and entry.suffix == ".parquet"
-        return entry.name == BAD_IMAGES or (is_part and _MARK in (parquet.read_metadata(entry).metadata or {}))
+        return entry.name == BAD_IMAGES or (
+            is_part and _MARK in (parquet.read_metadata(entry).metadata or {})
+        )
 
     try:
         return not table.is_symlink() and table.is_dir() and all(map(is_own, table.iterdir()))
@@ -324,7 +361,9 @@ def _publish(temporary: Path, table: Path) -> None:
     if _is_empty(table):
         table.rmdir()
     old = _old_path(table)
-    if table.exists():  # a kill between the two renames leaves the old table aside, whence `_lock` restores it
+    if (
+        table.exists()
+    ):  # a kill between the two renames leaves the old table aside, whence `_lock` restores it
         table.rename(old)
     temporary.rename(table)
     shutil.rmtree(old, ignore_errors=True)
@@ -350,7 +389,9 @@ def _lock(table: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise RunLocked(f"{table}: another process is writing this table. Wait for it, or use another name.") from error
+        raise RunLocked(
+            f"{table}: another process is writing this table. Wait for it, or use another name."
+        ) from error
     try:
         if (old := _old_path(table)).exists() and not table.exists():
             old.rename(table)
@@ -369,10 +410,12 @@ def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ConfigError(f"{table}: cannot write here ({reason}). Choose another place.") from error
+            raise ConfigError(
+                f"{table}: cannot write here ({reason}). Choose another place."
+            ) from error
         raise DataError(
-            f"{table}: there is no room for it ({reason}): it needs about {num_bytes / 1e6:.1f} MB. Nothing new was "
-            "left there. Make room, or choose another place."
+            f"{table}: there is no room for it ({reason}): it needs about {num_bytes / 1e6:.1f} MB."
+            " Nothing new was left there. Make room, or choose another place."
         ) from error
 
 
@@ -387,7 +430,9 @@ def _add_delta_version(table: Path, files: Sequence[RowGroups]) -> list[Path]:
                 [_delta_action(file) for file in written], mode="overwrite", schema=delta.schema()
             )
     except BaseException:
-        names = {uri.rpartition("/")[2] for uri in _load_delta(table).file_uris()}  # of a signal just after the commit
+        names = {
+            uri.rpartition("/")[2] for uri in _load_delta(table).file_uris()
+        }  # of a signal just after the commit
         for file in table.glob(f"part-*-{token}.parquet"):
             if file.name not in names:
                 file.unlink(missing_ok=True)
@@ -402,8 +447,8 @@ def _check_delta(table: Path) -> None:
     wanted = {field.name: str(field.type) for field in _delta_schema().fields}
     if found != wanted or delta.metadata().partition_columns:
         raise ConfigError(
-            f"{table} exists, and is another table than lightkit convert writes: it has the columns "
-            f"{', '.join(found)}. Choose another name."
+            f"{table} exists, and is another table than lightkit convert writes: it has the columns"
+            f" {', '.join(found)}. Choose another name."
         )
 
 
@@ -421,7 +466,9 @@ def _translate_delta_errors(table: Path) -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
-        raise DataError(f"{table}: Delta refuses ({str(error).strip().splitlines()[0].rstrip('.')}).") from error
+        raise DataError(
+            f"{table}: Delta refuses ({str(error).strip().splitlines()[0].rstrip('.')})."
+        ) from error
 
 
 def _delta_schema() -> Any:
@@ -436,4 +483,6 @@ def _delta_action(file: Path) -> AddAction:
     status = file.stat()
     num_rows = parquet.read_metadata(file).num_rows
     stats = json.dumps({"numRecords": num_rows})
-    return AddAction(file.name, status.st_size, {}, int(status.st_mtime * 1000), data_change=True, stats=stats)
+    return AddAction(
+        file.name, status.st_size, {}, int(status.st_mtime * 1000), data_change=True, stats=stats
+    )

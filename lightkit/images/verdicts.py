@@ -78,7 +78,15 @@ def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
         paths: Files, which may be gone by now. Few are in memory at a time, however many or large they are.
     """
     formats = [name for name in ("avif", "jpg_2000", "libtiff", "webp") if features.check(name)]
-    rules = repr((_VERSION, PIL.__version__, formats, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES))
+    rules = repr(
+        (
+            _VERSION,
+            PIL.__version__,
+            formats,
+            Image.MAX_IMAGE_PIXELS,
+            ImageFile.LOAD_TRUNCATED_IMAGES,
+        )
+    )
     with (
         _open_cache() as cache,
         pillow_warnings(),
@@ -90,7 +98,11 @@ def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
         judge = partial(cache.judge, rules=rules, decode=partial(_decode, large=large))
         yield from map_in_order(pool, judge, paths, ahead=_AHEAD)
         if num := count_libtiff_errors() - before:
-            log.warning("libtiff reported %d errors in images; bad_images.csv lists those that it cannot decode", num)
+            log.warning(
+                "libtiff reported %d errors in images; bad_images.csv lists those that it cannot"
+                " decode",
+                num,
+            )
 
 
 def compute_file_digests(paths: Iterable[str]) -> Iterator[Verdict]:
@@ -107,7 +119,10 @@ def compute_file_digests(paths: Iterable[str]) -> Iterator[Verdict]:
 
 
 def judge_files(
-    paths: Iterable[Path], decode: Callable[[BinaryIO, Path | str], tuple[Decoded, bool]], *, rules: str
+    paths: Iterable[Path],
+    decode: Callable[[BinaryIO, Path | str], tuple[Decoded, bool]],
+    *,
+    rules: str,
 ) -> Iterator[Verdict]:
     """Read each file once, in threads, and yield the verdicts in the order of the paths; kept as those of images are.
 
@@ -117,13 +132,17 @@ def judge_files(
             of its content alone. It runs in threads.
         rules: By which it judges; a verdict by other rules does not count.
     """
-    known = repr((rules, _VERSION, PIL.__version__, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES))
+    known = repr(
+        (rules, _VERSION, PIL.__version__, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
+    )
     with (
         _open_cache() as cache,
         pillow_warnings(),
         ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-verdicts") as pool,
     ):
-        yield from map_in_order(pool, partial(cache.judge, rules=known, decode=decode), paths, ahead=_AHEAD)
+        yield from map_in_order(
+            pool, partial(cache.judge, rules=known, decode=decode), paths, ahead=_AHEAD
+        )
 
 
 Decoded = tuple[str | None, int, int]
@@ -162,7 +181,10 @@ def _hash_file(file: BinaryIO) -> str:
 def _is_settled(before: os.stat_result, after: os.stat_result, start_ns: int) -> bool:
     """Check that a file did not change while it was read, and that a later change would show in its time."""
     states = [(each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in (before, after)]
-    return states[0] == states[1] and start_ns - max(before.st_mtime_ns, before.st_ctime_ns) >= _SETTLED_NS
+    return (
+        states[0] == states[1]
+        and start_ns - max(before.st_mtime_ns, before.st_ctime_ns) >= _SETTLED_NS
+    )
 
 
 class _FileCache:
@@ -182,7 +204,10 @@ class _FileCache:
         if self._connection is None:
             return None
         with self._lock, suppress(sqlite3.Error):
-            query = "SELECT rules, digest, defect, height, width FROM files_v4 WHERE path = ? AND size = ? "
+            query = (
+                "SELECT rules, digest, defect, height, width FROM files_v4 WHERE path = ? AND size"
+                " = ? "
+            )
             found = (key, status.st_size, _changed_ns(status))
             row = self._connection.execute(f"{query} AND changed_ns = ?", found).fetchone()
             if row and rules in (None, row[0]):
@@ -211,7 +236,9 @@ class _FileCache:
             if known is not None:
                 return known
             # without waiting for the other end, if it is a pipe
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+            descriptor = os.open(
+                path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+            )
             with os.fdopen(descriptor, "rb") as file:
                 before = os.fstat(descriptor)
                 start_ns = time.time_ns()
@@ -223,7 +250,17 @@ class _FileCache:
                 if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
                     today = int(time.time() // 86400)
                     with self._lock:
-                        self._rows.append((key, before.st_size, _changed_ns(before), today, digest, rules, *decoded))
+                        self._rows.append(
+                            (
+                                key,
+                                before.st_size,
+                                _changed_ns(before),
+                                today,
+                                digest,
+                                rules,
+                                *decoded,
+                            )
+                        )
                         if len(self._rows) >= _MAX_PENDING:
                             self.flush()
             return Verdict(digest, *decoded, before.st_size)
@@ -251,13 +288,18 @@ def _open_cache() -> Iterator[_FileCache]:
     path = None if folder is None else folder / _CACHE_NAME
     connection = None
     with suppress(sqlite3.OperationalError):  # it cannot be opened
-        connection = None if path is None else sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+        connection = (
+            None
+            if path is None
+            else sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+        )
     if connection is not None:
         try:
             with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
                 connection.execute(
-                    "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
-                    "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER)"
+                    "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER,"
+                    " changed_ns INTEGER, day INTEGER, digest TEXT, rules TEXT, defect TEXT, height"
+                    " INTEGER, width INTEGER)"
                 )
                 oldest = int(time.time() // 86400) - _KEPT_DAYS
                 connection.execute("DELETE FROM files_v4 WHERE day < ?", (oldest,))

@@ -39,12 +39,19 @@ class Job:
     @property
     def threads(self) -> int:
         """Threads of each rank."""
-        outermost = self.environment[THREADS].partition(",")[0].strip()  # OpenMP takes one number a level
+        outermost = (
+            self.environment[THREADS].partition(",")[0].strip()
+        )  # OpenMP takes one number a level
         return int(outermost) if outermost.isdigit() else 1
 
     def rank_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Build the variables of one rank from those of the process that starts it."""
-        return {**environ, "PATH": search_path(environ), THREADS: str(self.threads), **self.environment}
+        return {
+            **environ,
+            "PATH": search_path(environ),
+            THREADS: str(self.threads),
+            **self.environment,
+        }
 
     def output_path(self, rank: int) -> Path:
         """Name the file that takes what a rank writes before it opens files of its own."""
@@ -97,7 +104,9 @@ def run_driver(drive: Callable[[Job], None], text: str) -> int:
         drive: Function that runs all ranks of a job.
         text: The job as JSON.
     """
-    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # what it has started ends too
+    signal.signal(
+        signal.SIGTERM, lambda signum, _: sys.exit(128 + signum)
+    )  # what it has started ends too
     fields = json.loads(text)
     settings = LaunchSettings(**fields["plan"].pop("settings"))
     job = Job(**{**fields, "plan": Plan(**fields["plan"], settings=settings)})

@@ -77,7 +77,9 @@ class LaunchSettings:
     @property
     def slots(self) -> dict[str, int]:
         """Processes that each host may have."""
-        pairs = (host.strip().rpartition(":") for host in (self.hosts or "").split(",") if host.strip())
+        pairs = (
+            host.strip().rpartition(":") for host in (self.hosts or "").split(",") if host.strip()
+        )
         return {host: int(slots) for host, _, slots in pairs}
 
 
@@ -90,8 +92,14 @@ _SECONDS = r"\d*\.?\d+(?:e[-+]?\d+)?"
 _EXPECTED = {
     "engine": ("|".join(ENGINES), f"one of {', '.join(ENGINES)}"),
     "processes": (f"-?{_COUNT}", "a number of processes, such as 2 (spark: -2 on the driver)"),
-    "hosts": (f"[^,]+:{_COUNT}(?:,[^,]+:{_COUNT})*", "each host with its number of processes, such as 'a:4,b:4'"),
-    "nodes": (f"{_COUNT}(?::{_COUNT})?", "a number of machines, or the fewest and the most, such as 1:4"),
+    "hosts": (
+        f"[^,]+:{_COUNT}(?:,[^,]+:{_COUNT})*",
+        "each host with its number of processes, such as 'a:4,b:4'",
+    ),
+    "nodes": (
+        f"{_COUNT}(?::{_COUNT})?",
+        "a number of machines, or the fewest and the most, such as 1:4",
+    ),
     "rendezvous": (r".+:\d{1,5}", "HOST:PORT"),
     "max_restarts": (_NUMBER, "a number of restarts"),
     "max_failures": (_NUMBER, "a number of failures"),
@@ -129,7 +137,8 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
         return LaunchSettings()
     if not isinstance(block, dict):
         raise error_at(
-            f"launch: expected a mapping such as {{processes: 2}}, got {block!r}", resolved.origin_of("launch")
+            f"launch: expected a mapping such as {{processes: 2}}, got {block!r}",
+            resolved.origin_of("launch"),
         )
     values = {key: _read_value(value, resolved, ("launch", key)) for key, value in block.items()}
     for key, value in values.items():
@@ -137,7 +146,11 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
     settings = LaunchSettings(**values)
     if settings.num_nodes[0] > settings.num_nodes[1]:
         origin = resolved.origin_of(("launch", "nodes"))
-        raise error_at(f"launch.nodes: the fewest machines, then the most, such as 1:4; got {settings.nodes!r}", origin)
+        raise error_at(
+            "launch.nodes: the fewest machines, then the most, such as 1:4; got"
+            f" {settings.nodes!r}",
+            origin,
+        )
     if settings.engine is not None:
         _check_keys(settings, resolved, settings.engine)
     return settings
@@ -190,16 +203,21 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
         return
     if engine not in ("torchrun", "slurm"):
         raise error_at(
-            f"trainer.num_nodes: {num_nodes} machines whose processes are started by hand are not joined to one run, "
-            f"and the engine here is {engine!r}; set launch.engine: torchrun, launch.nodes: {num_nodes} and "
-            f"launch.rendezvous",
+            f"trainer.num_nodes: {num_nodes} machines whose processes are started by hand are not"
+            f" joined to one run, and the engine here is {engine!r}; set launch.engine: torchrun,"
+            f" launch.nodes: {num_nodes} and launch.rendezvous",
             resolved.origin_of(path),
         )
     fewest, most = settings.num_nodes
     is_asked = engine == "slurm" and most == 1  # `lightkit submit` takes the trainer's number then
-    if not is_asked and not fewest <= num_nodes <= most and not _is_overruled(resolved, path, ("launch", "nodes")):
+    if (
+        not is_asked
+        and not fewest <= num_nodes <= most
+        and not _is_overruled(resolved, path, ("launch", "nodes"))
+    ):
         raise error_at(
-            f"trainer.num_nodes: {num_nodes} contradicts launch.nodes: {settings.nodes}; set launch.nodes only",
+            f"trainer.num_nodes: {num_nodes} contradicts launch.nodes: {settings.nodes}; set"
+            " launch.nodes only",
             resolved.origin_of(path),
             resolved.origins.get(("launch", "nodes")),
         )
@@ -208,9 +226,17 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
 def _check_keys(settings: LaunchSettings, resolved: Resolved, engine: str) -> None:
     for key, engines in _ENGINES_OF.items():
         is_default = getattr(settings, key) in (None, getattr(LaunchSettings, key))
-        if is_default or engine in engines or _is_overruled(resolved, ("launch", key), ("launch", "engine")):
+        if (
+            is_default
+            or engine in engines
+            or _is_overruled(resolved, ("launch", key), ("launch", "engine"))
+        ):
             continue
-        here = "launch.engine is" if settings.engine is not None else "launch.engine is not said, which comes to"
+        here = (
+            "launch.engine is"
+            if settings.engine is not None
+            else "launch.engine is not said, which comes to"
+        )
         raise error_at(
             f"launch.{key}: is for the engine {' or '.join(engines)} only, but {here} {engine!r}",
             resolved.origin_of(("launch", key)),
@@ -222,7 +248,11 @@ def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
     """Return whether a higher layer sets the other key: a lower one was written for another engine."""
     lower = resolved.origins.get(path)
     higher = resolved.origins.get(by)
-    return lower is not None and higher is not None and resolved.rank_of(lower) < resolved.rank_of(higher)
+    return (
+        lower is not None
+        and higher is not None
+        and resolved.rank_of(lower) < resolved.rank_of(higher)
+    )
 
 
 _STRATEGIES_OF = {
@@ -265,15 +295,21 @@ class Plan:
         if self.settings.threads is not None:
             return self.settings.threads
         if self.engine in ("spark", "ray"):
-            master = self.settings.master or os.environ.get({"spark": "MASTER", "ray": "RAY_ADDRESS"}[self.engine])
+            master = self.settings.master or os.environ.get(
+                {"spark": "MASTER", "ray": "RAY_ADDRESS"}[self.engine]
+            )
             if master is not None and not re.match(r"local$|local\[|local-cluster\[", master):
                 return 1  # it is unknown how many processes share a machine of a cluster
         return max(1, num_cores // max(1, self.local_processes))
 
-    def environment(self, num_cores: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    def environment(
+        self, num_cores: int, environ: Mapping[str, str] = os.environ
+    ) -> dict[str, str]:
         """Build the environment variables that all processes need for this engine."""
         is_set = self.settings.threads is None and environ.get(THREADS)
-        variables = {} if is_set else dict.fromkeys((THREADS, CHOSEN_THREADS), str(self.threads(num_cores)))
+        variables = (
+            {} if is_set else dict.fromkeys((THREADS, CHOSEN_THREADS), str(self.threads(num_cores)))
+        )
         if self.settings.network_interface:
             names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
             variables |= dict.fromkeys(names, self.settings.network_interface)
@@ -335,7 +371,10 @@ def _check_strategy(engine: str, strategy: str | None, origin: Origin | None) ->
         takes = "starts no ranks for Horovod"
     else:
         return
-    raise error_at(f"launch.engine: the engine {engine!r} {takes}; accelerator.strategy is {strategy!r}", origin)
+    raise error_at(
+        f"launch.engine: the engine {engine!r} {takes}; accelerator.strategy is {strategy!r}",
+        origin,
+    )
 
 
 def _is_started_by_script(strategy: str) -> bool:
@@ -348,19 +387,31 @@ def _require_num_nodes(settings: LaunchSettings, origin: Origin | None) -> int:
     """Return the fewest machines; several that do not know how to find each other are an error."""
     fewest, most = settings.num_nodes
     if most > 1 and settings.rendezvous is None:
-        raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
+        raise error_at(
+            "launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them",
+            origin,
+        )
     return fewest
 
 
-def _require_num_processes(engine: str, wanted: int | None, settings: LaunchSettings, origin: Origin | None) -> int:
+def _require_num_processes(
+    engine: str, wanted: int | None, settings: LaunchSettings, origin: Origin | None
+) -> int:
     """Return the number of processes; an unknown one, and one that the engine cannot take, are errors."""
     if wanted is None:
-        raise error_at(f"launch.processes: the engine {engine!r} must know how many; set launch.processes", origin)
+        raise error_at(
+            f"launch.processes: the engine {engine!r} must know how many; set launch.processes",
+            origin,
+        )
     if wanted < 0 and engine != "spark":
-        raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
+        raise error_at(
+            f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin
+        )
     num_slots = sum(settings.slots.values())
     if 0 < num_slots < wanted:
         raise error_at(
-            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin
+            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots}"
+            " slots",
+            origin,
         )
     return wanted

@@ -41,12 +41,25 @@ class Rank:
 _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
     "horovod": (
         {"HOROVOD_RANK"},
-        ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE"),
+        (
+            "HOROVOD_RANK",
+            "HOROVOD_SIZE",
+            "HOROVOD_LOCAL_RANK",
+            "HOROVOD_LOCAL_SIZE",
+            "HOROVOD_CROSS_SIZE",
+        ),
         ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     ),
     "torchrun": (
         {"TORCHELASTIC_RUN_ID", "RANK"},
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"),
+        (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "GROUP_WORLD_SIZE",
+            "TORCHELASTIC_RESTART_COUNT",
+        ),
         ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
     ),
     "slurm": (
@@ -86,7 +99,11 @@ def complete_torch_variables(environ: MutableMapping[str, str]) -> None:
     """
     has_torchs = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys()
     is_node = "PET_NNODES" in environ and "LOCAL_RANK" not in environ
-    if not has_torchs or is_node or any(signs <= environ.keys() for signs, _, _ in _LAUNCHERS.values()):
+    if (
+        not has_torchs
+        or is_node
+        or any(signs <= environ.keys() for signs, _, _ in _LAUNCHERS.values())
+    ):
         return
     rank = int(environ["RANK"])
     size = int(environ["WORLD_SIZE"])
@@ -97,8 +114,8 @@ def complete_torch_variables(environ: MutableMapping[str, str]) -> None:
     local_rank = int(environ.get("LOCAL_RANK", rank % local_size))
     if local_rank >= local_size:
         raise ConfigError(
-            f"the environment has RANK={rank}, WORLD_SIZE={size} and LOCAL_RANK={local_rank}, but no LOCAL_WORLD_SIZE. "
-            "Set it to the number of processes on each machine."
+            f"the environment has RANK={rank}, WORLD_SIZE={size} and LOCAL_RANK={local_rank}, but"
+            " no LOCAL_WORLD_SIZE. Set it to the number of processes on each machine."
         )
 
     environ["LOCAL_RANK"] = str(local_rank)
@@ -138,7 +155,11 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
             num_nodes=num_nodes or max(1, num_ranks // num_local),
             key="-".join(environ[name] for name in key if environ.get(name)),
         )
-    if {"LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():  # Lightning's, whose rank 0 starts the others
+    if {
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+    } <= environ.keys():  # Lightning's, whose rank 0 starts the others
         here = number("LOCAL_RANK", 0)
         everywhere = number("WORLD_SIZE", 1)
         return Rank(here, everywhere, here, everywhere, key=environ.get("MASTER_PORT", ""))

@@ -16,7 +16,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.cluster import Job, RankFailed, choose_meeting_point, run_driver, torch_environment
+from lightkit.launch.cluster import (
+    Job,
+    RankFailed,
+    choose_meeting_point,
+    run_driver,
+    torch_environment,
+)
 
 _OBJECT_STORE_BYTES = 200 * 2**20  # ranks exchange gradients through gloo or NCCL, not through Ray
 _SHORT = "/tmp"  # noqa: S108 (the path of a socket must be short)
@@ -34,12 +40,16 @@ def drive(job: Job) -> None:
     ray = import_module("ray")
     plan = job.plan
     address = plan.settings.master or os.environ.get("RAY_ADDRESS")
-    with tempfile.TemporaryDirectory(prefix="lightkit-ray-", dir=_SHORT, ignore_cleanup_errors=True) as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix="lightkit-ray-", dir=_SHORT, ignore_cleanup_errors=True
+    ) as temporary:
         options: dict[str, Any] = {"address": address}
         if address is None:
             options = {
                 "address": "local",
-                "num_cpus": max(os.cpu_count() or 1, plan.processes * job.threads),  # more than cores are slow
+                "num_cpus": max(
+                    os.cpu_count() or 1, plan.processes * job.threads
+                ),  # more than cores are slow
                 "include_dashboard": False,
                 "object_store_memory": _OBJECT_STORE_BYTES,
                 "_temp_dir": temporary,
@@ -49,8 +59,8 @@ def drive(job: Job) -> None:
             num_gpus = int(ray.cluster_resources().get("GPU", 0))
             if address is None and plan.uses_gpus and num_gpus < plan.processes:
                 raise ConfigError(
-                    f"launch.processes: {plan.processes} processes need a GPU each, but Ray finds {num_gpus} on this "
-                    "machine"
+                    f"launch.processes: {plan.processes} processes need a GPU each, but Ray finds"
+                    f" {num_gpus} on this machine"
                 )
             _run_ranks(job)
         finally:
@@ -77,7 +87,8 @@ def _run_ranks(job: Job) -> None:
             meeting_point = ray.get(workers[0].choose_meeting_point.remote())
             environments = [rank_environment(rank, places, meeting_point) for rank in range(size)]
             running = [
-                worker.run.remote(job, *each) for worker, each in zip(workers, enumerate(environments), strict=True)
+                worker.run.remote(job, *each)
+                for worker, each in zip(workers, enumerate(environments), strict=True)
             ]
             while running:
                 ended, running = ray.wait(running)
@@ -93,7 +104,9 @@ def _run_ranks(job: Job) -> None:
                 ray.kill(worker)
 
 
-def rank_environment(rank: int, places: Sequence[tuple[str, list[str]]], meeting_point: str) -> dict[str, str]:
+def rank_environment(
+    rank: int, places: Sequence[tuple[str, list[str]]], meeting_point: str
+) -> dict[str, str]:
     """Build the variables of one rank: as under torchrun, each rank sees the GPUs of all ranks of its machine.
 
     Args:
@@ -102,9 +115,16 @@ def rank_environment(rank: int, places: Sequence[tuple[str, list[str]]], meeting
         meeting_point: Where the ranks meet.
     """
     hosts = [host for host, _ in places]
-    if len({hosts.count(host) for host in hosts}) > 1:  # Lightning wants as many on each: each rank counts as a machine
+    if (
+        len({hosts.count(host) for host in hosts}) > 1
+    ):  # Lightning wants as many on each: each rank counts as a machine
         hosts = [str(each) for each in range(len(hosts))]
-    gpus = [gpu for host, (_, own) in zip(hosts, places, strict=True) if host == hosts[rank] for gpu in own]
+    gpus = [
+        gpu
+        for host, (_, own) in zip(hosts, places, strict=True)
+        if host == hosts[rank]
+        for gpu in own
+    ]
     variables = torch_environment(rank, hosts, meeting_point)
     return {**variables, "CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else variables
 
@@ -127,7 +147,9 @@ class Worker:
         Raises:
             RankFailed: If it ends with another code than 0.
         """
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which Ray keeps from its processes
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGINT}
+        )  # which Ray keeps from its processes
         os.environ |= environment
         os.chdir(job.folder)
         code = import_module("lightkit.__main__").main(job.words)
@@ -135,5 +157,7 @@ class Worker:
             raise RankFailed(f"rank {rank} ended with code {code}")
 
 
-if __name__ == "__main__":  # Ray's workers import functions from this module, which __main__ is not there
+if (
+    __name__ == "__main__"
+):  # Ray's workers import functions from this module, which __main__ is not there
     sys.exit(run_driver(import_module("lightkit.launch.ray").drive, sys.argv[1]))

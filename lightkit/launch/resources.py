@@ -13,9 +13,7 @@ from lightkit.runs.files import write_text
 COLUMNS = ("seconds", "cpu_cores", "memory_bytes", "gpu_percent", "gpu_memory_bytes")
 _FIRST_EVERY_S = 2.0
 _LAST_EVERY_S = 60.0
-_SHARE = (
-    0.005  # of the time so far: 100 rows at first, and then as many for each time that the run becomes e times as long
-)
+_SHARE = 0.005  # of the time so far: 100 rows at first, and then as many for each time that the run becomes e times as long
 _log = logging.getLogger("lightkit")
 
 
@@ -43,7 +41,9 @@ class ResourceLog:
         try:
             self._write(now_s)
         except Exception as error:  # noqa: BLE001 (no training fails by its records of memory)
-            _log.warning("%s is not written any more: %s: %s", self._path.name, type(error).__name__, error)
+            _log.warning(
+                "%s is not written any more: %s: %s", self._path.name, type(error).__name__, error
+            )
             self._next_s = float("inf")
 
     def close(self) -> None:
@@ -63,9 +63,17 @@ class ResourceLog:
         gpu_percent = "" if usage.gpu_percent is None else f"{usage.gpu_percent:.0f}"
         gpu_memory_bytes = "" if usage.gpu_memory_bytes is None else f"{usage.gpu_memory_bytes}"
         seconds = now_s - self._start_s
-        cells = (f"{seconds:.1f}", f"{usage.cpu_cores:.2f}", f"{usage.memory_bytes}", gpu_percent, gpu_memory_bytes)
+        cells = (
+            f"{seconds:.1f}",
+            f"{usage.cpu_cores:.2f}",
+            f"{usage.memory_bytes}",
+            gpu_percent,
+            gpu_memory_bytes,
+        )
         self._text += ",".join(cells) + "\n"
-        if not self._path.parent.is_dir():  # `write_text` would make a run folder that was deleted anew
+        if (
+            not self._path.parent.is_dir()
+        ):  # `write_text` would make a run folder that was deleted anew
             raise FileNotFoundError(f"there is no folder {self._path.parent}")
         write_text(self._path, self._text, durable=False)
         self._next_s = now_s + min(max(_FIRST_EVERY_S, _SHARE * seconds), _LAST_EVERY_S)

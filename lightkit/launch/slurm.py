@@ -19,7 +19,10 @@ _DECIDED = {
     "cpus-per-task": "launch.threads",
     "job-name": "run.name",
 }
-_NOT_DETECTED = ("bash", "interactive")  # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
+_NOT_DETECTED = (
+    "bash",
+    "interactive",
+)  # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
 _SCRIPT = """\
 #!/bin/bash
 {options}
@@ -61,7 +64,10 @@ def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[
         ConfigError: If an option is lightkit's to decide, or has no value that fits on a line.
     """
     if own["job-name"] in _NOT_DETECTED:
-        raise ConfigError(f"run.name: a job named {own['job-name']!r} counts as interactive: Lightning trains it alone")
+        raise ConfigError(
+            f"run.name: a job named {own['job-name']!r} counts as interactive: Lightning trains it"
+            " alone"
+        )
     given = {str(key).replace("_", "-"): value for key, value in options.items()}
     if decided := [key for key in given if key in _DECIDED]:
         raise ConfigError(f"launch.slurm.{decided[0]}: is set by {_DECIDED[decided[0]]}")
@@ -76,11 +82,19 @@ def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[
     lines = []
     for key, value in all_options.items():
         if not isinstance(value, str | int | float | None) or "\n" in str(value):
-            raise ConfigError(f"launch.slurm.{key}: expected one line of text, a number, or true, got {value!r}")
+            raise ConfigError(
+                f"launch.slurm.{key}: expected one line of text, a number, or true, got {value!r}"
+            )
         if value is not None and value is not False:
-            lines.append(f"#SBATCH --{key}" if value is True else f"#SBATCH --{key}={shlex.quote(str(value))}")
+            lines.append(
+                f"#SBATCH --{key}"
+                if value is True
+                else f"#SBATCH --{key}={shlex.quote(str(value))}"
+            )
     command = shlex.join([sys.executable, "-m", "lightkit", *words])
-    return _SCRIPT.format(options="\n".join(lines), command=command, place=Path(own["output"]).parent)
+    return _SCRIPT.format(
+        options="\n".join(lines), command=command, place=Path(own["output"]).parent
+    )
 
 
 def submit(script: str) -> str:
@@ -92,10 +106,14 @@ def submit(script: str) -> str:
     """
     if shutil.which("sbatch") is None:
         raise ConfigError(
-            "submit: there is no sbatch on the PATH; run this on a login node of the Slurm cluster, "
-            "or print the script with --dry-run"
+            "submit: there is no sbatch on the PATH; run this on a login node of the Slurm cluster,"
+            " or print the script with --dry-run"
         )
-    ended = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        ["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False
+    )
     if ended.returncode != 0:
-        raise LightkitError(f"sbatch refuses the job (code {ended.returncode}): {ended.stderr.strip()}")
+        raise LightkitError(
+            f"sbatch refuses the job (code {ended.returncode}): {ended.stderr.strip()}"
+        )
     return ended.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER where there are several

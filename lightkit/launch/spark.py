@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.cluster import Job, RankFailed, choose_meeting_point, run_driver, torch_environment
+from lightkit.launch.cluster import (
+    Job,
+    RankFailed,
+    choose_meeting_point,
+    run_driver,
+    torch_environment,
+)
 from lightkit.launch.process_tree import ProcessTree
 
 
@@ -32,8 +38,9 @@ def drive(job: Job) -> None:
     master = settings.master or os.environ.get("MASTER", "")
     if (slots := count_slots(master)) is not None and slots < plan.processes:
         raise ConfigError(
-            f"launch.processes: {plan.processes} processes need {plan.processes} slots of Spark at a time, but "
-            f"{master} has {slots}. Give the cluster more cores, or ask for fewer processes."
+            f"launch.processes: {plan.processes} processes need {plan.processes} slots of Spark at"
+            f" a time, but {master} has {slots}. Give the cluster more cores, or ask for fewer"
+            " processes."
         )
     context = _make_context(job)
     try:
@@ -66,13 +73,15 @@ def check_installed(strategy: str) -> None:
         raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit-train[spark]'")
     if strategy == "horovod" and find_spec("horovod") is None:
         raise ConfigError(
-            "strategy: horovod needs horovod, which is not installed: make horovod builds it for the torch that is here"
+            "strategy: horovod needs horovod, which is not installed: make horovod builds it for"
+            " the torch that is here"
         )
     home = os.environ.get("JAVA_HOME")
     if shutil.which(str(Path(home) / "bin" / "java") if home else "java") is None:
         raise ConfigError(
-            "launch.engine: spark needs Java, 17 or newer for pyspark 4, and neither JAVA_HOME nor the PATH has one. "
-            "Install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME."
+            "launch.engine: spark needs Java, 17 or newer for pyspark 4, and neither JAVA_HOME nor"
+            " the PATH has one. Install it (Debian: apt-get install openjdk-17-jre-headless), or"
+            " set JAVA_HOME."
         )
 
 
@@ -100,12 +109,16 @@ def _make_context(job: Job) -> Any:
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.task.maxFailures": "1",  # a rank that has failed must not come back without the others
+        "spark.task.maxFailures": (
+            "1"
+        ),  # a rank that has failed must not come back without the others
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.python.worker.reuse": "false",
         # Spark looks once a second whether it can run all ranks at a time.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
-        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(max(1, round(job.plan.settings.timeout_s))),
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(
+            max(1, round(job.plan.settings.timeout_s))
+        ),
     }
     builder = SparkSession.builder.appName("lightkit").config(map=settings)
     if master is not None:
@@ -127,7 +140,9 @@ def _make_ddp_task(job: Job) -> Callable[[Iterator[Any]], Iterator[int]]:
         rank = context.partitionId()
         meeting_point = context.allGather(choose_meeting_point(hosts[0]) if rank == 0 else "")[0]
         # Each rank counts as a machine, for Spark may show it one GPU only.
-        environment = torch_environment(rank, [str(each) for each in range(len(hosts))], meeting_point)
+        environment = torch_environment(
+            rank, [str(each) for each in range(len(hosts))], meeting_point
+        )
         if job.plan.uses_gpus:
             environment["CUDA_VISIBLE_DEVICES"] = _choose_gpu(context.resources(), hosts, rank)
         _run_rank(job, rank, environment)
@@ -138,7 +153,11 @@ def _make_ddp_task(job: Job) -> Callable[[Iterator[Any]], Iterator[int]]:
 
 def _choose_gpu(resources: dict[str, Any], hosts: Sequence[str], rank: int) -> str:
     """Return the GPU that Spark has given to this task; where Spark knows of none, the next one of the machine."""
-    return str(resources["gpu"].addresses[0] if "gpu" in resources else list(hosts[:rank]).count(hosts[rank]))
+    return str(
+        resources["gpu"].addresses[0]
+        if "gpu" in resources
+        else list(hosts[:rank]).count(hosts[rank])
+    )
 
 
 def _run_horovod_rank(job: Job) -> int:
@@ -161,14 +180,20 @@ def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
     """
     path = job.output_path(rank)
     if path.exists():  # a cluster's own settings may repeat a stage
-        raise RankFailed(f"rank {rank} has been started before; a launch is not begun again by Spark")
+        raise RankFailed(
+            f"rank {rank} has been started before; a launch is not begun again by Spark"
+        )
     command = [sys.executable, "-m", "lightkit", *job.words]
     variables = {**job.rank_environment(os.environ), **environment}
     with path.open("ab") as log:
-        tree = ProcessTree(command, environment=variables, stdout=log, stderr=log, folder=job.folder)
+        tree = ProcessTree(
+            command, environment=variables, stdout=log, stderr=log, folder=job.folder
+        )
     if (code := tree.program.wait()) != 0:
         raise RankFailed(f"rank {rank} ended with code {code}")
 
 
-if __name__ == "__main__":  # Spark's workers import functions from this module, which __main__ is not there
+if (
+    __name__ == "__main__"
+):  # Spark's workers import functions from this module, which __main__ is not there
     sys.exit(run_driver(import_module("lightkit.launch.spark").drive, sys.argv[1]))

@@ -21,7 +21,13 @@ from lightkit.launch.plan import THREADS, Plan
 from lightkit.launch.process_tree import ProcessTree, search_path
 from lightkit.launch.ranks import LAUNCH
 from lightkit.launch.torchrun import agent_command
-from lightkit.launch.worker import RankStatus, list_ranks, log_path, make_launch_folder, request_stop
+from lightkit.launch.worker import (
+    RankStatus,
+    list_ranks,
+    log_path,
+    make_launch_folder,
+    request_stop,
+)
 from lightkit.runs.files import read_json
 
 _POLL_S = 0.05
@@ -39,7 +45,8 @@ _CONSEQUENCES = (
     *("Interrupted", "LeftAlone"),
 )
 _LOST_PEER = re.compile(
-    r"connection (?:was )?(?:closed by|reset by) (?:remote )?peer|connectfullmesh failed|\bgloo\b.*(?:timed out|error)"
+    r"connection (?:was )?(?:closed by|reset by) (?:remote )?peer|connectfullmesh"
+    r" failed|\bgloo\b.*(?:timed out|error)"
     r"|broken pipe|socket (?:timeout|closed)|recvvalue failed|peer .* (?:closed|lost)",
     re.IGNORECASE,
 )
@@ -110,7 +117,9 @@ class Supervisor:
         OSError: If the folder of the launch cannot be made.
     """
 
-    def __init__(self, plan: Plan, words: Sequence[str], *, root: Path | str, num_cores: int) -> None:
+    def __init__(
+        self, plan: Plan, words: Sequence[str], *, root: Path | str, num_cores: int
+    ) -> None:
         self._plan = plan
         self._words = list(words)
         self._num_cores = num_cores
@@ -135,7 +144,10 @@ class Supervisor:
         """Start all ranks, wait for their end, leave none behind."""
         # Nohup has it ignore SIGHUP, and a script that runs it in the background SIGINT.
         handled = [each for each in _SAVE_S if signal.getsignal(each) != signal.SIG_IGN]
-        before = {each: signal.signal(each, lambda signum, _: self._signals.append(signum)) for each in handled}
+        before = {
+            each: signal.signal(each, lambda signum, _: self._signals.append(signum))
+            for each in handled
+        }
         try:
             tree = self._start()
             try:
@@ -150,7 +162,9 @@ class Supervisor:
             raise self._output_error
         if isinstance(end, LaunchResult):
             return end
-        return collect_result(self.folder, launcher_code=end, size=None if self._is_elastic else self._size)
+        return collect_result(
+            self.folder, launcher_code=end, size=None if self._is_elastic else self._size
+        )
 
     def remove(self) -> None:
         """Remove the folder of the launch; the run's folder has the logs."""
@@ -230,7 +244,9 @@ class Supervisor:
             return 1
 
         # All have ended well, but the launcher waits.
-        is_done = len(ranks) >= self._size and all(status.code == 0 and status.has_ended for status in ranks)
+        is_done = len(ranks) >= self._size and all(
+            status.code == 0 and status.has_ended for status in ranks
+        )
         if moments.lasts_s("done", holds=is_done, now_s=now_s) > _EXIT_S:
             return 0
 
@@ -246,7 +262,9 @@ class Supervisor:
                 follower.follow(to_end=to_end)
         except OSError as error:  # `| head`, a full disk, or a terminal that was closed: all ranks save before they end
             is_left = isinstance(error, BrokenPipeError)
-            lost = OutputLost(f"the output of the ranks cannot be written: {error.strerror or error}")
+            lost = OutputLost(
+                f"the output of the ranks cannot be written: {error.strerror or error}"
+            )
             self._output_error = error if is_left else lost
             self._followers = []
             self._signals.append(signal.SIGTERM)
@@ -254,17 +272,24 @@ class Supervisor:
     def _describe_late_ranks(self, ranks: Sequence[RankStatus]) -> LaunchResult:
         late = sorted(set(range(self._size)) - {status.rank for status in ranks})
         names = f"rank{'s' if late[1:] else ''} {', '.join(map(str, late))} of {self._size}"
-        if self._is_one_of_many:  # the numbers of this machine's ranks are unknown before they arrive
+        if (
+            self._is_one_of_many
+        ):  # the numbers of this machine's ranks are unknown before they arrive
             late = []
             names = f"{self._size - len(ranks)} of the {self._size} ranks of this machine"
         summary = f"{names} did not arrive within {self._plan.settings.timeout_s:g} s"
         arrived = ", ".join(map(str, ranks)) or "none"
         folder = self.folder.parent.parent
-        message = f"error: {summary} (launch.timeout_s); arrived: {arrived}\nAll of them must see the folder {folder}"
+        message = (
+            f"error: {summary} (launch.timeout_s); arrived: {arrived}\nAll of them must see the"
+            f" folder {folder}"
+        )
         return LaunchResult(1, message, summary, late[0] if late else None)
 
 
-def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> list[str]:
+def launcher_command(
+    plan: Plan, words: Sequence[str], *, folder: Path, environment: Mapping[str, str]
+) -> list[str]:
     """Return the command that starts all ranks of a launch.
 
     Args:
@@ -277,14 +302,25 @@ def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environm
     rank = [sys.executable, "-m", "lightkit", *words]
     if plan.engine in ("spark", "ray"):
         threads = os.environ.get(THREADS) or "1"
-        job = Job(plan, list(words), {THREADS: threads, **environment}, str(Path.cwd()), str(folder))
+        job = Job(
+            plan, list(words), {THREADS: threads, **environment}, str(Path.cwd()), str(folder)
+        )
         return [sys.executable, "-m", f"lightkit.launch.{plan.engine}", json.dumps(asdict(job))]
     if plan.engine == "horovod":
         return [
             *(sys.executable, "-m", "horovod.runner.launch", f"--{settings.controller}"),
-            *("--num-proc", str(plan.processes), "--hosts", settings.hosts or f"localhost:{plan.processes}"),
+            *(
+                "--num-proc",
+                str(plan.processes),
+                "--hosts",
+                settings.hosts or f"localhost:{plan.processes}",
+            ),
             *("--start-timeout", str(max(1, round(settings.timeout_s)))),
-            *(["--network-interfaces", settings.network_interface] if settings.network_interface else []),
+            *(
+                ["--network-interfaces", settings.network_interface]
+                if settings.network_interface
+                else []
+            ),
             *rank,
         ]
     if plan.engine == "torchrun":
@@ -325,7 +361,9 @@ class _Follower:
         text = text if to_end else text[: text.rfind(b"\n") + 1]
         self._offset += len(text)
         if text:
-            self._stream.write(b"".join(self._prefix + line for line in text.splitlines(keepends=True)))
+            self._stream.write(
+                b"".join(self._prefix + line for line in text.splitlines(keepends=True))
+            )
             self._stream.flush()
 
 
@@ -354,9 +392,13 @@ def collect_result(folder: Path, *, launcher_code: int, size: int | None) -> Lau
 
 def _describe_launcher(log: str, launcher_code: int, summary: str) -> LaunchResult:
     """Describe the end of a launcher without a rank that failed: its own error, else what it left of the ranks."""
-    if launcher_code and (error := re.search(r"^error:(?!.*^error:).*", log, re.MULTILINE | re.DOTALL)):
+    if launcher_code and (
+        error := re.search(r"^error:(?!.*^error:).*", log, re.MULTILINE | re.DOTALL)
+    ):
         # Of a launcher of lightkit's own: a package is missing, ...
-        return LaunchResult(2 if launcher_code == 2 else 1, error[0].rstrip("\n"), error[0].splitlines()[0])
+        return LaunchResult(
+            2 if launcher_code == 2 else 1, error[0].rstrip("\n"), error[0].splitlines()[0]
+        )
     message = f"error: {summary}; the launcher ended with code {launcher_code}{_format_tail(log)}"
     return LaunchResult(1, message, summary)
 
@@ -374,7 +416,9 @@ def _describe_failure(folder: Path, failed: Sequence[RankStatus]) -> LaunchResul
 def _order_failure(status: RankStatus) -> tuple[int, float, int]:
     """Order failed ranks: causes before consequences, then by time and number."""
     if status.state == "ended":
-        is_lost_peer = status.kind == "RuntimeError" and _LOST_PEER.search(_last_line(status.message))
+        is_lost_peer = status.kind == "RuntimeError" and _LOST_PEER.search(
+            _last_line(status.message)
+        )
         place = 4 if status.kind in _CONSEQUENCES or is_lost_peer else 0
     elif status.state == "began":
         place = 2
@@ -383,7 +427,9 @@ def _order_failure(status: RankStatus) -> tuple[int, float, int]:
     return place, status.at_s, status.rank
 
 
-def _describe_first(folder: Path, first: RankStatus, others: Sequence[RankStatus]) -> tuple[int, str, str]:
+def _describe_first(
+    folder: Path, first: RankStatus, others: Sequence[RankStatus]
+) -> tuple[int, str, str]:
     """Return code, message and summary of the rank that failed first, which another may have waited for."""
     text = first.message.rstrip()
     code = first.code or 1
@@ -400,13 +446,15 @@ def _describe_first(folder: Path, first: RankStatus, others: Sequence[RankStatus
     for waiting in others:
         if waiting.state == "stalled":
             message = (
-                f"error: {first} did not answer: it was stopped, or hung where even its watchdog could not run; "
-                f"{waiting} waited for it in {waiting.waits_for or 'its own code'}:\n{waiting.message.rstrip()}"
+                f"error: {first} did not answer: it was stopped, or hung where even its watchdog"
+                f" could not run; {waiting} waited for it in"
+                f" {waiting.waits_for or 'its own code'}:\n{waiting.message.rstrip()}"
             )
             return waiting.code or 1, message, f"rank {first.rank} hung"
     message = (
-        f"error: {first} ended without a message: it was killed (kill -9, or by the kernel for want of memory), "
-        f"or native code has crashed{_format_tail(_read_log(log_path(folder, first.rank)))}"
+        f"error: {first} ended without a message: it was killed (kill -9, or by the kernel for want"
+        " of memory), or native code has"
+        f" crashed{_format_tail(_read_log(log_path(folder, first.rank)))}"
     )
     return code, message, f"rank {first.rank} was killed or crashed"
 

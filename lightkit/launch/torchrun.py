@@ -27,7 +27,10 @@ _DEFAULT_PORT = "29500"  # of torchrun
 
 _COUNT = r"0*[1-9]\d*"
 _PATTERNS = {
-    NUM_NODES: (f"{_COUNT}(?::{_COUNT})?", "a number of machines, or the fewest and the most, such as 1:4"),
+    NUM_NODES: (
+        f"{_COUNT}(?::{_COUNT})?",
+        "a number of machines, or the fewest and the most, such as 1:4",
+    ),
     _NUM_PROCESSES: (f"{_COUNT}|auto|gpu|cpu", "a number of processes, or auto"),
     NODE_RANK: (r"\d+", "the number of this machine, from 0"),
     _PORT: (r"\d{1,5}", "a port"),
@@ -60,14 +63,16 @@ def complete_settings(
         processes = int(num_processes) if num_processes.isdigit() else num_devices or 1
     nodes = settings.nodes if settings.num_nodes != (1, 1) else environ[NUM_NODES]
     max_restarts = settings.max_restarts or int(environ.get(_MAX_RESTARTS, "0"))
-    completed = replace(settings, engine="torchrun", processes=processes, nodes=nodes, max_restarts=max_restarts)
+    completed = replace(
+        settings, engine="torchrun", processes=processes, nodes=nodes, max_restarts=max_restarts
+    )
     if completed.num_nodes == (1, 1) or settings.rendezvous is not None:
         return completed
     rendezvous = _find_rendezvous(environ)
     if rendezvous is None:
         raise ConfigError(
-            f"the environment has {NUM_NODES}={environ[NUM_NODES]}, but neither {_ADDRESS}, the name of the first "
-            "machine, nor launch.rendezvous says where they meet"
+            f"the environment has {NUM_NODES}={environ[NUM_NODES]}, but neither {_ADDRESS}, the"
+            " name of the first machine, nor launch.rendezvous says where they meet"
         )
     return replace(completed, rendezvous=rendezvous)
 
@@ -81,8 +86,8 @@ def _check_variables(environ: Mapping[str, str]) -> None:
     for name, (pattern, expected) in _PATTERNS.items():
         if name in environ and re.fullmatch(pattern, environ[name]) is None:
             raise ConfigError(
-                f"the environment has {name}={environ[name]!r}; expected {expected}. The cluster sets it for torchrun; "
-                "launch.engine: local ignores it"
+                f"the environment has {name}={environ[name]!r}; expected {expected}. The cluster"
+                " sets it for torchrun; launch.engine: local ignores it"
             )
 
 
@@ -95,7 +100,9 @@ def _find_rendezvous(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def agent_command(plan: Plan, words: Sequence[str], *, folder: Path, environ: Mapping[str, str]) -> list[str]:
+def agent_command(
+    plan: Plan, words: Sequence[str], *, folder: Path, environ: Mapping[str, str]
+) -> list[str]:
     """Build the command of the agent that starts the ranks of this node.
 
     Args:
@@ -110,12 +117,24 @@ def agent_command(plan: Plan, words: Sequence[str], *, folder: Path, environ: Ma
         # Else each node looks the name up, and while it has no address yet none takes it for its own.
         config.append(f"is_host={'true' if int(environ[NODE_RANK]) == 0 else 'false'}")
     meeting = [
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(settings.rendezvous), "--rdzv-id", "lightkit"),
+        *(
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            str(settings.rendezvous),
+            "--rdzv-id",
+            "lightkit",
+        ),
         *("--rdzv-conf", ",".join(config)),
     ]
     is_alone = settings.num_nodes[1] == 1 and settings.rendezvous is None
     return [
-        *(sys.executable, "-m", "torch.distributed.run", *(["--standalone"] if is_alone else meeting)),
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *(["--standalone"] if is_alone else meeting),
+        ),
         *("--nnodes", str(settings.nodes), "--nproc-per-node", str(plan.local_processes)),
         *("--max-restarts", str(settings.max_restarts), "--monitor-interval", "0.5"),
         *("--log-dir", str(folder / "torchrun")),

@@ -40,13 +40,21 @@ _UNWINDING_S = 20.0
 _POLL_S = 1.0
 _ANSWER_S = 0.5  # of one forked process; one in native code never comes to the end of its answer
 # A frame of one of these files that is innermost stands for a collective: native code waits there for other ranks.
-_COLLECTIVE = re.compile(r"torch/(?:autograd/graph\.py|distributed/|nn/parallel/)|horovod/(?:torch|common)/")
+_COLLECTIVE = re.compile(
+    r"torch/(?:autograd/graph\.py|distributed/|nn/parallel/)|horovod/(?:torch|common)/"
+)
 _DEBUGGER = re.compile(r"/(?:bdb\.py|pdb\.py|pydevd|debugpy/|pudb/|ipdb/)")
 _LINE = re.compile(r'^\s*File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _FETCH = "torch/utils/data/_utils/fetch.py"
-_ENTRY_POINT = re.compile(r"torch/utils/data/_utils/worker\.py|pytorch_lightning/|lightning/pytorch/")
-_FRAMEWORK = re.compile(r"/(?:torch|pytorch_lightning|lightning|lightning_fabric|lightning_utilities)/")
-_PACKAGE = re.compile(rf"/(?:site|dist)-packages/|^{re.escape(str(Path(__file__).resolve().parents[1]))}/")
+_ENTRY_POINT = re.compile(
+    r"torch/utils/data/_utils/worker\.py|pytorch_lightning/|lightning/pytorch/"
+)
+_FRAMEWORK = re.compile(
+    r"/(?:torch|pytorch_lightning|lightning|lightning_fabric|lightning_utilities)/"
+)
+_PACKAGE = re.compile(
+    rf"/(?:site|dist)-packages/|^{re.escape(str(Path(__file__).resolve().parents[1]))}/"
+)
 _STANDARD_LIBRARY = ("<frozen", str(Path(os.__file__).parent))
 
 
@@ -88,7 +96,9 @@ class Heartbeat:
         """End a step of a phase and begin the next one."""
         now = time.monotonic()
         if self._in_step and phase == self.phase:
-            self._steps.setdefault(phase, deque(maxlen=_KEPT_STEPS)).append(now - self.progress_at_s)
+            self._steps.setdefault(phase, deque(maxlen=_KEPT_STEPS)).append(
+                now - self.progress_at_s
+            )
         self.phase = phase
         self._in_step = True
         self.progress_at_s = now
@@ -107,7 +117,9 @@ class Heartbeat:
     @property
     def longest_step_s(self) -> float:
         """The longest of all phases' medians, in seconds; 0 before any step."""
-        return max((statistics.median(tuple(kept)) for kept in tuple(self._steps.values())), default=0.0)
+        return max(
+            (statistics.median(tuple(kept)) for kept in tuple(self._steps.values())), default=0.0
+        )
 
 
 _HEARTBEAT = Heartbeat()
@@ -205,14 +217,18 @@ def find_samples(frame: FrameType | None) -> tuple[list[int] | None, int | None]
             sample = _read_index(names.get(code.co_varnames[1]))
         if code.co_filename.endswith(_FETCH) and "possibly_batched_index" in names:
             asked = names["possibly_batched_index"]
-            indices = [_read_index(item) for item in asked] if isinstance(asked, list | tuple) else []
+            indices = (
+                [_read_index(item) for item in asked] if isinstance(asked, list | tuple) else []
+            )
             return [index for index in indices if index is not None] or None, sample
     return None, None  # any other `__getitem__` is not that of a data set
 
 
 def _read_index(value: Any) -> int | None:
     try:
-        return int(getattr(value, "index", value).__index__())  # a sampler's key may hold more than the number
+        return int(
+            getattr(value, "index", value).__index__()
+        )  # a sampler's key may hold more than the number
     except (AttributeError, TypeError):
         return None
 
@@ -232,7 +248,9 @@ def register_in_forks() -> None:
 
     def register() -> None:
         with suppress(OSError, ValueError, RuntimeError):
-            signal.signal(signal.SIGURG, write_samples)  # runs after faulthandler, if Python gets to it
+            signal.signal(
+                signal.SIGURG, write_samples
+            )  # runs after faulthandler, if Python gets to it
             faulthandler.register(signal.SIGURG, file=file, all_threads=True, chain=True)
             os.write(file.fileno(), f"ready: {os.getpid()}\n".encode())
 
@@ -263,7 +281,9 @@ def _capture_fork(pid: int) -> Stack:
         text = _read_stack_file(start)
         samples = re.search(r"^samples: (.*)\n", text, re.MULTILINE)
     main = text.rpartition("Current thread")[2].partition("\n\n")[0]
-    frames = [FrameSummary(file, int(line), function) for file, line, function in _LINE.findall(main)][::-1]
+    frames = [
+        FrameSummary(file, int(line), function) for file, line, function in _LINE.findall(main)
+    ][::-1]
     name = f"data loader worker {pid}"
     return Stack(name, f"{name}:\n{text}", frames, *(json.loads(samples[1]) if samples else ()))
 
@@ -310,15 +330,23 @@ def read_watchdog(resolved: Resolved) -> WatchdogSettings:
     """
     block = resolved.value_of("watchdog")
     given = block if isinstance(block, dict) else {}
-    values = {field.name: given[field.name] for field in fields(WatchdogSettings) if field.name in given}
-    values = {key: read_scalar(value) if isinstance(value, str) else value for key, value in values.items()}
+    values = {
+        field.name: given[field.name] for field in fields(WatchdogSettings) if field.name in given
+    }
+    values = {
+        key: read_scalar(value) if isinstance(value, str) else value
+        for key, value in values.items()
+    }
     for key, least, expected in (
         ("factor", 1e-300, "a number above 0"),
         ("floor_s", 0, "seconds, or 0 to end nothing"),
     ):
         value = values.get(key, 1)
         if type(value) in (int, float) and not least <= value < math.inf:
-            raise error_at(f"watchdog.{key}: expected {expected}, got {value!r}", resolved.origin_of(("watchdog", key)))
+            raise error_at(
+                f"watchdog.{key}: expected {expected}, got {value!r}",
+                resolved.origin_of(("watchdog", key)),
+            )
     return WatchdogSettings(**values)
 
 
@@ -345,10 +373,13 @@ class Stall:
     def __str__(self) -> str:
         """Format it as one line."""
         line = f" at {self.culprit.own_line}" if self.culprit.own_line else ""
-        sample = f", loading sample {self.culprit.sample}" if self.culprit.sample is not None else ""
+        sample = (
+            f", loading sample {self.culprit.sample}" if self.culprit.sample is not None else ""
+        )
         return (
-            f"nothing was finished for {self.seconds:.0f} s in phase {self.phase}, which may take {self.limit_s:.0f} s "
-            f"(watchdog.factor, watchdog.floor_s): {self.culprit.name} hangs{line}{sample}"
+            f"nothing was finished for {self.seconds:.0f} s in phase {self.phase}, which may take"
+            f" {self.limit_s:.0f} s (watchdog.factor, watchdog.floor_s): {self.culprit.name}"
+            f" hangs{line}{sample}"
         )
 
 
@@ -410,7 +441,9 @@ class Watchdog:
         if 0 < self._limit_s() < math.inf and self._thread is None and not self._stopped.is_set():
             self._heartbeat.beat()
             self._main = threading.get_ident()
-            self._thread = threading.Thread(target=self._watch, name="lightkit-watchdog", daemon=True)
+            self._thread = threading.Thread(
+                target=self._watch, name="lightkit-watchdog", daemon=True
+            )
             self._thread.start()
 
     def stop(self) -> None:
@@ -433,7 +466,9 @@ class Watchdog:
             before_s = woke_s
             woke_s = time.monotonic()
             late_s = woke_s - before_s - wait_s
-            if late_s > _POLL_S:  # this thread stood still too: a machine that slept, a process that was stopped
+            if (
+                late_s > _POLL_S
+            ):  # this thread stood still too: a machine that slept, a process that was stopped
                 beat.progress_at_s = min(beat.progress_at_s + late_s, woke_s)
             self._sample()
             if (stall := self._find_stall()) is not None:
@@ -467,7 +502,10 @@ class Watchdog:
         if beat.progress_at_s != progress_at_s:  # at the last moment
             return None
         # Where it waits for a worker, a worker that shows what it loads is the one that hangs.
-        if any(each.filename.endswith("data/dataloader.py") and "_get_data" in each.name for each in culprit.frames):
+        if any(
+            each.filename.endswith("data/dataloader.py") and "_get_data" in each.name
+            for each in culprit.frames
+        ):
             loading = [child for child in children if child.own_line is not None]
             culprit = max(loading, key=lambda child: child.batch is not None, default=culprit)
         stacks = "\n".join(stack.text for stack in (*children, *threads))
@@ -480,7 +518,9 @@ class Watchdog:
         signal.pthread_kill(self._main, signal.SIGURG)
         deadline_s = time.monotonic() + _UNWINDING_S
         beat = self._heartbeat
-        while time.monotonic() < deadline_s or (beat.phase == "checkpoint" and beat.silent_s < self._limit_s()):
+        while time.monotonic() < deadline_s or (
+            beat.phase == "checkpoint" and beat.silent_s < self._limit_s()
+        ):
             if self._stopped.wait(_POLL_S):
                 return True
         return False

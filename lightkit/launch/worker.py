@@ -25,7 +25,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from lightkit.errors import ConfigError, Interrupted, LightkitError, exit_code_of, format_interruption
+from lightkit.errors import (
+    ConfigError,
+    Interrupted,
+    LightkitError,
+    exit_code_of,
+    format_interruption,
+)
 from lightkit.launch.ranks import LAUNCH, PREEMPTED, Rank, this_rank
 from lightkit.launch.watchdog import STALLED, Stall
 from lightkit.runs.files import read_json, write_json
@@ -107,7 +113,9 @@ def list_ranks(folder: Path) -> list[RankStatus]:
     records = [read_json(path) for path in folder.glob("rank-*.json")]
     found = [RankStatus(**record) for record in records if record is not None]
     newest = max(found, key=lambda status: status.began_s).start if found else None
-    return sorted((status for status in found if status.start == newest), key=lambda status: status.rank)
+    return sorted(
+        (status for status in found if status.start == newest), key=lambda status: status.rank
+    )
 
 
 def log_path(folder: Path, rank: int, stream: str = "log") -> Path:
@@ -163,8 +171,8 @@ class RankContext:
                 _redirect(log_path(self.folder, 0, "err"), 2)
         except OSError as error:
             raise ConfigError(
-                f"run.root: rank {number} cannot write {self.folder}: {error.strerror or error}. All ranks must "
-                "see that folder."
+                f"run.root: rank {number} cannot write {self.folder}: {error.strerror or error}."
+                " All ranks must see that folder."
             ) from error
 
     def record(self, state: Literal["began", "ended", "stalled"], **fields: Any) -> None:
@@ -178,7 +186,12 @@ class RankContext:
         process = describe_process()
         before = read_json(path) or {"state": "began", "process": process}
         if state == "began" or (before["state"] == "began" and before["process"] == process):
-            known = {"rank": self.rank.rank, "start": self._start, "began_s": self._began_s, "process": process}
+            known = {
+                "rank": self.rank.rank,
+                "start": self._start,
+                "began_s": self._began_s,
+                "process": process,
+            }
             write_json(path, {**known, "state": state, "at_s": time.time(), **fields})
 
     def watch_stop_requests(self) -> None:
@@ -191,7 +204,9 @@ class RankContext:
 
         threading.Thread(target=poll, name="lightkit-stop", daemon=True).start()
 
-    def run(self, stage: Callable[[], int], format_traceback: Callable[[BaseException], str]) -> int:
+    def run(
+        self, stage: Callable[[], int], format_traceback: Callable[[BaseException], str]
+    ) -> int:
         """Run a stage and write how it has ended.
 
         Args:
@@ -224,14 +239,22 @@ class RankContext:
             message = f"error: {error}"
             is_final = code != 1 or isinstance(error, LeftAlone)
             if is_final and self.rank.engine == "torchrun":
-                process_code = 0  # else torch's agent would start all ranks again, to meet the same error
+                process_code = (
+                    0  # else torch's agent would start all ranks again, to meet the same error
+                )
         else:
             message = format_traceback(error)
         self.record("ended", code=code, kind=type(error).__name__, message=message)
         if not self.supervised:
-            if self._screen is not None and isinstance(error, Exception) and not isinstance(error, LeftAlone):
+            if (
+                self._screen is not None
+                and isinstance(error, Exception)
+                and not isinstance(error, LeftAlone)
+            ):
                 log = "" if self._log is None else f"log   {self._log}\n"
-                os.write(self._screen, f"rank {self.rank.rank}:\n{message.rstrip()}\n{log}".encode())
+                os.write(
+                    self._screen, f"rank {self.rank.rank}:\n{message.rstrip()}\n{log}".encode()
+                )
             self._leave(is_over=False)
             raise error
         if self.rank.rank != 0:
@@ -243,16 +266,25 @@ class RankContext:
     def end_by_force(self, interruption: Interrupted) -> int:
         """Write the end of a rank that has not ended in time after a signal; return the exit code of its process."""
         message = format_interruption(interruption)
-        self.record("ended", code=interruption.exit_code, kind=type(interruption).__name__, message=message)
+        self.record(
+            "ended", code=interruption.exit_code, kind=type(interruption).__name__, message=message
+        )
         return 0 if self.supervised else interruption.exit_code
 
     def end_stalled(self, stall: Stall) -> None:
         """Write that this rank makes no progress and is being ended."""
-        fields = {"message": stall.stacks, "waits_for": stall.waits_for, "line": stall.culprit.own_line}
+        fields = {
+            "message": stall.stacks,
+            "waits_for": stall.waits_for,
+            "line": stall.culprit.own_line,
+        }
         self.record("stalled", code=STALLED, kind="Stalled", **fields)
         if not self.supervised or self.rank.rank != 0:
             waits = "" if stall.waits_for is None else f"; it waits in {stall.waits_for}"
-            message = f"error: rank {self.rank.rank} has hung for {stall.limit_s:g} s{waits}\n{stall.stacks}"
+            message = (
+                f"error: rank {self.rank.rank} has hung for {stall.limit_s:g}"
+                f" s{waits}\n{stall.stacks}"
+            )
             print(message, file=sys.stderr, flush=True)  # noqa: T201 (the process ends)
 
     def announce_run(self, run: Mapping[str, Any]) -> None:
@@ -265,7 +297,9 @@ class RankContext:
         run = read_json(self.folder / "run.json")
         if run is None or run["start"] == self._start or not Path(run["folder"]).is_dir():
             return None
-        is_ours = self.supervised or (self.rank.attempt > 0 and run["at_s"] > self._began_s - _DAY_S)
+        is_ours = self.supervised or (
+            self.rank.attempt > 0 and run["at_s"] > self._began_s - _DAY_S
+        )
         return run if is_ours else None
 
     def wait_for_run(self, timeout_s: float) -> dict[str, Any]:
@@ -286,14 +320,22 @@ class RankContext:
             if self._has_first_ended(since_s):
                 break
             time.sleep(_POLL_S)
-        raise LeftAlone(f"rank 0 has begun no run within {timeout_s:g} s, or has ended; rank {self.rank.rank} ends too")
+        raise LeftAlone(
+            f"rank 0 has begun no run within {timeout_s:g} s, or has ended; rank {self.rank.rank}"
+            " ends too"
+        )
 
     def _find_run(self, since_s: float) -> dict[str, Any] | None:
         """Return the run that rank 0 of this start has announced; None where it has not yet."""
         # With several machines rank 0 may have a supervisor of its own, and so another folder next to this one.
         for path in self.folder.parent.glob("*/run.json"):
             run = read_json(path)
-            if run is None or run["start"] != self._start or run["at_s"] < since_s or is_gone(run["process"]):
+            if (
+                run is None
+                or run["start"] != self._start
+                or run["at_s"] < since_s
+                or is_gone(run["process"])
+            ):
                 continue
             if path.parent != self.folder:
                 write_json(self.folder / "run.json", run)
@@ -331,9 +373,15 @@ class RankContext:
         Args:
             is_over: Whether no further start of all ranks needs the run.
         """
-        if any(status.state == "began" and not status.has_ended for status in list_ranks(self.folder)):
+        if any(
+            status.state == "began" and not status.has_ended for status in list_ranks(self.folder)
+        ):
             return  # they may wait for a run that rank 0 has ended without
-        restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if self.rank.engine == "torchrun" else 0
+        restarts = (
+            int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+            if self.rank.engine == "torchrun"
+            else 0
+        )
         if is_over or self.rank.attempt >= restarts:
             shutil.rmtree(self.folder, ignore_errors=True)
             with suppress(OSError):  # others are still there
@@ -348,11 +396,15 @@ def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> R
         root: Folder of all runs, in which ranks of a launcher of the user's own meet; None before it is known.
     """
     rank = this_rank(environ)
-    if folder := environ.get(LAUNCH):  # without a launcher's variables this process starts the others itself
+    if folder := environ.get(
+        LAUNCH
+    ):  # without a launcher's variables this process starts the others itself
         return RankContext(rank or Rank(0, 1), Path(folder), supervised=True)
     if rank is None or root is None or (rank.engine == "local" and rank.size == 1):
         return None
-    return RankContext(rank, Path(root).absolute() / _LAUNCHES / f"{rank.engine}-{rank.key}", supervised=False)
+    return RankContext(
+        rank, Path(root).absolute() / _LAUNCHES / f"{rank.engine}-{rank.key}", supervised=False
+    )
 
 
 def _redirect(path: Path, *descriptors: int) -> None:

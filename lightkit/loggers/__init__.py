@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CSV", "Comet", "MLflow", "TensorBoard", "WandB"]
 
-_MODULES = {"CSV": "csv_file", "Comet": "comet", "MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}
+_MODULES = {
+    "CSV": "csv_file",
+    "Comet": "comet",
+    "MLflow": "mlflow",
+    "TensorBoard": "tensorboard",
+    "WandB": "wandb",
+}
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 

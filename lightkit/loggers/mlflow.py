@@ -57,7 +57,14 @@ _log = logging.getLogger("lightkit.loggers")
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
-_TEMPORARY = {401, 403, 407, 408, 425, 429}  # 4xx that can pass: credentials are renewed, limits end
+_TEMPORARY = {
+    401,
+    403,
+    407,
+    408,
+    425,
+    429,
+}  # 4xx that can pass: credentials are renewed, limits end
 _MAX_BATCH = 100  # params or tags; mlflow.utils.validation of MLflow 3.17
 _MAX_METRICS = 1000
 # characters: the same module
@@ -112,8 +119,13 @@ class MLflow(Logger):
         self._model_id: str | None = None
         self._keys = UniqueKeys()
         self._params: dict[str, str] = {}  # whose names the MLflow run has
-        self._points: list[tuple[str, float, int, int]] = []  # name, value, milliseconds, step; not sent yet
-        for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
+        self._points: list[
+            tuple[str, float, int, int]
+        ] = []  # name, value, milliseconds, step; not sent yet
+        for chatty in (
+            "mlflow.store.db.utils",
+            "alembic",
+        ):  # a page of lines about tables that are made
             logging.getLogger(chatty).setLevel(logging.WARNING)
 
     @property
@@ -141,7 +153,12 @@ class MLflow(Logger):
         """Command that shows the recorded run; None for a server, which has its own address."""
         if self._address.database is None:
             return None
-        return ["mlflow", "ui", "--backend-store-uri", f"sqlite:///{shown_path(self._address.database)}"]
+        return [
+            "mlflow",
+            "ui",
+            "--backend-store-uri",
+            f"sqlite:///{shown_path(self._address.database)}",
+        ]
 
     @property
     @rank_zero_experiment
@@ -162,7 +179,9 @@ class MLflow(Logger):
         self._put_metrics(metrics, step)
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *_args: Any, **_kwargs: Any) -> None:
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *_args: Any, **_kwargs: Any
+    ) -> None:
         """Send all hyper-parameters, nested names joined by dots."""
         values = flatten(vars(params) if isinstance(params, Namespace) else params)
         self._put_params({".".join(map(str, path)): value for path, value in values})
@@ -173,8 +192,12 @@ class MLflow(Logger):
         if self._client is None or self._sender is None:
             return
         run_status = "FINISHED" if status in ("success", "finished") else "FAILED"
-        if run_status == "FAILED" and isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted)):
-            run_status = "KILLED"  # Lightning says "failed" of a run that was stopped, while it handles the exception
+        if run_status == "FAILED" and isinstance(
+            sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted)
+        ):
+            run_status = (  # Lightning says "failed" of a run that was stopped, while it handles the exception
+                "KILLED"
+            )
         self._put(self._client.set_terminated, self._run_id, run_status, int(time.time() * 1000))
         # A server that takes connections and never answers shows by a short request: a record may take long because
         # the server stores a file.
@@ -188,13 +211,19 @@ class MLflow(Logger):
                 is_there.set()
 
         threading.Thread(target=ask, daemon=True).start()
-        limit_s = min(self._flush_timeout_s, _TERMINATED_TIMEOUT_S if run_status == "KILLED" else math.inf)
+        limit_s = min(
+            self._flush_timeout_s, _TERMINATED_TIMEOUT_S if run_status == "KILLED" else math.inf
+        )
         if not is_there.wait(min(limit_s, _UNREACHABLE_TIMEOUT_S)):
             limit_s = 0.0
         if num_lost := self._sender.close(max(0.0, began_s + limit_s - time.monotonic())):
             table = self._run and self._run.metrics_path
-            journal = f"; the next resume sends the epochs of {table} that it lacks" if table else ""
-            _log.warning("MLflow at %s did not take %d records%s", self._address.shown, num_lost, journal)
+            journal = (
+                f"; the next resume sends the epochs of {table} that it lacks" if table else ""
+            )
+            _log.warning(
+                "MLflow at %s did not take %d records%s", self._address.shown, num_lost, journal
+            )
 
     # -- called by lightkit's command line, models and callbacks on every logger that has the method
 
@@ -216,7 +245,12 @@ class MLflow(Logger):
     def add_picture(self, name: str, image: Tensor, step: int) -> None:
         """Upload ``image``, uint8 ``(3, height, width)``, as ``pictures/<name>/step=<step>.png``."""
         picture = image.permute(1, 2, 0).cpu().numpy()
-        self._put(self._open().log_image, self._run_id, picture, f"pictures/{self._key_of(name)}/step={step:06d}.png")
+        self._put(
+            self._open().log_image,
+            self._run_id,
+            picture,
+            f"pictures/{self._key_of(name)}/step={step:06d}.png",
+        )
 
     @rank_zero_only
     def record_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -226,14 +260,27 @@ class MLflow(Logger):
             inner = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
             params |= {"optimizer_name": type(inner).__name__, **getattr(inner, "defaults", {})}
         if (stopping := trainer.early_stopping_callback) is not None:
-            params |= {n: getattr(stopping, n) for n in ("monitor", "mode", "patience", "min_delta", "stopped_epoch")}
+            params |= {
+                n: getattr(stopping, n)
+                for n in ("monitor", "mode", "patience", "min_delta", "stopped_epoch")
+            }
         self._put_params(params)
         example = module.example_input_array
-        module.example_input_array = None  # with it the summary runs a forward pass, for the sizes of outputs
-        self._put(self._open().log_text, self._run_id, str(ModelSummary(module, max_depth=-1)), "model_summary.txt")
+        module.example_input_array = (
+            None  # with it the summary runs a forward pass, for the sizes of outputs
+        )
+        self._put(
+            self._open().log_text,
+            self._run_id,
+            str(ModelSummary(module, max_depth=-1)),
+            "model_summary.txt",
+        )
         module.example_input_array = example
         if self._log_model == "pickle":
-            _log.warning("log_model: pickle records the whole module, with all its attributes and any secrets in them")
+            _log.warning(
+                "log_model: pickle records the whole module, with all its attributes and any"
+                " secrets in them"
+            )
         if self._logs_model(trainer):
             self._put(self._send_model_entry)
 
@@ -271,7 +318,9 @@ class MLflow(Logger):
             else:
                 _save_weights(module, folder, None if self._run is None else self._run.config_path)
         except Exception as error:  # noqa: BLE001 - pickling the user's module may raise anything, and it is trained
-            _log.warning("MLflow gets no model: %s cannot be saved (%s)", type(module).__name__, error)
+            _log.warning(
+                "MLflow gets no model: %s cannot be saved (%s)", type(module).__name__, error
+            )
             shutil.rmtree(folder, ignore_errors=True)
         else:
             self._put(self._send_model_files, folder)
@@ -323,13 +372,15 @@ class MLflow(Logger):
             waits = can_pass(error, self._address)
             advice = "Start the server, or correct" if waits else "Correct"
             raise (ServerAway if waits else ConfigError)(
-                f"MLflow at {self._address.shown} does not take this run: {_describe(error)}. The address comes from "
-                f"{self._address.origin}. {advice} the address, or remove the logger MLflow; nothing has been trained "
-                f"yet."
+                f"MLflow at {self._address.shown} does not take this run: {_describe(error)}. The"
+                f" address comes from {self._address.origin}. {advice} the address, or remove the"
+                " logger MLflow; nothing has been trained yet."
             ) from error
         finally:
             if not has_timeout:
-                del os.environ[_TIMEOUT]  # MLflow's own is longer, since an answer comes when a file is stored
+                del os.environ[
+                    _TIMEOUT
+                ]  # MLflow's own is longer, since an answer comes when a file is stored
         return client, is_continued
 
     def _put_run(self, run: runs.Run, client: Any) -> None:
@@ -343,7 +394,9 @@ class MLflow(Logger):
         """Send the epochs of the run that the server lacks."""
         rows = runs.MetricsTable(run.metrics_path).rows
         if rows:
-            names = dict.fromkeys(name for row in rows for name in sorted({*row} - {"epoch", "step"}))
+            names = dict.fromkeys(
+                name for row in rows for name in sorted({*row} - {"epoch", "step"})
+            )
             # of a metric that is logged by step alone, the server has the steps themselves
             keys = {name: self._key_of(name) for name in names if not is_of_last_step(name, names)}
             self._put(self._send_missing_epochs, rows, keys)
@@ -359,7 +412,11 @@ class MLflow(Logger):
                 raise
             run = None
         if run is None or run.info.lifecycle_stage == "deleted":
-            _log.warning("MLflow at %s no longer has run %s; a new one is started", self._address.shown, kept["run_id"])
+            _log.warning(
+                "MLflow at %s no longer has run %s; a new one is started",
+                self._address.shown,
+                kept["run_id"],
+            )
             return False
         self._run_id = run.info.run_id
         self._experiment_id = run.info.experiment_id
@@ -373,15 +430,23 @@ class MLflow(Logger):
 
         name = self._experiment_name
         setting = "experiment_name of the logger MLflow"
-        self._experiment_id = find_or_create_experiment(client, name, address=self._address, setting=setting)
-        run = client.create_run(self._experiment_id, tags=resolve_tags(self._tags), run_name=self._run_name)
+        self._experiment_id = find_or_create_experiment(
+            client, name, address=self._address, setting=setting
+        )
+        run = client.create_run(
+            self._experiment_id, tags=resolve_tags(self._tags), run_name=self._run_name
+        )
         self._run_id = run.info.run_id
         self._save_ids()
 
     def _save_ids(self) -> None:
         """Keep ids and changed keys in the run folder: the next resume continues the same MLflow run."""
         if self._run is not None:
-            ids = {"experiment_id": self._experiment_id, "run_id": self._run_id, "model_id": self._model_id}
+            ids = {
+                "experiment_id": self._experiment_id,
+                "run_id": self._run_id,
+                "model_id": self._model_id,
+            }
             kept = {"tracking_uri": self._address.shown, **ids, "keys": self._keys.changed}
             runs.write_json(self._run.folder / "mlflow.json", kept)
 
@@ -404,12 +469,18 @@ class MLflow(Logger):
         """Send points; of an evaluation, at the last step of the run, those that its training has no curve of."""
         if self._run is not None and self._run.stage != "fit":
             rows = runs.MetricsTable(self._run.metrics_path).rows
-            metrics = {name: value for name, value in metrics.items() if not any(name in row for row in rows)}
+            metrics = {
+                name: value
+                for name, value in metrics.items()
+                if not any(name in row for row in rows)
+            }
             step = int(rows[-1]["step"]) if rows else step
         self._open()
         time_ms = int(time.time() * 1000)
         for name, value in metrics.items():
-            if isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1):
+            if isinstance(value, (int, float)) or (
+                isinstance(value, Tensor) and value.numel() == 1
+            ):
                 self._points.append((self._key_of(name), float(value), time_ms, step or 0))
         self._put(self._send_points)
 
@@ -419,14 +490,18 @@ class MLflow(Logger):
 
         self._open()
         texts = {self._key_of(name): str(value)[:_MAX_PARAM] for name, value in params.items()}
-        self._put_batches("params", [Param(key, text) for key, text in texts.items() if key not in self._params])
+        self._put_batches(
+            "params", [Param(key, text) for key, text in texts.items() if key not in self._params]
+        )
         self._params |= texts
 
     def _put_tags(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag  # mlflow takes 2 s to import
 
         self._open()
-        self._put_batches("tags", [RunTag(self._key_of(name), value[:_MAX_TAG]) for name, value in tags.items()])
+        self._put_batches(
+            "tags", [RunTag(self._key_of(name), value[:_MAX_TAG]) for name, value in tags.items()]
+        )
 
     def _put_batches(self, kind: str, items: list[Any]) -> None:
         for start in range(0, len(items), _MAX_BATCH):
@@ -445,7 +520,10 @@ class MLflow(Logger):
         while points := self._points[:_MAX_METRICS]:
             is_over = True
             try:
-                self._send_batch("metrics", [Metric(*point, model_id=self._model_of(point[1])) for point in points])
+                self._send_batch(
+                    "metrics",
+                    [Metric(*point, model_id=self._model_of(point[1])) for point in points],
+                )
             except Exception as error:
                 is_over = not _is_temporary(error)
                 raise
@@ -480,13 +558,17 @@ class MLflow(Logger):
         from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
 
         if self._model_id is None:
-            model = self._open().create_logged_model(self._experiment_id, "model", self._run_id, tags=resolve_tags({}))
+            model = self._open().create_logged_model(
+                self._experiment_id, "model", self._run_id, tags=resolve_tags({})
+            )
             self._model_id = model.model_id
             self._save_ids()
 
     def _send_model_files(self, folder: Path) -> None:
         client = self._open()
-        send_model_files(client, self._run_id, client.get_logged_model(self._model_id or ""), folder)
+        send_model_files(
+            client, self._run_id, client.get_logged_model(self._model_id or ""), folder
+        )
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -515,7 +597,9 @@ def _save_weights(module: LightningModule, folder: Path, config: Path | None) ->
     import mlflow.pytorch  # mlflow takes 2 s to import
     from mlflow.models import Model
 
-    mlflow.pytorch.save_state_dict({name: value.cpu() for name, value in module.state_dict().items()}, str(folder))
+    mlflow.pytorch.save_state_dict(
+        {name: value.cpu() for name, value in module.state_dict().items()}, str(folder)
+    )
     if config is not None and config.is_file():
         shutil.copy(config, folder)
     Model().save(str(folder / "MLmodel"))
@@ -529,6 +613,9 @@ def _save_pickle(module: LightningModule, folder: Path) -> None:
         module if module.device.type == "cpu" else copy.deepcopy(module).cpu(),
         str(folder),
         # Named, since MLflow infers them by loading the model in a second Python, which takes about 8 s.
-        pip_requirements=[*mlflow.pytorch.get_default_pip_requirements(), f"lightkit-train=={__version__}"],
+        pip_requirements=[
+            *mlflow.pytorch.get_default_pip_requirements(),
+            f"lightkit-train=={__version__}",
+        ],
         serialization_format="pickle",
     )

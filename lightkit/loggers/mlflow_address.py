@@ -53,7 +53,10 @@ class Address:
 
 
 def find_address(
-    tracking_uri: str | None, *, origin: str = "tracking_uri of the logger MLflow", root: Path | None = None
+    tracking_uri: str | None,
+    *,
+    origin: str = "tracking_uri of the logger MLflow",
+    root: Path | None = None,
 ) -> Address:
     """Decide where to track: the argument, else ``MLFLOW_TRACKING_URI``, else SQLite in the run root.
 
@@ -78,19 +81,21 @@ def find_address(
     scheme = uri if uri in _BARE else urlsplit(uri).scheme
     if scheme in ("", "file") or len(scheme) == 1:  # one letter is a drive
         raise ConfigError(
-            f"{origin} is {mask(uri, hides_users=True)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "
-            f"use a database such as 'sqlite:///runs/mlflow.db', a server such as 'http://localhost:5000', "
-            f"or leave it out for a database in the run root."
+            f"{origin} is {mask(uri, hides_users=True)!r}, a folder. MLflow 3.13 and later keep no"
+            " runs in folders: use a database such as 'sqlite:///runs/mlflow.db', a server such as"
+            " 'http://localhost:5000', or leave it out for a database in the run root."
         )
     if scheme in ("http", "https") and not urlsplit(uri).hostname:
         raise ConfigError(
-            f"{origin} is {mask(uri, hides_users=True)!r}, which names no host. Expected an address such as "
-            f"'http://localhost:5000'."
+            f"{origin} is {mask(uri, hides_users=True)!r}, which names no host. Expected an address"
+            " such as 'http://localhost:5000'."
         )
     if scheme != "sqlite" or ":memory:" in uri:
         return Address(uri, origin)
     database = Path(uri.removeprefix("sqlite:///"))
-    return Address(f"sqlite:///{database.absolute()}", origin, database.absolute().parent / "mlflow-artifacts")
+    return Address(
+        f"sqlite:///{database.absolute()}", origin, database.absolute().parent / "mlflow-artifacts"
+    )
 
 
 def as_key(name: str) -> str:
@@ -164,14 +169,16 @@ def find_or_create_experiment(client: Any, name: str, *, address: Address, setti
         try:
             return str(client.create_experiment(name, artifacts))
         except MlflowException:
-            if (found := client.get_experiment_by_name(name)) is None:  # else another process has made it meanwhile
+            if (
+                found := client.get_experiment_by_name(name)
+            ) is None:  # else another process has made it meanwhile
                 raise
     if found.lifecycle_stage == "deleted":
         is_set = _VARIABLE in address.origin  # for the user's shell too
         setting_it = "" if is_set else f"{_VARIABLE}={shlex.quote(address.shown)} "
         raise ConfigError(
-            f"{setting}: the experiment {name!r} was deleted in MLflow. Choose another name, or restore it with:\n"
-            f"  {setting_it}mlflow experiments restore -x {found.experiment_id}"
+            f"{setting}: the experiment {name!r} was deleted in MLflow. Choose another name, or"
+            f" restore it with:\n  {setting_it}mlflow experiments restore -x {found.experiment_id}"
         )
     return str(found.experiment_id)
 

@@ -119,10 +119,10 @@ def require_known_schema(address: Address) -> None:
     if schema is None or revision in schema.known:
         return
     raise ConfigError(
-        f"MLflow's database {address.database} is of a newer MLflow than the installed one: its schema has revision "
-        f"{revision}, and MLflow {schema.version} knows those up to {schema.newest}. Its place comes from "
-        f"{address.origin}. Install the MLflow that has migrated it, such as with pip install --upgrade mlflow, or "
-        f"name another database."
+        f"MLflow's database {address.database} is of a newer MLflow than the installed one: its"
+        f" schema has revision {revision}, and MLflow {schema.version} knows those up to"
+        f" {schema.newest}. Its place comes from {address.origin}. Install the MLflow that has"
+        " migrated it, such as with pip install --upgrade mlflow, or name another database."
     )
 
 
@@ -134,7 +134,9 @@ def _is_file(address: Address) -> bool:
 def _read_revision(path: Path) -> str | None:
     """Return the revision of a database's schema; None where there is none, or it cannot be read now."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
+        ) as connection:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error:
         return None
@@ -148,7 +150,11 @@ def _read_schema() -> Schema | None:
     """
     spec = find_spec("mlflow")
     folders = [] if spec is None else [Path(each) for each in spec.submodule_search_locations or ()]
-    files = [file for folder in folders for file in (folder / "store" / "db_migrations" / "versions").glob("*.py")]
+    files = [
+        file
+        for folder in folders
+        for file in (folder / "store" / "db_migrations" / "versions").glob("*.py")
+    ]
     revisions: set[str] = set()
     replaced: set[str] = set()
     for file in files:
@@ -189,24 +195,27 @@ def _migrate(path: Path, address: Address) -> None:
                     _copy_content(path, copy)
                     _copy_content(copy, migrated)
                     _upgrade(migrated)
-                    if _read_data_version(database) == before:  # else somebody has written meanwhile
+                    if (
+                        _read_data_version(database) == before
+                    ):  # else somebody has written meanwhile
                         break
             kept = _keep(copy, path.with_name(f"{path.name}.revision-{revision}"))
             _copy_content(migrated, path)
         except (OSError, sqlite3.Error) as error:
             kind = ServerAway if is_busy(error) else ConfigError
             raise kind(
-                f"MLflow's database {path} has the older revision {revision}, and cannot be migrated to "
-                f"{schema.newest} of MLflow {schema.version}: {error}. It is as it was. Its place comes from "
-                f"{address.origin}. Correct that, or name another database."
+                f"MLflow's database {path} has the older revision {revision}, and cannot be"
+                f" migrated to {schema.newest} of MLflow {schema.version}: {error}. It is as it"
+                f" was. Its place comes from {address.origin}. Correct that, or name another"
+                " database."
             ) from error
         finally:
             for each in (copy, migrated):
                 for suffix in ("", *_BESIDE):
                     each.with_name(each.name + suffix).unlink(missing_ok=True)
     _log.warning(
-        "MLflow %s has migrated its database %s from revision %s to %s, which older versions of MLflow cannot read. "
-        "A copy from before is %s.",
+        "MLflow %s has migrated its database %s from revision %s to %s, which older versions of"
+        " MLflow cannot read. A copy from before is %s.",
         schema.version,
         path,
         revision,
@@ -310,9 +319,14 @@ def _read(path: Path) -> _Content:
     Raises:
         sqlite3.Error: If the file is no database, or is locked.
     """
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as connection:
+    with closing(
+        sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
+    ) as connection:
         # Reading also rolls back what a killed process has left in a journal.
-        tables = frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'"))
+        tables = frozenset(
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        )
         revision = None
         has_records = False
         if "alembic_version" in tables:
@@ -369,8 +383,8 @@ def _move_aside(path: Path) -> None:
         if beside.exists():
             beside.rename(broken.with_name(broken.name + suffix))
     _log.warning(
-        "MLflow's database %s is unfinished and holds no records: the process that made it was killed. It is now %s, "
-        "and a new one is made.",
+        "MLflow's database %s is unfinished and holds no records: the process that made it was"
+        " killed. It is now %s, and a new one is made.",
         path,
         broken.name,
     )

@@ -10,7 +10,9 @@ from lightkit.loggers.mlflow_address import Address
 STORAGE_CLIENTS = ("boto3", "botocore", "azure", "google")
 """Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base class."""
 _WAITS = {408, 425, 429}  # 4xx that end: a slow request, and limits
-_REFUSED_LOGINS = "authentication failed|access denied|does not exist|unknown database"  # PostgreSQL, MySQL
+_REFUSED_LOGINS = (  # PostgreSQL, MySQL
+    "authentication failed|access denied|does not exist|unknown database"
+)
 _OTHER_SCHEMA = "out-of-date database schema|can't locate revision"  # MLflow's and Alembic's words
 
 
@@ -40,14 +42,22 @@ def can_pass(error: Exception, address: Address) -> bool:
         of_requests.SSLError,
         of_requests.TooManyRedirects,
     )
-    if any(isinstance(each, never) for each in chain) or re.search(_OTHER_SCHEMA, str(error), re.IGNORECASE):
+    if any(isinstance(each, never) for each in chain) or re.search(
+        _OTHER_SCHEMA, str(error), re.IGNORECASE
+    ):
         return False
 
     if type(error).__module__.partition(".")[0] in STORAGE_CLIENTS:
         return re.search("Connect|Timeout|Unavailable", type(error).__name__) is not None
     if isinstance(error, of_database.SQLAlchemyError):
-        connects = (of_database.OperationalError, of_database.InterfaceError, of_database.TimeoutError)
-        return isinstance(error, connects) and not re.search(_REFUSED_LOGINS, str(error), re.IGNORECASE)
+        connects = (
+            of_database.OperationalError,
+            of_database.InterfaceError,
+            of_database.TimeoutError,
+        )
+        return isinstance(error, connects) and not re.search(
+            _REFUSED_LOGINS, str(error), re.IGNORECASE
+        )
 
     # A server that answers: 5xx is its own failure, 4xx a refusal of this request.
     status = find_status(error)

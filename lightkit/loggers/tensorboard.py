@@ -91,7 +91,11 @@ class TensorBoard(TensorBoardLogger):
         super().log_metrics(metrics, step)
 
     def _draw(self, model: LightningModule, input_array: Tensor | None) -> None:
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            torch.random.fork_rng(devices=[]),
+            redirect_stdout(io.StringIO()),
+        ):
             # Tracing warns about each branch on a tensor's value, is deprecated in torch 2.15 as a whole, and prints
             # what fails.
             warnings.simplefilter("ignore")

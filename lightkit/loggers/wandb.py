@@ -42,7 +42,8 @@ class WandB(WandbLogger):
     ) -> None:
         if importlib.util.find_spec("wandb") is None:
             raise ConfigError(
-                "The logger WandB needs wandb, which is not installed: pip install 'lightkit-train[wandb]'"
+                "The logger WandB needs wandb, which is not installed: pip install"
+                " 'lightkit-train[wandb]'"
             )
         run = runs.current()
         folder = Path(save_dir or (run.folder if run else "."))
@@ -72,15 +73,18 @@ class WandB(WandbLogger):
             return super().experiment
         except Error as error:
             raise LightkitError(
-                f"Weights & Biases cannot be reached or refuses: {' '.join(str(error).split())} Set WANDB_API_KEY, or "
-                "say logger.wandb.init_args.offline=true to write files that `wandb sync` sends later."
+                f"Weights & Biases cannot be reached or refuses: {' '.join(str(error).split())} Set"
+                " WANDB_API_KEY, or say logger.wandb.init_args.offline=true to write files that"
+                " `wandb sync` sends later."
             ) from error
 
     @property
     def view_command(self) -> list[str] | None:
         """Command that sends the files of an offline run; None for one that is online."""
         return (
-            ["wandb", "sync", shown_path(Path(str(self.save_dir)) / "wandb" / "latest-run")] if self._offline else None
+            ["wandb", "sync", shown_path(Path(str(self.save_dir)) / "wandb" / "latest-run")]
+            if self._offline
+            else None
         )
 
     @rank_zero_only

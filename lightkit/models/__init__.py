@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from lightkit.models.tabular import TabularModel
     from lightkit.models.text_classifier import TextClassifier
 
-__all__ = ["ImageClassifier", "Regressor", "Segmenter", "TabularModel", "TextClassifier", "WarmupCosineLR"]
+__all__ = [
+    "ImageClassifier",
+    "Regressor",
+    "Segmenter",
+    "TabularModel",
+    "TextClassifier",
+    "WarmupCosineLR",
+]
 
 _OF_ROWS = {"TabularModel": "tabular", "TextClassifier": "text_classifier"}
 

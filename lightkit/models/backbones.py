@@ -65,9 +65,18 @@ def small_cnn(num_classes: int) -> nn.Sequential:
     )
 
 
-def _block(in_channels: int, out_channels: int, *, kernel_size: int = 3, stride: int = 2) -> nn.Sequential:
+def _block(
+    in_channels: int, out_channels: int, *, kernel_size: int = 3, stride: int = 2
+) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, kernel_size, stride=stride, padding=kernel_size // 2, bias=False),
+        nn.Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride=stride,
+            padding=kernel_size // 2,
+            bias=False,
+        ),
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
     )
@@ -89,7 +98,9 @@ def check_name(name: str | None) -> None:
     if word in known:
         return
     near = difflib.get_close_matches(word, known, n=5, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"some that exist: {', '.join(known[:8])}."
+    hint = (
+        f"did you mean {', '.join(near)}?" if near else f"some that exist: {', '.join(known[:8])}."
+    )
     raise ConfigError(
         f"{_NAME_KEY}: there is no backbone {'null' if name is None else repr(name)}; {hint} "
         f"Expected {SMALL_CNN}, a classification model of torchvision, or timm/NAME."
@@ -115,7 +126,9 @@ def build(name: str, num_classes: int, *, weights: str | None = None) -> nn.Modu
     elif name.startswith(TIMM_PREFIX):
         network = _timm(name).create_model(name.removeprefix(TIMM_PREFIX), num_classes=num_classes)
     else:
-        network = models.get_model(name, weights=None, num_classes=num_classes, **_options(name, weights))
+        network = models.get_model(
+            name, weights=None, num_classes=num_classes, **_options(name, weights)
+        )
     # On two cores a frozen MobileNetV2 trains 1.7 times as fast so, and nothing was seen to be slower.
     return network.to(memory_format=torch.channels_last)
 
@@ -123,7 +136,11 @@ def build(name: str, num_classes: int, *, weights: str | None = None) -> nn.Modu
 def _options(name: str, weights: str | None) -> dict[str, Any]:
     if name in _WITH_AUXILIARY_HEADS:
         # without init_weights, torchvision warns that its default will change
-        return {"aux_logits": False, "transform_input": weights is not None, "init_weights": weights is None}
+        return {
+            "aux_logits": False,
+            "transform_input": weights is not None,
+            "init_weights": weights is None,
+        }
     if name.startswith("vit_") and weights == "default":
         return {"image_size": models.get_model_weights(name).DEFAULT.meta["min_size"][0]}
     return {}
@@ -150,8 +167,8 @@ def subnetworks_of_head(network: nn.Module, num_classes: int) -> tuple[str, ...]
     names = tuple(name for name, layer in network.named_modules() if id(layer) in heads)
     if not names:
         raise ConfigError(
-            f"{_NAME_KEY}: no layer of {type(network).__name__} has {num_classes} outputs, so its head "
-            f"cannot be told from the rest. Choose another backbone."
+            f"{_NAME_KEY}: no layer of {type(network).__name__} has {num_classes} outputs, so its"
+            " head cannot be told from the rest. Choose another backbone."
         )
     return names
 
@@ -167,7 +184,8 @@ def _timm(name: str) -> Any:
         import timm  # an extra: thousands of models that most runs do not need
     except ImportError as error:
         raise ConfigError(
-            f"{_NAME_KEY}: {name!r} needs timm, which is not installed: pip install 'lightkit-train[timm]'"
+            f"{_NAME_KEY}: {name!r} needs timm, which is not installed: pip install"
+            " 'lightkit-train[timm]'"
         ) from error
     return timm
 
@@ -195,11 +213,14 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
         return _read_file(Path(weights).expanduser())
     if backbone == SMALL_CNN:
         raise ConfigError(
-            f"{_WEIGHTS_KEY}: {SMALL_CNN} has no default weights. Leave weights out, or choose another backbone."
+            f"{_WEIGHTS_KEY}: {SMALL_CNN} has no default weights. Leave weights out, or choose"
+            " another backbone."
         )
     try:
         if backbone.startswith(TIMM_PREFIX):
-            network: nn.Module = _timm(backbone).create_model(backbone.removeprefix(TIMM_PREFIX), pretrained=True)
+            network: nn.Module = _timm(backbone).create_model(
+                backbone.removeprefix(TIMM_PREFIX), pretrained=True
+            )
             return network.state_dict()
         # not by `WeightsEnum.get_state_dict`, which compares the digest of what it downloads alone, and may run code
         url = models.get_model_weights(backbone).DEFAULT.url
@@ -213,18 +234,21 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
         if isinstance(error, HTTPError):
             error.close()  # it holds the server's answer
         raise DataError(
-            f"{_WEIGHTS_KEY}: the default weights of {backbone} cannot be downloaded: {error}. "
-            f"Try again with a network, or download them elsewhere and set weights to the file's path."
+            f"{_WEIGHTS_KEY}: the default weights of {backbone} cannot be downloaded: {error}. Try"
+            " again with a network, or download them elsewhere and set weights to the file's path."
         ) from error
     if not (found := runs.digest(cached)).startswith(promised):
         raise ConfigError(
-            f"{_WEIGHTS_KEY}: {cached} is damaged, or not what torchvision offers: its digest begins with "
-            f"{found[:8]}, its name promises {promised}. Remove it, and it is downloaded again."
+            f"{_WEIGHTS_KEY}: {cached} is damaged, or not what torchvision offers: its digest"
+            f" begins with {found[:8]}, its name promises {promised}. Remove it, and it is"
+            " downloaded again."
         )
     return _read_file(cached)
 
 
-def read_pretrained(weights: str, *, backbone: str, trainer: Trainer | None) -> tuple[Mapping[str, Tensor], str]:
+def read_pretrained(
+    weights: str, *, backbone: str, trainer: Trainer | None
+) -> tuple[Mapping[str, Tensor], str]:
     """Read pretrained weights, which one process of a machine downloads; return them with their source for errors.
 
     Raises:
@@ -245,7 +269,8 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
     if not path.is_file():
         hint = near_files(path) or "."
         raise ConfigError(
-            f"{_WEIGHTS_KEY}: there is no file {path}{hint} Expected null, default, or a path to a state dict."
+            f"{_WEIGHTS_KEY}: there is no file {path}{hint} Expected null, default, or a path to a"
+            " state dict."
         )
     content: Any
     if path.suffix.lower() == ".safetensors":
@@ -255,17 +280,31 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
     is_checkpoint = isinstance(content, dict) and "pytorch-lightning_version" in content
     state = content.get("state_dict", {}) if is_checkpoint else content
     if not _is_state_dict(state):
-        keys = join_names(sorted(map(str, content)), most=_MOST_SHOWN) if isinstance(content, Mapping) else ""
-        raise ConfigError(
-            f"{_WEIGHTS_KEY}: {path} holds a {type(content).__name__}{f' of {keys}' if keys else ''}, not a state "
-            "dict. Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
+        keys = (
+            join_names(sorted(map(str, content)), most=_MOST_SHOWN)
+            if isinstance(content, Mapping)
+            else ""
         )
-    own = {name.removeprefix(_PREFIX): tensor for name, tensor in state.items() if str(name).startswith(_PREFIX)}
+        raise ConfigError(
+            f"{_WEIGHTS_KEY}: {path} holds a"
+            f" {type(content).__name__}{f' of {keys}' if keys else ''}, not a state dict. Expected"
+            " a mapping from names to tensors, as torch.save(network.state_dict(), path)"
+            " writes it."
+        )
+    own = {
+        name.removeprefix(_PREFIX): tensor
+        for name, tensor in state.items()
+        if str(name).startswith(_PREFIX)
+    }
     return own if is_checkpoint or len(own) == len(state) else state
 
 
 def _is_state_dict(value: Any) -> TypeGuard[Mapping[str, Tensor]]:
-    return isinstance(value, Mapping) and bool(value) and all(isinstance(each, Tensor) for each in value.values())
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(each, Tensor) for each in value.values())
+    )
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -274,15 +313,18 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         fault = find_digest_fault(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(
-            f"{_WEIGHTS_KEY}: {path} cannot be read as safetensors (cut short, damaged, or something else): "
-            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            f"{_WEIGHTS_KEY}: {path} cannot be read as safetensors (cut short, damaged, or"
+            " something else):"
+            f" {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
     if fault is not None:
         raise ConfigError(f"{_WEIGHTS_KEY}: {path}: {fault}. Export it again.")
     return state
 
 
-def load_into(network: nn.Module, state: Mapping[str, Tensor], *, heads: Collection[str], source: str) -> bool:
+def load_into(
+    network: nn.Module, state: Mapping[str, Tensor], *, heads: Collection[str], source: str
+) -> bool:
     """Copy pretrained weights into a network; a head of another shape is left as it was built.
 
     Args:
@@ -299,12 +341,16 @@ def load_into(network: nn.Module, state: Mapping[str, Tensor], *, heads: Collect
     """
     own = network.state_dict()
     given = {_OLD_DENSENET.sub(r"\1\2", name): tensor for name, tensor in state.items()}
-    given = {name: tensor for name, tensor in given.items() if name in own or not _AUXILIARY.match(name)}
+    given = {
+        name: tensor for name, tensor in given.items() if name in own or not _AUXILIARY.match(name)
+    }
     of_head = {name for name in own if name.rpartition(".")[0] in heads}
     same_head = all(name in given and given[name].shape == own[name].shape for name in of_head)
     left_out = set() if same_head else of_head
     given = {name: tensor for name, tensor in given.items() if name not in left_out}
-    if found := differences({name: tensor for name, tensor in own.items() if name not in left_out}, given):
+    if found := differences(
+        {name: tensor for name, tensor in own.items() if name not in left_out}, given
+    ):
         raise ConfigError(f"{_WEIGHTS_KEY}: {source} does not fit the backbone. {found}")
     merged = network.state_dict()
     merged.update(given)
@@ -319,7 +365,9 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
 
     BatchNorm's batch counters may be missing, as they are in files older than they.
     """
-    missing = [name for name in expected if name not in given and not name.endswith(".num_batches_tracked")]
+    missing = [
+        name for name in expected if name not in given and not name.endswith(".num_batches_tracked")
+    ]
     unexpected = [name for name in given if name not in expected]
     shapes = [
         f"{name} {tuple(given[name].shape)} instead of {tuple(tensor.shape)}"
@@ -327,7 +375,11 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
         if name in given and given[name].shape != tensor.shape
     ]
     parts = {"Missing": missing, "Unexpected": unexpected, "Of another shape": shapes}
-    return " ".join(f"{title}: {join_names(names, most=_MOST_SHOWN)}." for title, names in parts.items() if names)
+    return " ".join(
+        f"{title}: {join_names(names, most=_MOST_SHOWN)}."
+        for title, names in parts.items()
+        if names
+    )
 
 
 def load_exported(module: LightningModule, path: Path) -> Metadata:
@@ -359,10 +411,14 @@ def load_exported(module: LightningModule, path: Path) -> Metadata:
     load_weights = FORMATS[str(format_of(path))].load_weights
     assert load_weights is not None  # the command line has asked for weights
     try:
-        load_weights(module, path)  # with tensors that the file has once and the module under several names
+        load_weights(
+            module, path
+        )  # with tensors that the file has once and the module under several names
     except (RuntimeError, SafetensorError) as error:
         found = textwrap.shorten(str(error), 500)
-        raise ConfigError(f"--model {path}: these weights are not of this {type(module).__name__}. {found}") from error
+        raise ConfigError(
+            f"--model {path}: these weights are not of this {type(module).__name__}. {found}"
+        ) from error
     set_thresholds = getattr(module, "set_thresholds", None)
     if callable(set_thresholds) and metadata.thresholds is not None:
         set_thresholds(metadata.thresholds)

@@ -30,8 +30,8 @@ log = logging.getLogger("lightkit.models")
 Factors = Literal["auto"] | list[float] | None
 """Factors of the training loss, of each class or label."""
 UNKNOWN_CLASSES = (
-    "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
-    "Expected one of them there, or class_names or num_classes of the model."
+    "model.init_args.class_names: the classes are unknown: the data module has neither class_names"
+    " nor num_classes. Expected one of them there, or class_names or num_classes of the model."
 )
 
 
@@ -58,8 +58,16 @@ class PretrainedModule(ScoredModule):
         found = read_class_names(getattr(self._trainer, "datamodule", None))
         if self.class_names is not None and found is not None:
             check_same_classes(self.class_names, found, by="the model")
-        names = self.class_names or found or (number_classes(self.num_classes) if self.num_classes else None)
-        if names is None and self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+        names = (
+            self.class_names
+            or found
+            or (number_classes(self.num_classes) if self.num_classes else None)
+        )
+        if (
+            names is None
+            and self._trainer is not None
+            and self._trainer.state.fn == TrainerFn.FITTING
+        ):
             raise ConfigError(UNKNOWN_CLASSES)
         return None if names is None else self.check_classes(names)
 
@@ -114,10 +122,14 @@ class PretrainedModule(ScoredModule):
         """
         names = checkpoint.get("class_names")
         if not names:
-            raise ConfigError(f"ckpt_path: the checkpoint names no classes, so it was not saved by {kind}.")
+            raise ConfigError(
+                f"ckpt_path: the checkpoint names no classes, so it was not saved by {kind}."
+            )
         return self.match_classes(names, by="the checkpoint")
 
-    def _take_checkpoint(self, checkpoint: dict[str, Any], class_names: list[str], *, of: str) -> None:
+    def _take_checkpoint(
+        self, checkpoint: dict[str, Any], class_names: list[str], *, of: str
+    ) -> None:
         """Take the classes and the weights of a checkpoint.
 
         Args:
@@ -130,7 +142,9 @@ class PretrainedModule(ScoredModule):
         """
         self.class_names = class_names
         is_strict = self._trainer is not None and self.strict_loading
-        if is_strict and (found := differences(self.state_dict(), checkpoint.get("state_dict", {}))):
+        if is_strict and (
+            found := differences(self.state_dict(), checkpoint.get("state_dict", {}))
+        ):
             raise ConfigError(f"ckpt_path: the checkpoint is not of {of}. {found}")
         self._has_weights = True
 
@@ -142,12 +156,19 @@ class PretrainedModule(ScoredModule):
             left_out: Numbers of the classes.
             kind: Word for them, and why they are left out.
         """
-        if self._has_warned or not left_out or self.trainer.sanity_checking or not self.trainer.is_global_zero:
+        if (
+            self._has_warned
+            or not left_out
+            or self.trainer.sanity_checking
+            or not self.trainer.is_global_zero
+        ):
             return
         self._has_warned = True
         every = self.class_names or []
         names = [every[at] for at in left_out]
-        log.warning("%s leaves out %d of %d %s: %s", metric, len(names), len(every), kind, join_names(names))
+        log.warning(
+            "%s leaves out %d of %d %s: %s", metric, len(names), len(every), kind, join_names(names)
+        )
 
     # -- modes: what is frozen stays in eval mode ----------------------------------------------------------------------
 
@@ -209,14 +230,19 @@ class ClassifyingModule(PretrainedModule):
         """
         if not 0 <= label_smoothing < 1:
             raise ConfigError(
-                f"model.init_args.label_smoothing: expected at least 0 and below 1, got {label_smoothing}."
+                "model.init_args.label_smoothing: expected at least 0 and below 1, got"
+                f" {label_smoothing}."
             )
         if pos_weight is not None and not multilabel:
             raise ConfigError(
-                "model.init_args.pos_weight: without multilabel: true it is model.init_args.class_weight."
+                "model.init_args.pos_weight: without multilabel: true it is"
+                " model.init_args.class_weight."
             )
         if class_weight is not None and multilabel:
-            raise ConfigError("model.init_args.class_weight: with multilabel: true it is model.init_args.pos_weight.")
+            raise ConfigError(
+                "model.init_args.class_weight: with multilabel: true it is"
+                " model.init_args.pos_weight."
+            )
         if multilabel:
             self.task = MULTILABEL
             self.output_kind = MULTILABEL.output_kind
@@ -263,15 +289,17 @@ class ClassifyingModule(PretrainedModule):
         each = f"{article} {self.sample_noun}"
         has = f"several labels {each}" if has_several else f"one label {each}"
         raise ConfigError(
-            f"model.init_args.multilabel: it is {str(self.multilabel).lower()}, and the data has {has}. Set it to "
-            f"{str(has_several).lower()}."
+            f"model.init_args.multilabel: it is {str(self.multilabel).lower()}, and the data has"
+            f" {has}. Set it to {str(has_several).lower()}."
         )
 
     def build_scores(self, class_names: list[str]) -> None:
         """Build the metrics for classes, which the model has from now on."""
         self.class_names = class_names
         metrics = build_metrics(self.task, len(class_names))
-        self.scores = Scores(metrics, train=MetricCollection({"loss": MeanLoss()}) if self.multilabel else None)
+        self.scores = Scores(
+            metrics, train=MetricCollection({"loss": MeanLoss()}) if self.multilabel else None
+        )
         if not self.multilabel:
             self.confusion = MulticlassConfusionMatrix(len(class_names), validate_args=False)
 
@@ -281,7 +309,9 @@ class ClassifyingModule(PretrainedModule):
         if self.thresholds is not None:
             checkpoint["thresholds"] = list(self.thresholds)
 
-    def _take_checkpoint(self, checkpoint: dict[str, Any], class_names: list[str], *, of: str) -> None:
+    def _take_checkpoint(
+        self, checkpoint: dict[str, Any], class_names: list[str], *, of: str
+    ) -> None:
         """Take the classes, the thresholds and the weights of a checkpoint."""
         if self.multilabel and checkpoint.get("thresholds") is not None:
             self.set_thresholds(checkpoint["thresholds"])
@@ -303,7 +333,9 @@ class ClassifyingModule(PretrainedModule):
         """Return the loss of a batch."""
         return self._step("train", batch, label_smoothing=self.label_smoothing)["loss"]
 
-    def _step(self, stage: Stage, batch: Sequence[Any], *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
+    def _step(
+        self, stage: Stage, batch: Sequence[Any], *, label_smoothing: float = 0.0
+    ) -> dict[str, Tensor]:
         inputs, targets, weights = split_batch(batch)
         logits = self._compute_logits(inputs)
         self._check_targets(logits, targets)
@@ -321,7 +353,12 @@ class ClassifyingModule(PretrainedModule):
     # -- loss ----------------------------------------------------------------------------------------------------------
 
     def _compute_own_loss(
-        self, stage: Stage, logits: Tensor, targets: Tensor, weights: Tensor | None, label_smoothing: float
+        self,
+        stage: Stage,
+        logits: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        label_smoothing: float,
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss to minimise and the mean that metrics count, with the factors of classes or labels."""
         options: dict[str, Any] = {} if self.multilabel else {"label_smoothing": label_smoothing}
@@ -331,7 +368,9 @@ class ClassifyingModule(PretrainedModule):
                 targets = targets * (1 - label_smoothing) + label_smoothing / 2
         if stage != "train" or self._label_weights is None:
             return self._compute_loss(stage, logits, targets, weights, **options)
-        options["pos_weight" if self.multilabel else "weight"] = self._label_weights.to(logits.dtype)
+        options["pos_weight" if self.multilabel else "weight"] = self._label_weights.to(
+            logits.dtype
+        )
         losses = self.task.compute_losses(logits, targets, reduction="none", **options)
         # a mean over the samples: that of torch divides by the factors of a batch, and batches would not count alike
         return self._weigh_losses(stage, losses.mean(dim=1) if losses.ndim > 1 else losses, weights)
@@ -394,7 +433,9 @@ class ClassifyingModule(PretrainedModule):
         if self.trainer.is_global_zero:
             names = self.class_names or list(map(str, range(len(counts))))
             pixels = figures.to_pixels(figures.draw_confusion_matrix(counts.cpu().numpy(), names))
-            log_picture(self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1))
+            log_picture(
+                self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1)
+            )
 
     def on_test_epoch_end(self) -> None:
         """Log the test metrics."""
@@ -418,7 +459,12 @@ class ClassifyingModule(PretrainedModule):
 
 
 def find_factors(
-    factors: Factors, names: Sequence[str], *, trainer: Trainer | None, noun: str, is_multilabel: bool = False
+    factors: Factors,
+    names: Sequence[str],
+    *,
+    trainer: Trainer | None,
+    noun: str,
+    is_multilabel: bool = False,
 ) -> Tensor | None:
     """Return the factors of the training loss of classes or labels, float32 ``(classes,)``; None without.
 
@@ -455,7 +501,9 @@ def _name_factors(*, is_multilabel: bool) -> str:
     return f"model.init_args.{'pos_weight' if is_multilabel else 'class_weight'}"
 
 
-def _balance(names: Sequence[str], trainer: Trainer | None, noun: str, *, is_multilabel: bool) -> list[float]:
+def _balance(
+    names: Sequence[str], trainer: Trainer | None, noun: str, *, is_multilabel: bool
+) -> list[float]:
     """Return the automatic factors; 1 for a class without a training sample.
 
     Raises:
@@ -465,12 +513,15 @@ def _balance(names: Sequence[str], trainer: Trainer | None, noun: str, *, is_mul
     counts = getattr(data, "label_counts", None)
     if counts is None:
         raise ConfigError(
-            f"{_name_factors(is_multilabel=is_multilabel)}: auto needs the number of training {noun}s of each class, "
-            f"and {type(data).__name__} has no label_counts. Set {len(names)} factors."
+            f"{_name_factors(is_multilabel=is_multilabel)}: auto needs the number of training"
+            f" {noun}s of each class, and {type(data).__name__} has no label_counts. Set"
+            f" {len(names)} factors."
         )
     missing = [name for name, count in zip(names, counts, strict=True) if not count]
     if missing and trainer is not None and trainer.is_global_zero:
-        log.warning("model: no training %s has %s, so that its factor is 1", noun, join_names(missing))
+        log.warning(
+            "model: no training %s has %s, so that its factor is 1", noun, join_names(missing)
+        )
     if is_multilabel:
         return [(data.counts["train"] - count) / count if count else 1.0 for count in counts]
     return [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
@@ -500,7 +551,9 @@ def read_class_names(data: object) -> list[str] | None:
     return number_classes(count) if isinstance(count, int) and count > 0 else None
 
 
-def check_class_names(names: Sequence[str], num_classes: int | None, *, least: int = 2) -> list[str]:
+def check_class_names(
+    names: Sequence[str], num_classes: int | None, *, least: int = 2
+) -> list[str]:
     """Refuse names that cannot be the classes of a classifier.
 
     Raises:
@@ -508,7 +561,9 @@ def check_class_names(names: Sequence[str], num_classes: int | None, *, least: i
     """
     names = list(names)
     if len(names) < least:
-        raise ConfigError(f"A classifier needs at least two classes; found {len(names)}: {', '.join(names)}.")
+        raise ConfigError(
+            f"A classifier needs at least two classes; found {len(names)}: {', '.join(names)}."
+        )
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ConfigError(f"Class names must differ; found more than once: {', '.join(twice)}.")
@@ -542,7 +597,8 @@ def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str)
         return names
     same = sorted(names) == sorted(current)
     raise ConfigError(
-        f"The classes of {by} are not those of the data{', but in another order' if same else ''}: "
-        f"{by} has {len(names)} ({join_names(names, most=10)}), the data {len(current)} "
-        f"({join_names(current, most=10)}). Use the data that it was made for, or train a new model."
+        f"The classes of {by} are not those of the data{', but in another order' if same else ''}:"
+        f" {by} has {len(names)} ({join_names(names, most=10)}), the data {len(current)}"
+        f" ({join_names(current, most=10)}). Use the data that it was made for, or train a new"
+        " model."
     )

@@ -27,7 +27,12 @@ from lightkit.models.backbones import (
     read_pretrained,
     subnetworks_of_head,
 )
-from lightkit.models.classes import UNKNOWN_CLASSES, ClassifyingModule, find_picture_loggers, log_picture
+from lightkit.models.classes import (
+    UNKNOWN_CLASSES,
+    ClassifyingModule,
+    find_picture_loggers,
+    log_picture,
+)
 from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
 
 log = logging.getLogger("lightkit.models")
@@ -76,7 +81,10 @@ class ImageClassifier(ClassifyingModule, LightningModule):
     """
 
     sample_noun: ClassVar[str] = "image"
-    input_choices: ClassVar[Mapping[str, Sequence[str]]] = {"backbone": BACKBONES, "weights": ("default",)}
+    input_choices: ClassVar[Mapping[str, Sequence[str]]] = {
+        "backbone": BACKBONES,
+        "weights": ("default",),
+    }
     input_files: ClassVar[tuple[str, ...]] = ("weights",)
 
     def __init__(
@@ -151,8 +159,9 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         height, width = (size, size) if isinstance(size, int) else size or (fixed or 224,) * 2
         if fixed is not None and (height, width) != (fixed, fixed):
             raise ConfigError(
-                f"data.init_args.image_size: {self.backbone} takes images of {fixed} x {fixed} pixels, and the data "
-                f"gives {height} x {width}. Set image_size to {fixed}, or choose another model.init_args.backbone."
+                f"data.init_args.image_size: {self.backbone} takes images of {fixed} x {fixed}"
+                f" pixels, and the data gives {height} x {width}. Set image_size to {fixed}, or"
+                " choose another model.init_args.backbone."
             )
         self.example_input_array = torch.zeros(1, 3, height, width)
 
@@ -183,7 +192,9 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         if self.network is None:
             self._build(names)
             self._set_example()
-        self._take_checkpoint(checkpoint, names, of=f"backbone {self.backbone} (model.init_args.backbone)")
+        self._take_checkpoint(
+            checkpoint, names, of=f"backbone {self.backbone} (model.init_args.backbone)"
+        )
 
     def _keep_frozen(self, *, mode: bool) -> None:
         if self.frozen and self.network is not None:
@@ -223,7 +234,9 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         if not self.may_keep_features:
             return None
         self._has_offered = True
-        return FrozenFeatures(self, self._network, self._head_names, is_wanted=self.features == "once")
+        return FrozenFeatures(
+            self, self._network, self._head_names, is_wanted=self.features == "once"
+        )
 
     @property
     def may_keep_features(self) -> bool:
@@ -237,15 +250,27 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         if not self.frozen:
             return _UNFROZEN
         own = self._own_methods()
-        return f"with {', '.join(own)} of {type(self).__name__}'s own: they get images." if own else _WITHOUT_DATA
+        return (
+            f"with {', '.join(own)} of {type(self).__name__}'s own: they get images."
+            if own
+            else _WITHOUT_DATA
+        )
 
-    def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: Sequence[Tensor], batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, outputs: STEP_OUTPUT, batch: Sequence[Tensor], batch_idx: int
+    ) -> None:
         """Send the loggers a picture of the first batch of a run; after its step, for encoding it takes a while."""
         if self._show_images and self.trainer.is_global_zero and find_picture_loggers(self.trainer):
             images = batch[0]
             if not are_images(images):  # features, whose dataset has the images
-                samples = getattr(getattr(self.trainer.train_dataloader, "dataset", None), "samples", None)
-                images = images if samples is None else samples.__getitems__(range(min(len(samples), len(images))))[0]
+                samples = getattr(
+                    getattr(self.trainer.train_dataloader, "dataset", None), "samples", None
+                )
+                images = (
+                    images
+                    if samples is None
+                    else samples.__getitems__(range(min(len(samples), len(images))))[0]
+                )
             if are_images(images):
                 log_picture(self.trainer, "train/images", draw_grid(images))
         self._show_images = False
@@ -272,9 +297,12 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         """
         if inputs.ndim == 2:
             raise ConfigError(
-                f"model: {type(self).__name__} classifies images (batch, 3, height, width), and a batch of the data "
-                f"has inputs of shape {tuple(inputs.shape)}: rows of numbers. A net for numbers is a module of your "
-                f'own: {RECIPES}, "Numbers in a table", has a complete one; lightkit.models.Regressor predicts numbers.'
+                f"model: {type(self).__name__} classifies images (batch, 3, height, width), and a"
+                " batch of the data "
+                f"has inputs of shape {tuple(inputs.shape)}: rows of numbers. A net for numbers is"
+                " a module of your "
+                f'own: {RECIPES}, "Numbers in a table", has a complete one;'
+                " lightkit.models.Regressor predicts numbers."
             )
 
 
@@ -310,7 +338,9 @@ def spare_single_pixels(network: nn.Module, batch_size: int) -> Iterator[None]:
     norms = [
         module
         for module in (network.modules() if batch_size == 1 else ())
-        if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm) and module.training
+        if isinstance(module, _BatchNorm)
+        and not isinstance(module, nn.SyncBatchNorm)
+        and module.training
     ]
     hooks = [norm.register_forward_pre_hook(spare) for norm in norms]
     try:
@@ -323,6 +353,6 @@ def spare_single_pixels(network: nn.Module, batch_size: int) -> Iterator[None]:
 
 _UNFROZEN = "without model.init_args.freeze: backbone: what is trained changes what it computes."
 _WITHOUT_DATA = (
-    "with this data module. Expected ImageFolder, Flowers or FashionMNIST, without transfer hooks or loaders of its "
-    "own, with data.init_args.augment: false."
+    "with this data module. Expected ImageFolder, Flowers or FashionMNIST, without transfer hooks"
+    " or loaders of its own, with data.init_args.augment: false."
 )

@@ -38,14 +38,23 @@ class FrozenFeatures:
     """
 
     def __init__(
-        self, module: LightningModule, network: nn.Module, head_names: Sequence[str], *, is_wanted: bool
+        self,
+        module: LightningModule,
+        network: nn.Module,
+        head_names: Sequence[str],
+        *,
+        is_wanted: bool,
     ) -> None:
         self._module = module
         self._network = network
         self._head_names = tuple(head_names)
         self._is_wanted = is_wanted
         heads = tuple(f"{name}." for name in head_names)
-        self._frozen = [parameter for name, parameter in network.named_parameters() if not name.startswith(heads)]
+        self._frozen = [
+            parameter
+            for name, parameter in network.named_parameters()
+            if not name.startswith(heads)
+        ]
         self._fused: nn.Module | None = None
 
     def example(self, size: tuple[int, int]) -> Tensor | None:
@@ -66,7 +75,10 @@ class FrozenFeatures:
         if not self.is_frozen():
             return None, "not all of it is frozen"
         if isinstance(self._module.trainer.strategy, _SHARDED):
-            return None, f"{type(self._module.trainer.strategy).__name__} parts the backbone's weights"
+            return (
+                None,
+                f"{type(self._module.trainer.strategy).__name__} parts the backbone's weights",
+            )
         if len(self._head_names) != 1:
             return None, f"its head has {len(self._head_names)} parts"
         device = self._module.device
@@ -78,7 +90,9 @@ class FrozenFeatures:
             batched, _ = self._trace(torch.cat([images, -images]))
             if features is None or again is None or batched is None:
                 return None, "its head's input is not one tensor"
-            if not _are_close(again, features) or not _are_alike(batched[:1], features, within=0.05):
+            if not _are_close(again, features) or not _are_alike(
+                batched[:1], features, within=0.05
+            ):
                 return None, "it is another each time, or with other images in its batch"
             with torch.no_grad(), self._precision():
                 alone = compute_logits(self._network, self._head_names[0], features)
@@ -96,7 +110,9 @@ class FrozenFeatures:
         """
         layers = [self._module, *self._network.modules()]
         has_hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
-        are_exact = all(parameter.dtype in (torch.float32, torch.float64) for parameter in self._frozen)
+        are_exact = all(
+            parameter.dtype in (torch.float32, torch.float64) for parameter in self._frozen
+        )
         if has_hooks or not are_exact or not any(isinstance(layer, _BatchNorm) for layer in layers):
             return None
         rounding = 1e-9 if features.dtype == torch.float64 else 0.05  # on a GPU float32 may be TF32
@@ -107,7 +123,11 @@ class FrozenFeatures:
                 fused = fuse(self._network).requires_grad_(requires_grad=False)
             same, _ = self._trace(images, fused)
         except Exception as error:  # noqa: BLE001 (a forward in Python may do anything with what stands for a tensor)
-            log.debug("%s is computed as it is, since it cannot be traced: %s", type(self._network).__name__, error)
+            log.debug(
+                "%s is computed as it is, since it cannot be traced: %s",
+                type(self._network).__name__,
+                error,
+            )
             return None
         return fused if same is not None and _are_alike(same, features, within=rounding) else None
 
@@ -125,7 +145,10 @@ class FrozenFeatures:
         for name, tensor in self._network.state_dict().items():
             if not name.startswith(heads):
                 plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + plain.numpy().tobytes())
+                digest.update(
+                    f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+                    + plain.numpy().tobytes()
+                )
         return digest.hexdigest()
 
     def is_frozen(self) -> bool:
@@ -144,12 +167,19 @@ class FrozenFeatures:
         head = (copy or self._network).get_submodule(self._head_names[0])
         hook = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs))
         try:
-            with torch.no_grad(), self._precision(), _in_eval(self._module), _uncompiled(self._module):
+            with (
+                torch.no_grad(),
+                self._precision(),
+                _in_eval(self._module),
+                _uncompiled(self._module),
+            ):
                 logits = (copy or self._module)(images)
         finally:
             hook.remove()
         is_one = len(given) == 1 and len(given[0]) == 1 and isinstance(given[0][0], Tensor)
-        return (given[0][0].detach() if is_one and len(given[0][0]) == len(images) else None), logits
+        return (
+            given[0][0].detach() if is_one and len(given[0][0]) == len(images) else None
+        ), logits
 
     def _precision(self) -> AbstractContextManager[Any]:
         return self._module.trainer.precision_plugin.val_step_context()
@@ -175,7 +205,9 @@ def compute_logits(network: nn.Module, head_name: str, features: Tensor) -> Tens
     return logits.flatten(1)
 
 
-def list_own_methods(module: LightningModule, base: type[LightningModule], *steps: str) -> list[str]:
+def list_own_methods(
+    module: LightningModule, base: type[LightningModule], *steps: str
+) -> list[str]:
     """Name the methods that get a batch, or change what is made of it, and are others than those of ``base``.
 
     They expect images, or may make something else of one at each step.
@@ -196,14 +228,16 @@ def list_own_methods(module: LightningModule, base: type[LightningModule], *step
 def _are_close(one: Tensor, other: Tensor) -> bool:
     # the same kernels on the same numbers; another layout in memory may round otherwise
     atol = 1e-4 if other.dtype == torch.float32 else 1e-2
-    return torch.allclose(one.float(), other.float(), rtol=atol, atol=atol * float(other.abs().max().clamp_min(1)))
+    return torch.allclose(
+        one.float(), other.float(), rtol=atol, atol=atol * float(other.abs().max().clamp_min(1))
+    )
 
 
 def _are_alike(one: Tensor, other: Tensor, *, within: float) -> bool:
     # other kernels may compute a larger batch, of bfloat16 or TF32 in each layer; a batch's own statistics do far more
-    return one.shape == other.shape and float((one.float() - other.float()).norm()) <= within * float(
-        other.float().norm()
-    )
+    return one.shape == other.shape and float(
+        (one.float() - other.float()).norm()
+    ) <= within * float(other.float().norm())
 
 
 @contextmanager
@@ -220,6 +254,10 @@ def _in_eval(model: nn.Module) -> Iterator[None]:
 
 def _uncompiled(module: nn.Module) -> AbstractContextManager[Any]:
     """Within it a compiled model is computed layer by layer: the hook on its head would compile it once more."""
-    is_compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in module.modules())
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+    is_compiled = any(
+        getattr(part, "_compiled_call_impl", None) is not None for part in module.modules()
+    )
+    stance: AbstractContextManager[Any] = (
+        torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+    )
     return stance

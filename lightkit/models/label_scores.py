@@ -53,7 +53,9 @@ class LabelScores(Metric):
             target: 0 or 1, of the same shape.
         """
         self.preds.append(preds.detach().float().sigmoid())
-        self.target.append((target > DEFAULT_THRESHOLD).to(torch.uint8))  # not bool, which gloo does not gather
+        self.target.append(
+            (target > DEFAULT_THRESHOLD).to(torch.uint8)
+        )  # not bool, which gloo does not gather
 
     def skip(self) -> None:
         """Add a batch without samples, so that all processes have tensors of one form to gather."""
@@ -65,7 +67,9 @@ class LabelScores(Metric):
         probability = dim_zero_cat(self.preds).cpu().numpy()
         target = dim_zero_cat(self.target).cpu().numpy().astype(int)
         each = range(probability.shape[1])
-        self.left_out = [at for at in each if average_precision(target[:, at], probability[:, at]) is None]
+        self.left_out = [
+            at for at in each if average_precision(target[:, at], probability[:, at]) is None
+        ]
         if self.thresholds is None:
             self.thresholds = [choose_threshold(target[:, at], probability[:, at]) for at in each]
         predicted = LabelForm(self.thresholds).predict(probability).astype(int)

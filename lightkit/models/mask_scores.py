@@ -35,9 +35,15 @@ class MaskScores(Metric):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.num_classes = num_classes
-        self.add_state("counts", default=torch.zeros(3, num_classes, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("image_ious", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("num_images", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state(
+            "counts", default=torch.zeros(3, num_classes, dtype=torch.int64), dist_reduce_fx="sum"
+        )
+        self.add_state(
+            "image_ious", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum"
+        )
+        self.add_state(
+            "num_images", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum"
+        )
         self.left_out: list[int] = []
 
     def update(self, preds: Tensor, target: Tensor) -> None:
@@ -53,8 +59,12 @@ class MaskScores(Metric):
         occurs = union > 0
         num = occurs.sum(dim=1)
         # whole numbers, for a device may have no float64
-        ious = torch.where(occurs, (counts[:, 2] << _BITS) // union.clamp(min=1), torch.zeros_like(union))
-        means = torch.where(num > 0, ious.sum(dim=1) // num.clamp(min=1), torch.full_like(num, 1 << _BITS))
+        ious = torch.where(
+            occurs, (counts[:, 2] << _BITS) // union.clamp(min=1), torch.zeros_like(union)
+        )
+        means = torch.where(
+            num > 0, ious.sum(dim=1) // num.clamp(min=1), torch.full_like(num, 1 << _BITS)
+        )
         self.image_ious += means.sum()
         self.num_images += len(target)
 

@@ -117,7 +117,9 @@ def build_metrics(task: Task, num_outputs: int) -> MetricCollection:
         num_outputs: Number of classes, labels or values.
     """
     groups: Any = [list(group) for group in task.metric_groups] or False
-    return MetricCollection({"loss": MeanLoss(), **task.build_metrics(num_outputs)}, compute_groups=groups)
+    return MetricCollection(
+        {"loss": MeanLoss(), **task.build_metrics(num_outputs)}, compute_groups=groups
+    )
 
 
 def classification_metrics(num_classes: int) -> MetricCollection:
@@ -152,7 +154,13 @@ class Scores(nn.Module):
         return cast(MetricCollection, self.stages[f"of_{stage}"])
 
     def update(
-        self, stage: Stage, *, preds: Tensor, target: Tensor, loss: Tensor, weights: Tensor | None = None
+        self,
+        stage: Stage,
+        *,
+        preds: Tensor,
+        target: Tensor,
+        loss: Tensor,
+        weights: Tensor | None = None,
     ) -> None:
         """Count one batch; nothing is computed, and without weights no value leaves the device.
 
@@ -173,7 +181,9 @@ class Scores(nn.Module):
         if len(target):
             self.of(stage).update(preds=preds, target=target, loss=loss, size=weights.float().sum())
             return
-        for metric in self.of(stage).values(copy_state=False):  # torchmetrics (1.9) fails on an empty batch
+        for metric in self.of(stage).values(
+            copy_state=False
+        ):  # torchmetrics (1.9) fails on an empty batch
             if isinstance(metric, LabelScores):
                 metric.skip()
                 continue
@@ -233,7 +243,9 @@ class ScoredModule(_Module):
         losses = losses.flatten(1).mean(dim=1) if losses.ndim > 1 else losses
         return self._weigh_losses(stage, losses, weights)
 
-    def _weigh_losses(self, stage: Stage, losses: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _weigh_losses(
+        self, stage: Stage, losses: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Compute the loss to minimise and the mean that metrics count, from the loss of each sample ``(batch,)``."""
         if weights is None:
             mean = losses.mean()
@@ -254,7 +266,9 @@ class ScoredModule(_Module):
         expected = self.task.check_targets(outputs, targets)
         if expected is not None:
             kind = str(targets.dtype).removeprefix("torch.")
-            raise DataError(f"A batch has {kind} targets of shape {tuple(targets.shape)}; expected {expected}.")
+            raise DataError(
+                f"A batch has {kind} targets of shape {tuple(targets.shape)}; expected {expected}."
+            )
 
     def _count_outputs(
         self,
@@ -282,7 +296,9 @@ class ScoredModule(_Module):
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics."""
-        if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
+        if (
+            batch_idx == 0
+        ):  # also after a resume that Lightning starts without the end of the epoch before
             self.scores.of("train").reset()
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
@@ -312,10 +328,12 @@ class ScoredModule(_Module):
     def _log_scores(self, stage: Stage) -> None:
         values = self.scores.finish(stage)
         is_due = bool(values) and stage != "train" and not self.trainer.sanity_checking
-        if is_due and not cast(MeanLoss, self.scores.of(stage)["loss"]).has_counted:  # torchmetrics computes 0 of none
+        if (
+            is_due and not cast(MeanLoss, self.scores.of(stage)["loss"]).has_counted
+        ):  # torchmetrics computes 0 of none
             raise DataError(
-                f"each sample of the {stage} split has the weight 0, so that nothing is scored. Set "
-                "data.init_args.weight to another column, or leave it out."
+                f"each sample of the {stage} split has the weight 0, so that nothing is scored. Set"
+                " data.init_args.weight to another column, or leave it out."
             )
         for name, value in values.items():
             # the value is that of all processes already; sync_dist only keeps Lightning from warning
@@ -334,10 +352,17 @@ class ScoredModule(_Module):
 
         def scale(step: int) -> float:
             num_steps = self.trainer.estimated_stepping_batches if step else math.inf
-            return 1.0 if math.isinf(num_steps) else (1 + math.cos(math.pi * min(1.0, step / max(1, num_steps)))) / 2
+            return (
+                1.0
+                if math.isinf(num_steps)
+                else (1 + math.cos(math.pi * min(1.0, step / max(1, num_steps)))) / 2
+            )
 
         optimizer = self.create_optimizer()
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, scale), "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, scale), "interval": "step"},
+        }
 
 
 def parameter_groups(module: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:

@@ -54,7 +54,11 @@ class Regressor(ScoredModule, LightningModule):
         weight_decay: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__()
-        for name, value in (("num_inputs", num_inputs), ("num_outputs", num_outputs), ("hidden", hidden)):
+        for name, value in (
+            ("num_inputs", num_inputs),
+            ("num_outputs", num_outputs),
+            ("hidden", hidden),
+        ):
             if value < 1:
                 raise ConfigError(f"model.init_args.{name}: expected at least 1, got {value}.")
         self.save_hyperparameters()
@@ -62,7 +66,9 @@ class Regressor(ScoredModule, LightningModule):
         self.num_outputs = num_outputs
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
-        self.network = nn.Sequential(nn.Linear(num_inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_outputs))
+        self.network = nn.Sequential(
+            nn.Linear(num_inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_outputs)
+        )
         for name, size in (("input", num_inputs), ("output", num_outputs)):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_std", torch.ones(size))
@@ -89,7 +95,9 @@ class Regressor(ScoredModule, LightningModule):
         """
         if self.global_step != 0 or bool(self.is_scaled):
             return
-        scales = measure_scales(self.trainer, self._list_tables, (self.num_inputs, self.num_outputs))
+        scales = measure_scales(
+            self.trainer, self._list_tables, (self.num_inputs, self.num_outputs)
+        )
         (input_mean, input_std), (output_mean, output_std) = scales
         self.input_mean = input_mean.to(self.input_mean)
         self.input_std = input_std.to(self.input_std)
@@ -108,15 +116,15 @@ class Regressor(ScoredModule, LightningModule):
     def _check_inputs(self, inputs: Tensor) -> None:
         if inputs.ndim != 2 or inputs.shape[1] != self.num_inputs:
             raise DataError(
-                f"A batch has inputs of shape {tuple(inputs.shape)}; expected (batch, {self.num_inputs}), "
-                f"as model.init_args.num_inputs says."
+                f"A batch has inputs of shape {tuple(inputs.shape)}; expected (batch,"
+                f" {self.num_inputs}), as model.init_args.num_inputs says."
             )
 
     @staticmethod
     def _explain_targets(targets: Tensor, expected: Sequence[int]) -> DataError:
         return DataError(
             f"A batch has targets of shape {tuple(targets.shape)}; expected {tuple(expected)}, "
-            f"as model.init_args.num_outputs says."
+            "as model.init_args.num_outputs says."
         )
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:

@@ -83,7 +83,10 @@ class RunningScale:
             DataError: If there are no rows at all.
         """
         if not self.count.any():
-            raise DataError("The training split has no row that counts, so that inputs and targets have no scale.")
+            raise DataError(
+                "The training split has no row that counts, so that inputs and targets have no"
+                " scale."
+            )
         std = (self.squares / self.count.clamp_min(1)).sqrt()
         return self.mean, torch.where(std > _MIN_STD * self.mean.abs(), std, 1.0)
 
@@ -180,13 +183,17 @@ def _read_in_order(loader: Any) -> Iterable[Any] | None:
     is_known = is_known or hasattr(loader.sampler, "indices_of")
     if not is_known or type(loader.batch_sampler) not in (BatchSampler, type(None)):
         return None
-    return DataLoader(dataset, batch_size=loader.batch_size, shuffle=False, collate_fn=loader.collate_fn)
+    return DataLoader(
+        dataset, batch_size=loader.batch_size, shuffle=False, collate_fn=loader.collate_fn
+    )
 
 
 def _read_share(trainer: Trainer, loader: Any) -> Iterator[Any]:
     """Read the batches of this rank once."""
     num_batches = trainer.num_training_batches
-    return itertools.islice(copy.copy(loader), _MAX_BATCHES if math.isinf(num_batches) else int(num_batches))
+    return itertools.islice(
+        copy.copy(loader), _MAX_BATCHES if math.isinf(num_batches) else int(num_batches)
+    )
 
 
 def _merge_ranks(trainer: Trainer, scale: RunningScale) -> RunningScale:
@@ -195,7 +202,9 @@ def _merge_ranks(trainer: Trainer, scale: RunningScale) -> RunningScale:
         return scale
 
     def add(values: Tensor) -> Tensor:
-        summed: Tensor = trainer.strategy.reduce(values.to(trainer.strategy.root_device), reduce_op="sum")
+        summed: Tensor = trainer.strategy.reduce(
+            values.to(trainer.strategy.root_device), reduce_op="sum"
+        )
         return summed.cpu()
 
     merged = RunningScale(len(scale.count))

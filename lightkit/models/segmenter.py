@@ -109,8 +109,8 @@ class Segmenter(PretrainedModule, LightningModule):
         data = getattr(self._trainer, "datamodule", None)
         if getattr(data, "is_multilabel", None) is not None:  # a data module of labelled images
             raise ConfigError(
-                f"model: Segmenter predicts masks, and {type(data).__name__} has labels of whole images. The data of "
-                "masks is MaskFolder; the model of labels is ImageClassifier."
+                f"model: Segmenter predicts masks, and {type(data).__name__} has labels of whole"
+                " images. The data of masks is MaskFolder; the model of labels is ImageClassifier."
             )
         names = self.find_classes()
         if names is not None and self.network is None:
@@ -193,7 +193,9 @@ class Segmenter(PretrainedModule, LightningModule):
             logits = self(images)
         self._check_targets(logits, masks)
         losses = compute_mask_losses(logits, masks, dice=self.dice)
-        return self._count_outputs(stage, "logits", logits, masks, weights, self._weigh_losses(stage, losses, weights))
+        return self._count_outputs(
+            stage, "logits", logits, masks, weights, self._weigh_losses(stage, losses, weights)
+        )
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics."""
@@ -209,7 +211,9 @@ class Segmenter(PretrainedModule, LightningModule):
         has_counted = metric.update_called
         self._log_scores(stage)
         if has_counted:
-            self._warn_of_left_out(f"{stage}/iou", metric.left_out, "classes, which no mask and no prediction has")
+            self._warn_of_left_out(
+                f"{stage}/iou", metric.left_out, "classes, which no mask and no prediction has"
+            )
 
 
 def compute_mask_losses(logits: Tensor, masks: Tensor, *, dice: float) -> Tensor:
@@ -236,11 +240,17 @@ def compute_mask_losses(logits: Tensor, masks: Tensor, *, dice: float) -> Tensor
     losses = entropies.flatten(1).sum(dim=1) / num_pixels.clamp(min=1)
     if not dice:
         return losses
-    wanted = (one_hot(classes, logits.shape[1]).movedim(-1, 1) * is_counted[:, None]).to(logs.dtype).flatten(2)
+    wanted = (
+        (one_hot(classes, logits.shape[1]).movedim(-1, 1) * is_counted[:, None])
+        .to(logs.dtype)
+        .flatten(2)
+    )
     given = (logs.exp() * is_counted[:, None]).flatten(2)
     size = wanted.sum(dim=2)
     overlap = 2 * (wanted * given).sum(dim=2)
     missed = 1 - overlap / (size + given.sum(dim=2)).clamp(min=1e-7)
     occurs = size > 0
-    of_classes = missed.where(occurs, missed.new_zeros(())).sum(dim=1) / occurs.sum(dim=1).clamp(min=1)
+    of_classes = missed.where(occurs, missed.new_zeros(())).sum(dim=1) / occurs.sum(dim=1).clamp(
+        min=1
+    )
     return losses + dice * of_classes

@@ -24,7 +24,12 @@ from lightkit.models.classifier import spare_single_pixels
 from lightkit.models.importance import MOST_ROWS, measure_importance
 from lightkit.models.module import ScoredModule, Scores, Stage, build_metrics, split_batch
 from lightkit.models.tabular_layers import NetworkName, RowEncoder, build_network
-from lightkit.rows.preprocessing import CHECKPOINT_KEY, RowPreprocessing, dump_preprocessing, load_preprocessing
+from lightkit.rows.preprocessing import (
+    CHECKPOINT_KEY,
+    RowPreprocessing,
+    dump_preprocessing,
+    load_preprocessing,
+)
 from lightkit.rows.table import TablePreprocessing, count_inputs
 from lightkit.task import CLASSIFICATION, REGRESSION, OutputKind, Task
 
@@ -84,7 +89,9 @@ class TabularModel(ScoredModule, LightningModule):
     ) -> None:
         super().__init__()
         if not 0 <= dropout < 1:
-            raise ConfigError(f"model.init_args.dropout: expected at least 0 and below 1, got {dropout}.")
+            raise ConfigError(
+                f"model.init_args.dropout: expected at least 0 and below 1, got {dropout}."
+            )
         self.save_hyperparameters()
         self.network_name = network
         self.sizes = {"hidden": hidden, "blocks": blocks, "members": members}
@@ -116,22 +123,26 @@ class TabularModel(ScoredModule, LightningModule):
         if self._trainer.state.fn == TrainerFn.FITTING:
             self._build_from_data(data)
             return
-        with suppress(DataError, ConfigError):  # of the test split alone: the checkpoint has the rest
+        with suppress(
+            DataError, ConfigError
+        ):  # of the test split alone: the checkpoint has the rest
             self._build_from_data(data)
 
     def _build_from_data(self, data: Any) -> None:
         preprocessing = getattr(data, "row_preprocessing", None)
         if not isinstance(preprocessing, TablePreprocessing):
             raise ConfigError(
-                f"model: {type(self).__name__} predicts rows of a table, and {type(data).__name__} has no "
-                "`row_preprocessing` of them. Set data.class_path to TableData."
+                f"model: {type(self).__name__} predicts rows of a table, and {type(data).__name__}"
+                " has no `row_preprocessing` of them. Set data.class_path to TableData."
             )
         self._build(preprocessing, list(data.class_names or ()))
         mean, std = data.target_scale
         self.target_mean.fill_(mean)
         self.target_std.fill_(std)
 
-    def build_for_rows(self, preprocessing: RowPreprocessing, class_names: Sequence[str] | None) -> None:
+    def build_for_rows(
+        self, preprocessing: RowPreprocessing, class_names: Sequence[str] | None
+    ) -> None:
         """Build the network for weights that come from elsewhere than a checkpoint.
 
         Args:
@@ -143,8 +154,8 @@ class TabularModel(ScoredModule, LightningModule):
     def _build(self, preprocessing: RowPreprocessing, class_names: list[str]) -> None:
         if not isinstance(preprocessing, TablePreprocessing):
             raise ConfigError(
-                f"model: {type(self).__name__} takes rows of a table, and the preparation is of the kind "
-                f"{preprocessing.kind}."
+                f"model: {type(self).__name__} takes rows of a table, and the preparation is of the"
+                f" kind {preprocessing.kind}."
             )
         self.class_names = check_class_names(class_names, None) if class_names else None
         self.task = CLASSIFICATION if class_names else REGRESSION
@@ -152,7 +163,9 @@ class TabularModel(ScoredModule, LightningModule):
         self.row_preprocessing = preprocessing
         edges = preprocessing.list_bins(self.num_bins)
         num_numbers, sizes = count_inputs(preprocessing)
-        self.encoder = RowEncoder(edges, sizes, width=self.embedding_width, category_width=max(self.category_width, 1))
+        self.encoder = RowEncoder(
+            edges, sizes, width=self.embedding_width, category_width=max(self.category_width, 1)
+        )
         num_outputs = len(class_names) or 1
         self.network = build_network(
             self.network_name,
@@ -183,7 +196,8 @@ class TabularModel(ScoredModule, LightningModule):
         preprocessing = load_preprocessing(checkpoint.get(CHECKPOINT_KEY))
         if preprocessing is None:
             raise ConfigError(
-                f"ckpt_path: the checkpoint has no preparation of rows, so it was not saved by {type(self).__name__}."
+                "ckpt_path: the checkpoint has no preparation of rows, so it was not saved by"
+                f" {type(self).__name__}."
             )
         names = checkpoint.get("class_names") or []
         if self.class_names is not None and names:
@@ -211,10 +225,14 @@ class TabularModel(ScoredModule, LightningModule):
         """Return the outputs ``(batch, members, outputs)``; values in units of the standard deviation."""
         if self.network is None or self.encoder is None:
             raise ConfigError(
-                "model: the columns of the table are unknown, as the data says none and there is no checkpoint. Train "
-                "the model on TableData."
+                "model: the columns of the table are unknown, as the data says none and there is no"
+                " checkpoint. Train the model on TableData."
             )
-        rows = self.encoder(numbers, categories) if self.encoder.has_numbers else self.encoder(None, numbers)
+        rows = (
+            self.encoder(numbers, categories)
+            if self.encoder.has_numbers
+            else self.encoder(None, numbers)
+        )
         members: Tensor = self.network(rows)
         return members
 
@@ -239,7 +257,9 @@ class TabularModel(ScoredModule, LightningModule):
         Raises:
             ConfigError: If there are not as many as classes.
         """
-        factors = find_factors(self.class_weight, self.class_names or [], trainer=self._trainer, noun="row")
+        factors = find_factors(
+            self.class_weight, self.class_names or [], trainer=self._trainer, noun="row"
+        )
         self._class_factors = None if factors is None else factors.to(self.device)
 
     def predict_step(self, batch: Sequence[Any]) -> Tensor:
@@ -250,15 +270,21 @@ class TabularModel(ScoredModule, LightningModule):
     def _step(self, stage: Stage, batch: Sequence[Any]) -> dict[str, Tensor]:
         inputs, targets, weights = split_batch(batch)
         if self.network is None:
-            raise ConfigError("model: it is not built, as the data says no columns and there is no checkpoint.")
+            raise ConfigError(
+                "model: it is not built, as the data says no columns and there is no checkpoint."
+            )
         if stage == "train":
             with spare_single_pixels(self.network, len(targets)):
                 members = self._compute_members(*inputs)
             outputs = self._combine(members)
             self._check_targets(outputs, targets)
-            losses = self._weigh_losses(stage, self._compute_member_losses(members, targets), weights)
+            losses = self._weigh_losses(
+                stage, self._compute_member_losses(members, targets), weights
+            )
         else:
-            outputs = self(*inputs)  # which the proof of an export puts a file's outputs in the place of
+            outputs = self(
+                *inputs
+            )  # which the proof of an export puts a file's outputs in the place of
             self._check_targets(outputs, targets)
             losses = self._compute_loss(stage, self._scale(outputs), self._scale(targets), weights)
         name = "logits" if self.task.has_probabilities else "prediction"
@@ -269,14 +295,18 @@ class TabularModel(ScoredModule, LightningModule):
         run = runs.current()
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         is_whole = self.trainer.world_size == 1 or isinstance(self.trainer.strategy, DDPStrategy)
-        is_rows = callable(getattr(type(data), "encoded", None))  # not of what a gate puts around the data
+        is_rows = callable(
+            getattr(type(data), "encoded", None)
+        )  # not of what a gate puts around the data
         preprocessing = self.row_preprocessing
         if run is None or not (is_whole and is_rows and self.trainer.is_global_zero):
             return
         assert isinstance(preprocessing, TablePreprocessing)
         rows = data.encoded("test")
         inputs, target, weights = split_batch(rows.__getitems__(space_evenly(len(rows), MOST_ROWS)))
-        counts = torch.ones(len(target), dtype=torch.bool) if weights is None else weights > 0  # as in the metrics
+        counts = (
+            torch.ones(len(target), dtype=torch.bool) if weights is None else weights > 0
+        )  # as in the metrics
         if not counts.any():
             return
         found = measure_importance(
@@ -290,7 +320,9 @@ class TabularModel(ScoredModule, LightningModule):
             "schema": 1,
             "split": "test",
             "fingerprint": data.describe()["fingerprint"],
-            "sha256": runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
+            "sha256": (
+                runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None
+            ),
         }
         runs.write_json(run.folder / "importance.json", {**about, **found})
 
@@ -304,7 +336,10 @@ class TabularModel(ScoredModule, LightningModule):
         if self.task.has_probabilities:
             factors = None if self._class_factors is None else self._class_factors.to(members.dtype)
             losses: Tensor = self.task.compute_losses(
-                members.flatten(0, 1), targets.repeat_interleave(num), reduction="none", weight=factors
+                members.flatten(0, 1),
+                targets.repeat_interleave(num),
+                reduction="none",
+                weight=factors,
             )
             return losses.view(-1, num).mean(dim=1)
         wanted = ((targets - self.target_mean) / self.target_std)[:, None].expand_as(members)

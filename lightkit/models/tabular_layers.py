@@ -43,7 +43,9 @@ class PiecewiseLinear(nn.Module):
             least[at, 0] = -_UNBOUNDED
             most[at, num - 1] = _UNBOUNDED
         for name, values in (("low", low), ("scale", scale), ("least", least), ("most", most)):
-            self.register_buffer(name, values.clone())  # memory of its own, which safetensors asks for
+            self.register_buffer(
+                name, values.clone()
+            )  # memory of its own, which safetensors asks for
         self.linear = nn.Parameter(torch.empty(len(edges), width))
         self.bias = nn.Parameter(torch.empty(len(edges), width))
         self.steps = nn.Parameter(torch.zeros(len(edges), num_bins, width))
@@ -69,7 +71,12 @@ class RowEncoder(nn.Module):
     """
 
     def __init__(
-        self, edges: Sequence[Sequence[float]], sizes: Sequence[int], *, width: int, category_width: int
+        self,
+        edges: Sequence[Sequence[float]],
+        sizes: Sequence[int],
+        *,
+        width: int,
+        category_width: int,
     ) -> None:
         super().__init__()
         self.has_numbers = bool(edges)
@@ -97,12 +104,20 @@ class RowEncoder(nn.Module):
 class MLP(nn.Module):
     """Linear layers with ReLU and dropout (arXiv:2106.11959, section 3.1); one member."""
 
-    def __init__(self, num_inputs: int, num_outputs: int, *, hidden: int, blocks: int, dropout: float) -> None:
+    def __init__(
+        self, num_inputs: int, num_outputs: int, *, hidden: int, blocks: int, dropout: float
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for at in range(blocks):
-            layers += [nn.Linear(hidden if at else num_inputs, hidden), nn.ReLU(), nn.Dropout(dropout)]
-        self.layers = nn.Sequential(*layers, nn.Linear(hidden if blocks else num_inputs, num_outputs))
+            layers += [
+                nn.Linear(hidden if at else num_inputs, hidden),
+                nn.ReLU(),
+                nn.Dropout(dropout),
+            ]
+        self.layers = nn.Sequential(
+            *layers, nn.Linear(hidden if blocks else num_inputs, num_outputs)
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return ``(batch, 1, num_outputs)``."""
@@ -113,7 +128,9 @@ class MLP(nn.Module):
 class ResNet(nn.Module):
     """Residual blocks of batch norm, two linear layers and dropout (arXiv:2106.11959, section 3.2); one member."""
 
-    def __init__(self, num_inputs: int, num_outputs: int, *, hidden: int, blocks: int, dropout: float) -> None:
+    def __init__(
+        self, num_inputs: int, num_outputs: int, *, hidden: int, blocks: int, dropout: float
+    ) -> None:
         super().__init__()
         self.first = nn.Linear(num_inputs, hidden)
         self.blocks = nn.ModuleList(
@@ -155,7 +172,10 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return ``(batch, members, num_outputs)`` for ``(batch, members, num_inputs)``."""
-        return nn.functional.linear(rows * self.input_scale, self.weight) * self.output_scale + self.bias
+        return (
+            nn.functional.linear(rows * self.input_scale, self.weight) * self.output_scale
+            + self.bias
+        )
 
 
 class TabM(nn.Module):
@@ -192,7 +212,11 @@ class TabM(nn.Module):
         drawn = drawn.sign() if draws_signs else drawn
         layers: list[nn.Module] = []
         for at in range(blocks):
-            layers += [EnsembleLinear(hidden if at else num_inputs, hidden, members), nn.ReLU(), nn.Dropout(dropout)]
+            layers += [
+                EnsembleLinear(hidden if at else num_inputs, hidden, members),
+                nn.ReLU(),
+                nn.Dropout(dropout),
+            ]
         first = layers[0]
         assert isinstance(first, EnsembleLinear)
         with torch.no_grad():
@@ -223,6 +247,8 @@ def build_network(
     """Build the network of a name; see its class."""
     sizes = {"hidden": hidden, "blocks": blocks}
     if name == "tabm":
-        return TabM(chunks, num_outputs, **sizes, dropout=dropout, members=members, draws_signs=draws_signs)
+        return TabM(
+            chunks, num_outputs, **sizes, dropout=dropout, members=members, draws_signs=draws_signs
+        )
     kind = MLP if name == "mlp" else ResNet
     return kind(sum(chunks), num_outputs, **sizes, dropout=dropout)

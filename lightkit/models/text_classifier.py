@@ -107,9 +107,15 @@ class TextClassifier(ClassifyingModule, LightningModule):
         self.has_ngrams = encoder == NGRAMS
         self.frozen = freeze == "encoder"
         if self.frozen and self.has_ngrams:
-            raise ConfigError("model.init_args.freeze: ngrams has no pretrained part. Set it to none.")
+            raise ConfigError(
+                "model.init_args.freeze: ngrams has no pretrained part. Set it to none."
+            )
         self.max_length = max_length
-        self.hashing = _make_hashing(buckets, word_ngrams, char_ngrams, max_length) if self.has_ngrams else None
+        self.hashing = (
+            _make_hashing(buckets, word_ngrams, char_ngrams, max_length)
+            if self.has_ngrams
+            else None
+        )
         self.embedding_size = embedding_size
         self.dropout = dropout
         kind = "ngrams" if self.has_ngrams else "frozen" if self.frozen else "transformer"
@@ -140,7 +146,9 @@ class TextClassifier(ClassifyingModule, LightningModule):
                 raise
             self._missing = error  # unless a checkpoint brings config and tokenizer
 
-    def build_for_rows(self, preprocessing: RowPreprocessing, class_names: Sequence[str] | None) -> None:
+    def build_for_rows(
+        self, preprocessing: RowPreprocessing, class_names: Sequence[str] | None
+    ) -> None:
         """Build the network for exported weights, see `build_for`.
 
         Args:
@@ -151,7 +159,10 @@ class TextClassifier(ClassifyingModule, LightningModule):
             ConfigError: If the model has others, or the weights are of a model of other rows.
         """
         if not isinstance(preprocessing, TextPreprocessing) or not class_names:
-            raise ConfigError(f"model: {type(self).__name__} takes texts, and the weights are not of such a model.")
+            raise ConfigError(
+                f"model: {type(self).__name__} takes texts, and the weights are not of such a"
+                " model."
+            )
         self.build_for(class_names)
         self.row_preprocessing = preprocessing
 
@@ -205,12 +216,16 @@ class TextClassifier(ClassifyingModule, LightningModule):
         """
         preprocessing = load_preprocessing(checkpoint.get(CHECKPOINT_KEY))
         if not isinstance(preprocessing, TextPreprocessing):
-            raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by a TextClassifier.")
+            raise ConfigError(
+                "ckpt_path: the checkpoint names no classes, so it was not saved by a"
+                " TextClassifier."
+            )
         names = self._read_classes(checkpoint, "a TextClassifier")
         config = checkpoint.get("transformers_config")
         if (config is None) != self.has_ngrams:
             raise ConfigError(
-                f"ckpt_path: the checkpoint is not of the encoder {self.encoder} (model.init_args.encoder)."
+                f"ckpt_path: the checkpoint is not of the encoder {self.encoder}"
+                " (model.init_args.encoder)."
             )
         if self.network is None and config is not None:
             self._build_transformer(json.loads(config))
@@ -219,7 +234,9 @@ class TextClassifier(ClassifyingModule, LightningModule):
         elif self.network is None:
             self._build(names)
         self.row_preprocessing = preprocessing
-        self._take_checkpoint(checkpoint, names, of=f"encoder {self.encoder} (model.init_args.encoder)")
+        self._take_checkpoint(
+            checkpoint, names, of=f"encoder {self.encoder} (model.init_args.encoder)"
+        )
 
     def create_optimizer(self) -> Optimizer:
         """Build the AdamW that trains the model where the config names no optimizer.
@@ -283,10 +300,12 @@ def _make_hashing(
     chars = None if char_ngrams is None else (int(char_ngrams[0]), int(char_ngrams[1]))
     if chars is not None and not 1 <= chars[0] <= chars[1]:
         raise ConfigError(
-            f"model.init_args.char_ngrams: expected the shortest and the longest length, from 1 on, got {char_ngrams}."
+            "model.init_args.char_ngrams: expected the shortest and the longest length, from 1 on,"
+            f" got {char_ngrams}."
         )
     if chars is None and not word_ngrams:
         raise ConfigError(
-            "model.init_args.word_ngrams: 0, and model.init_args.char_ngrams: null leave no n-grams. Set one of them."
+            "model.init_args.word_ngrams: 0, and model.init_args.char_ngrams: null leave no"
+            " n-grams. Set one of them."
         )
     return NgramHashing(buckets, word_ngrams, chars, max_length or _MOST_CHARACTERS)

@@ -43,7 +43,9 @@ class NgramNetwork(nn.Module):
 
     rarity: Tensor
 
-    def __init__(self, buckets: int, embedding_size: int, num_classes: int, *, dropout: float) -> None:
+    def __init__(
+        self, buckets: int, embedding_size: int, num_classes: int, *, dropout: float
+    ) -> None:
         super().__init__()
         self.vectors = nn.EmbeddingBag(buckets + 1, embedding_size, mode="sum")
         nn.init.zeros_(self.vectors.weight)
@@ -99,7 +101,9 @@ class TransformerNetwork(nn.Module):
         transformers = import_transformers()
         with _explain_failure("this model cannot be built"):
             own = transformers.AutoConfig.for_model(**config)
-            self.model = transformers.AutoModelForSequenceClassification.from_config(own, dtype=torch.float32)
+            self.model = transformers.AutoModelForSequenceClassification.from_config(
+                own, dtype=torch.float32
+            )
 
     @property
     def encoder(self) -> nn.Module:
@@ -131,10 +135,16 @@ class TransformerNetwork(nn.Module):
                 output_loading_info=True, trust_remote_code=False,
             )  # fmt: skip
         left_out = {*found["missing_keys"], *(_name_key(key) for key in found["mismatched_keys"])}
-        own_encoder = {f"{self.model.base_model_prefix}.{name}" for name, _ in self.encoder.named_parameters()}
+        own_encoder = {
+            f"{self.model.base_model_prefix}.{name}" for name, _ in self.encoder.named_parameters()
+        }
         if own_encoder and own_encoder <= left_out:
-            raise ConfigError(f"{_KEY}: {source} has none of the weights of a {type(self.model).__name__}.")
-        state = {name: tensor for name, tensor in loaded.state_dict().items() if name not in left_out}
+            raise ConfigError(
+                f"{_KEY}: {source} has none of the weights of a {type(self.model).__name__}."
+            )
+        state = {
+            name: tensor for name, tensor in loaded.state_dict().items() if name not in left_out
+        }
         self.model.load_state_dict(state, strict=False)
 
 
@@ -153,10 +163,12 @@ def find_source(name: str) -> str:
         return name.removeprefix(PREFIX)
     folder = Path(name).expanduser()
     if not (folder / "config.json").is_file():
-        found = "has no config.json" if folder.is_dir() else f"does not exist{near_files(folder) or ''}"
+        found = (
+            "has no config.json" if folder.is_dir() else f"does not exist{near_files(folder) or ''}"
+        )
         raise ConfigError(
-            f"{_KEY}: the folder {folder} {found}. Expected {NGRAMS}, {PREFIX}NAME, or a folder of a model as "
-            "save_pretrained of transformers writes it."
+            f"{_KEY}: the folder {folder} {found}. Expected {NGRAMS}, {PREFIX}NAME, or a folder of"
+            " a model as save_pretrained of transformers writes it."
         )
     return str(folder)
 
@@ -171,10 +183,13 @@ def import_transformers() -> Any:
         transformers: Any = import_module("transformers")  # an extra
         logging: Any = import_module("transformers.utils.logging")
     except ImportError as error:
-        raise ConfigError(f"{_KEY}: a network of transformers needs that package ({error}): {INSTALL}.") from error
+        raise ConfigError(
+            f"{_KEY}: a network of transformers needs that package ({error}): {INSTALL}."
+        ) from error
     if int(transformers.__version__.partition(".")[0]) < 5:
         raise ConfigError(
-            f"{_KEY}: expected transformers 5 or newer, found {transformers.__version__}: {INSTALL} --upgrade."
+            f"{_KEY}: expected transformers 5 or newer, found {transformers.__version__}: {INSTALL}"
+            " --upgrade."
         )
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -196,7 +211,9 @@ def _explain_failure(source: str) -> Iterator[None]:
         ) from error
 
 
-def read_source(name: str, num_classes: int, max_length: int | None) -> tuple[dict[str, Any], Tokenizing]:
+def read_source(
+    name: str, num_classes: int, max_length: int | None
+) -> tuple[dict[str, Any], Tokenizing]:
     """Read the config of a model for a number of classes, and its tokenizer.
 
     Args:
@@ -213,14 +230,18 @@ def read_source(name: str, num_classes: int, max_length: int | None) -> tuple[di
     transformers = import_transformers()
     source = find_source(name)
     with _explain_failure(source):
-        config = transformers.AutoConfig.from_pretrained(source, num_labels=num_classes, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(
+            source, num_labels=num_classes, trust_remote_code=False
+        )
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         backend = tokenizer.backend_tokenizer.to_str()
     padding = _find_padding(config, tokenizer)
     config.pad_token_id = padding
     most = _find_most_tokens(config, tokenizer)
     if max_length is not None and max_length > most:
-        raise ConfigError(f"model.init_args.max_length: {source} takes {most} tokens at most, got {max_length}.")
+        raise ConfigError(
+            f"model.init_args.max_length: {source} takes {most} tokens at most, got {max_length}."
+        )
     chosen = max_length or min(most, _MOST_TOKENS)
     return json.loads(config.to_json_string(use_diff=False)), Tokenizing(backend, chosen, padding)
 

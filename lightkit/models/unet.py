@@ -14,7 +14,16 @@ from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, build
 _PROBED_SIDE = 128
 """Side in pixels of the picture that shows which layers of a backbone make maps of another size."""
 _CHAINS = (
-    ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4"),  # ResNet and its kin
+    (
+        "conv1",
+        "bn1",
+        "relu",
+        "maxpool",
+        "layer1",
+        "layer2",
+        "layer3",
+        "layer4",
+    ),  # ResNet and its kin
     ("conv1", "maxpool", "stage2", "stage3", "stage4", "conv5"),  # ShuffleNet
     ("stem", "trunk_output"),  # RegNet
     ("layers",),  # MNASNet
@@ -63,7 +72,9 @@ def _iterate_layers(name: str, network: nn.Module) -> Iterator[nn.Module]:
         yield from [layer for layer in network.children() if isinstance(layer, nn.Sequential)]
         return
     chain = next((each for each in _CHAINS if all(hasattr(network, part) for part in each)), None)
-    is_plain = not name.startswith((TIMM_PREFIX, "swin", "vit_", "maxvit", "inception", "googlenet"))
+    is_plain = not name.startswith(
+        (TIMM_PREFIX, "swin", "vit_", "maxvit", "inception", "googlenet")
+    )
     if chain is None or not is_plain:
         raise _refuse(name)
     for part in chain:
@@ -73,9 +84,9 @@ def _iterate_layers(name: str, network: nn.Module) -> Iterator[nn.Module]:
 
 def _refuse(name: str) -> ConfigError:
     return ConfigError(
-        f"model.init_args.backbone: Segmenter has no decoder for {name}. Expected {SMALL_CNN}, or one of torchvision's "
-        "convnext, densenet, efficientnet, mnasnet, mobilenet, regnet, resnet, resnext, shufflenet, squeezenet, vgg or "
-        "wide_resnet, such as resnet18."
+        f"model.init_args.backbone: Segmenter has no decoder for {name}. Expected {SMALL_CNN}, or"
+        " one of torchvision's convnext, densenet, efficientnet, mnasnet, mobilenet, regnet,"
+        " resnet, resnext, shufflenet, squeezenet, vgg or wide_resnet, such as resnet18."
     )
 
 

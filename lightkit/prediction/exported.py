@@ -22,7 +22,9 @@ from lightkit.prediction.table import Prediction
 
 _BATCH_SIZE = 32
 _DTYPES = ("uint8", "float16", "float32", "float64")
-_MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
+_MAX_PIXELS = (
+    4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
+)
 Array = np.ndarray[Any, Any]
 
 
@@ -38,7 +40,8 @@ def explain_failure(file: Path, samples: str = "images") -> Iterator[None]:
         yield
     except Exception as error:  # onnxruntime's have no common base class, and torch raises anything
         raise DataError(
-            f"{file}: its model cannot be loaded, or run on these {samples} ({first_line(error)}). Export it again."
+            f"{file}: its model cannot be loaded, or run on these {samples} ({first_line(error)})."
+            " Export it again."
         ) from error
 
 
@@ -56,14 +59,17 @@ def check_image_model(metadata: Metadata, file: Path) -> int:
     if not takes_images or batch is not None or None in sizes:
         known = "" if is_prepared else "; what is done to an image before is not known"
         raise DataError(
-            f"{file}: this model takes {takes or 'nothing'} and gives the shape {(batch, *sizes)}{known}. Expected "
-            f"images alone, as one of {', '.join(_DTYPES)}, prepared as the `preprocessing` of the data module of its "
-            "export says, and an output with a row for each image."
+            f"{file}: this model takes {takes or 'nothing'} and gives the shape"
+            f" {(batch, *sizes)}{known}. Expected images alone, as one of {', '.join(_DTYPES)},"
+            " prepared as the `preprocessing` of the data module of its export says, and an output"
+            " with a row for each image."
         )
     return math.prod(size for size in sizes if size is not None)
 
 
-def predict_images(run: Runner, metadata: Metadata, paths: Iterable[str], *, file: Path) -> Iterator[Prediction]:
+def predict_images(
+    run: Runner, metadata: Metadata, paths: Iterable[str], *, file: Path
+) -> Iterator[Prediction]:
     """Run a model on images, in their order.
 
     Images are read in threads ahead of the model, and no more than two batches are in memory.
@@ -82,13 +88,17 @@ def predict_images(run: Runner, metadata: Metadata, paths: Iterable[str], *, fil
     index = 0
     while batch := list(islice(images, _BATCH_SIZE)):
         good = {at: item.image for at, item in enumerate(batch) if item.image is not None}
-        values = dict(zip(good, predict_arrays(run, metadata, list(good.values()), file=file), strict=True))
+        values = dict(
+            zip(good, predict_arrays(run, metadata, list(good.values()), file=file), strict=True)
+        )
         for at, item in enumerate(batch):
             yield Prediction(index + at, item.path, values.get(at), item.defect)
         index += len(batch)
 
 
-def predict_arrays(run: Runner, metadata: Metadata, arrays: Sequence[Array], *, file: Path) -> list[Array]:
+def predict_arrays(
+    run: Runner, metadata: Metadata, arrays: Sequence[Array], *, file: Path
+) -> list[Array]:
     """Run a model on prepared images of one size or several, and return the values of each, in their order.
 
     Args:
@@ -128,8 +138,8 @@ def run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Arr
         output = np.asarray(run([inputs])[0])
     if output.shape[:1] != (len(inputs),):
         raise DataError(
-            f"{file}: the model gives an output of shape {output.shape} for {len(inputs)} images; expected a row for "
-            "each. Export it again."
+            f"{file}: the model gives an output of shape {output.shape} for {len(inputs)} images;"
+            " expected a row for each. Export it again."
         )
     values = metadata.task.probabilities(output, num_classes=len(metadata.class_names or ()))
     return metadata.task.form.to_rows(values)

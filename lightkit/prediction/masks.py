@@ -58,7 +58,8 @@ class MaskFiles:
         """
         if image is not None and Path(image).resolve() == (self.folder / name).resolve():
             raise ConfigError(
-                f"{self.folder / name}: the mask would replace the image. Name another table by --output."
+                f"{self.folder / name}: the mask would replace the image. Name another table by"
+                " --output."
             )
         size = None if image is None else _find_size(Path(image))
         mask = decide_mask(values, values.shape[-2:] if size is None else size)
@@ -79,7 +80,9 @@ class MaskFiles:
             with Image.open(self.folder / name) as file:
                 return overlay_mask(picture, np.asarray(file), self._num_classes)
         except OSError as error:
-            raise DataError(f"{self.folder / name}: this mask cannot be read any more ({error}).") from error
+            raise DataError(
+                f"{self.folder / name}: this mask cannot be read any more ({error})."
+            ) from error
 
 
 def decide_mask(values: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
@@ -91,8 +94,12 @@ def decide_mask(values: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     height, width = size
     best = np.full(size, -np.inf, np.float32)
     mask = np.zeros(size, np.int64)
-    for number, of_class in enumerate(values.astype(np.float32)):  # one at a time: of a large image each is large
-        enlarged = np.asarray(Image.fromarray(of_class).resize((width, height), Image.Resampling.BILINEAR))
+    for number, of_class in enumerate(
+        values.astype(np.float32)
+    ):  # one at a time: of a large image each is large
+        enlarged = np.asarray(
+            Image.fromarray(of_class).resize((width, height), Image.Resampling.BILINEAR)
+        )
         is_better = enlarged > best
         mask[is_better] = number
         best = np.maximum(best, enlarged)

@@ -48,13 +48,17 @@ def encode_rows(
     index = 0
     batch_rows = batch_rows or preprocessing.batch_rows
     for table in [preprocessing.open(word) for word in words]:
-        for batch in table.read(list(preprocessing.columns), batch_rows=batch_rows, with_lines=True):
+        for batch in table.read(
+            list(preprocessing.columns), batch_rows=batch_rows, with_lines=True
+        ):
             rows, defects = preprocessing.read(batch.rows)
             reasons: dict[int, str] = {}
             for defect in defects:
                 reasons.setdefault(defect.row, defect.reason)
             names = batch.name_rows()
-            entries = [Prediction(index + at, name, None, reasons.get(at)) for at, name in enumerate(names)]
+            entries = [
+                Prediction(index + at, name, None, reasons.get(at)) for at, name in enumerate(names)
+            ]
             index += len(entries)
             good = [at for at in range(len(entries)) if at not in reasons]
             if reasons and good:
@@ -71,14 +75,19 @@ def check_row_model(metadata: Metadata, file: Path) -> int:
     batch, *sizes = metadata.outputs[0].shape or (0,)
     if batch is not None or None in sizes:
         raise DataError(
-            f"{file}: the output of this model has the shape {(batch, *sizes)}; expected an output with a row for each "
-            "row of a table."
+            f"{file}: the output of this model has the shape {(batch, *sizes)}; expected an output"
+            " with a row for each row of a table."
         )
     return math.prod(size for size in sizes if size is not None)
 
 
 def predict_rows(
-    run: Runner, metadata: Metadata, words: Sequence[str], preprocessing: RowPreprocessing, *, file: Path
+    run: Runner,
+    metadata: Metadata,
+    words: Sequence[str],
+    preprocessing: RowPreprocessing,
+    *,
+    file: Path,
 ) -> Iterator[Prediction]:
     """Run a model on the rows of tables, in their order.
 
@@ -105,12 +114,15 @@ def run_rows(run: Runner, metadata: Metadata, inputs: Sequence[Array], *, file: 
         DataError: If the model fails, or its output has no row for each row.
     """
     with explain_failure(file, "rows"):
-        arrays = [array.astype(spec.dtype, copy=False) for array, spec in zip(inputs, metadata.inputs, strict=True)]
+        arrays = [
+            array.astype(spec.dtype, copy=False)
+            for array, spec in zip(inputs, metadata.inputs, strict=True)
+        ]
         output = np.asarray(run(arrays)[0])
     if output.shape[:1] != (len(inputs[0]),):
         raise DataError(
-            f"{file}: the output of the model has the shape {output.shape} for {len(inputs[0])} rows; expected a row "
-            "for each. Export it again."
+            f"{file}: the output of the model has the shape {output.shape} for {len(inputs[0])}"
+            " rows; expected a row for each. Export it again."
         )
     values = metadata.task.probabilities(output, num_classes=len(metadata.class_names or ()))
     return values.reshape(len(values), -1)

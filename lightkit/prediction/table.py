@@ -38,7 +38,9 @@ _NUMERAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _PROBABILITY = "probability"
 _NUMBER = "prediction_"
 _NUMBERS = (_PROBABILITY, _NUMBER, SHARE_COLUMN)
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # not tabs and line breaks, which CSV quotes
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)  # not tabs and line breaks, which CSV quotes
 _MAX_BAD = 100
 """Images without a prediction that are kept, and listed on a page."""
 _MAX_THUMBNAILS = 200
@@ -96,8 +98,12 @@ class PredictionColumns:
         self._num_values = num_values if self.class_names is None else len(self.class_names)
         self._has_values = task.output_kind == "values"
         self._has_each = top_k == "all" and self.task.has_classes
-        self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values) if isinstance(top_k, int | None) else 1
-        inner = self.task.name_columns(self.class_names, num_values=self._num_values, top_k=self._top_k)
+        self._top_k = (
+            min(top_k or DEFAULT_TOP_K, self._num_values) if isinstance(top_k, int | None) else 1
+        )
+        inner = self.task.name_columns(
+            self.class_names, num_values=self._num_values, top_k=self._top_k
+        )
         if self._has_each:
             inner += [f"{_PROBABILITY}_{name}" for name in self.class_names or ()]
         self.names = ["path", *inner, "error"]
@@ -109,7 +115,10 @@ class PredictionColumns:
         if not np.isfinite(values).all():
             return "the model's output has values that are not finite"
         if self.class_names is not None and find_improbable(values[None])[0]:
-            return f"the model's output is not a probability: {values.min():.6g} to {values.max():.6g}, expected 0 to 1"
+            return (
+                f"the model's output is not a probability: {values.min():.6g} to"
+                f" {values.max():.6g}, expected 0 to 1"
+            )
         return None
 
     def row(self, prediction: Prediction) -> list[Any]:
@@ -125,7 +134,9 @@ class PredictionColumns:
         if values is None:
             return [path, *[None] * (len(self.names) - 2), defect]
         if values.shape != (self._num_values,):
-            raise DataError(f"{path}: the model gives {values.size} values; expected {self._num_values}.")
+            raise DataError(
+                f"{path}: the model gives {values.size} values; expected {self._num_values}."
+            )
         if self.class_names is not None:
             values = values.clip(0, 1)  # half precision rounds a little beyond
         if self.class_names is None:
@@ -192,7 +203,9 @@ class _MaskColumns(PredictionColumns):
         """Write the mask, and return the prediction with the shares of the classes in its place."""
         name = self.files.name(prediction.path)
         self.masks[prediction.index] = name
-        return replace(prediction, values=self.files.write(name, prediction.path, prediction.values))
+        return replace(
+            prediction, values=self.files.write(name, prediction.path, prediction.values)
+        )
 
     def row(self, prediction: Prediction) -> list[Any]:
         """Build the cells of a row, of a prediction that `write` has returned."""
@@ -224,7 +237,9 @@ class _TextTable:
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self.names = names
         self._is_stdout = path == STANDARD_OUTPUT
-        self.file: TextIO = sys.stdout if self._is_stdout else path.open("w", newline="", encoding="utf-8")
+        self.file: TextIO = (
+            sys.stdout if self._is_stdout else path.open("w", newline="", encoding="utf-8")
+        )
 
     def close(self) -> None:
         self.file.flush() if self._is_stdout else self.file.close()
@@ -253,7 +268,9 @@ class _Csv(_TextTable):
 
 class _JsonLines(_TextTable):
     def add(self, row: Sequence[Any]) -> None:
-        cells = [float(str(cell)) if isinstance(cell, np.floating) else cell for cell in row]  # 0.1 is 0.1
+        cells = [
+            float(str(cell)) if isinstance(cell, np.floating) else cell for cell in row
+        ]  # 0.1 is 0.1
         content = finite(dict(zip(self.names, cells, strict=True)))
         self.file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
@@ -286,7 +303,10 @@ class _Parquet:
     def _write(self) -> None:
         columns = [*map(list, zip(*self._rows, strict=True))] or [[] for _ in self._names]
         if self._writer is None:
-            kinds = [self._choose_type(name, column) for name, column in zip(self._names, columns, strict=True)]
+            kinds = [
+                self._choose_type(name, column)
+                for name, column in zip(self._names, columns, strict=True)
+            ]
             self._schema = self._pa.schema(list(zip(self._names, kinds, strict=True)))
             self._writer = self._open(self._path, self._schema)
         self._writer.write_batch(self._pa.record_batch(columns, schema=self._schema))
@@ -317,7 +337,9 @@ TABLES: dict[str, Callable[[Path, Sequence[str]], RowWriter]] = {
 """By suffix of the file; each takes the names of the columns too. `STANDARD_OUTPUT` gets CSV."""
 
 
-def check_output_path(text: str, *, option: str = "--output", suffixes: Sequence[str] = tuple(TABLES)) -> Path:
+def check_output_path(
+    text: str, *, option: str = "--output", suffixes: Sequence[str] = tuple(TABLES)
+) -> Path:
     """Check the name of the file that an option names; nothing is created, for another option may be wrong.
 
     Args:
@@ -334,7 +356,9 @@ def check_output_path(text: str, *, option: str = "--output", suffixes: Sequence
     if path.suffix.lower() not in suffixes or path.is_dir():
         what = f"{'this is a folder; ' if path.is_dir() else ''}expected a file that ends in"
         *first, last = suffixes
-        raise ConfigError(f"{option} {text}: {what} {', '.join(first)}{' or ' if first else ''}{last}")
+        raise ConfigError(
+            f"{option} {text}: {what} {', '.join(first)}{' or ' if first else ''}{last}"
+        )
     return path
 
 
@@ -348,7 +372,8 @@ def _translate_write_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
         raise LightkitError(
-            f"{path}: the predictions cannot be written there ({reason}). Make room, or name another place."
+            f"{path}: the predictions cannot be written there ({reason}). Make room, or name"
+            " another place."
         ) from error
 
 
@@ -396,7 +421,9 @@ def write_predictions(
                 asides[path] = files.enter_context(atomic_write(path.resolve(), durable=False))
                 asides[path].touch()
             except OSError as error:
-                raise ConfigError(f"{path.parent}: no file can be written there ({error.strerror})") from error
+                raise ConfigError(
+                    f"{path.parent}: no file can be written there ({error.strerror})"
+                ) from error
         with _translate_write_errors(output):
             suffix = ".csv" if output == STANDARD_OUTPUT else output.suffix.lower()
             open_table = TABLES[suffix] if has_rows else _PartLines
@@ -419,7 +446,9 @@ def write_predictions(
 def _make_mask_columns(output: Path, class_names: Sequence[str], task: Task) -> _MaskColumns:
     """Make the columns of masks, whose files are in a folder next to the table."""
     if output == STANDARD_OUTPUT:
-        return _MaskColumns(class_names, task=task, folder=Path(f"predictions{FOLDER_ENDING}"), base=Path())
+        return _MaskColumns(
+            class_names, task=task, folder=Path(f"predictions{FOLDER_ENDING}"), base=Path()
+        )
     folder = output.with_name(f"{output.stem}{FOLDER_ENDING}")
     return _MaskColumns(class_names, task=task, folder=folder, base=output.parent)
 
@@ -430,11 +459,18 @@ def _refuse_rows(output: Path, contact_sheet: Path | None) -> None:
     Raises:
         ConfigError: If there is one.
     """
-    what = "the model's predictions are no rows of numbers, one an image, but have parts of unequal size"
+    what = (
+        "the model's predictions are no rows of numbers, one an image, but have parts of unequal"
+        " size"
+    )
     if output == STANDARD_OUTPUT or output.suffix.lower() != ".jsonl":
-        raise ConfigError(f"--output {output}: {what}. Name a file that ends in .jsonl, for one line an image.")
+        raise ConfigError(
+            f"--output {output}: {what}. Name a file that ends in .jsonl, for one line an image."
+        )
     if contact_sheet is not None:
-        raise ConfigError(f"--contact-sheet {contact_sheet}: {what}, which the page cannot show. Leave it out.")
+        raise ConfigError(
+            f"--contact-sheet {contact_sheet}: {what}, which the page cannot show. Leave it out."
+        )
 
 
 class PredictionWriter:
@@ -496,14 +532,20 @@ class PredictionWriter:
         """
         from jinja2 import Environment, FileSystemLoader  # 0.1 s, only for this page
 
-        environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True
+        )
         return environment.get_template("contact_sheet.html").render(
             num_good=self.num - self.num_bad,
             has_classes=self._columns.task.has_probabilities or self._columns.task.form.has_masks,
             legend=self._list_colors(),
-            figures=[self._describe(prediction) for *_, prediction in sorted(self._chosen, reverse=True)],
+            figures=[
+                self._describe(prediction) for *_, prediction in sorted(self._chosen, reverse=True)
+            ],
             num_bad=self.num_bad,
-            bad=[(visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad],
+            bad=[
+                (visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad
+            ],
         )
 
     def _list_colors(self) -> list[tuple[str, str]]:
@@ -512,7 +554,10 @@ class PredictionWriter:
         if not isinstance(self._columns, _MaskColumns):
             return []
         colors = [f"rgb{color}" for color in choose_colors(len(names))]
-        return [(visible(name, in_line=True), color) for name, color in zip(names[1:], colors[1:], strict=True)]
+        return [
+            (visible(name, in_line=True), color)
+            for name, color in zip(names[1:], colors[1:], strict=True)
+        ]
 
     def _describe(self, prediction: Prediction) -> tuple[str, Any, str | None]:
         """Return path, classes or values, and thumbnail in base64; None if the image cannot be read any more."""

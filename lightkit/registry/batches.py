@@ -33,7 +33,11 @@ def count_samples(batch: Any) -> int:
     Detectors have a list of targets, as images have unequal numbers of boxes, and often a list of images.
     """
     for part in (batch, *(part for _, part in _list_parts(batch))):
-        if isinstance(part, (list, tuple)) and part and all(isinstance(each, Mapping) for each in part):
+        if (
+            isinstance(part, (list, tuple))
+            and part
+            and all(isinstance(each, Mapping) for each in part)
+        ):
             return len(part)
     return next((len(tensor) for tensor in list_tensors(batch) if tensor.ndim), 0)
 
@@ -110,7 +114,11 @@ def _find_label_place(batch: Any) -> Any:
     """Return the index, key or attribute of the labels; None where there is none, or more than one."""
     parts = dict(_list_parts(batch))
     is_sequence = isinstance(batch, (tuple, list))
-    found = [name for name, part in parts.items() if str(name).lower() in LABEL_NAMES and isinstance(part, Tensor)]
+    found = [
+        name
+        for name, part in parts.items()
+        if str(name).lower() in LABEL_NAMES and isinstance(part, Tensor)
+    ]
     if is_sequence and not found:
         found = [name for name in list(parts)[1:2] if isinstance(parts[name], Tensor)]
     return found[0] if len(found) == 1 else None

@@ -68,7 +68,11 @@ def choose_data_settings(own: Any, *, of_gate: Any, of_run: Any, kind: type) -> 
             arguments.pop(name, None)
         else:
             arguments[name] = here
-    unclear = () if declared is not None else tuple(name for name in kept if name not in _PREPARES_SAMPLES)
+    unclear = (
+        ()
+        if declared is not None
+        else tuple(name for name in kept if name not in _PREPARES_SAMPLES)
+    )
     return DataSettings({_CLASS: own_class, "init_args": arguments}, kept, unclear)
 
 
@@ -87,14 +91,21 @@ def _is_same_class(first: str, second: str) -> bool:
 
 def _list_conventional(kind: type) -> set[str]:
     """List the arguments that choose samples by convention, and those whose values are files or folders of data."""
-    places = (getattr(kind, name, ()) for name in ("input_files", "input_folders", "input_paths", "input_tables"))
+    places = (
+        getattr(kind, name, ())
+        for name in ("input_files", "input_folders", "input_paths", "input_tables")
+    )
     return {*_CHOOSES_SAMPLES, *(name for names in places for name in names)}
 
 
 def _find_default(kind: type, name: str, otherwise: Any) -> Any:
     """Return the default of an argument, which a base class may have."""
     for base in kind.__mro__:
-        parameter = inspect.signature(vars(base)["__init__"]).parameters.get(name) if "__init__" in vars(base) else None
+        parameter = (
+            inspect.signature(vars(base)["__init__"]).parameters.get(name)
+            if "__init__" in vars(base)
+            else None
+        )
         if parameter is not None and parameter.default is not parameter.empty:
             default = parameter.default
             return list(default) if isinstance(default, tuple) else default

@@ -101,7 +101,11 @@ class _Digests:
 
 
 def _memory(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if tensor.numel() else b""
+    return (
+        tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        if tensor.numel()
+        else b""
+    )
 
 
 class EvaluationData(LightningDataModule):
@@ -161,10 +165,13 @@ class EvaluationData(LightningDataModule):
     def test_dataloader(self) -> Any:
         """Return the loader of the split, or the loaders where it has several."""
         if not self._loaders:
-            made: Any = self.data.test_dataloader() if self.split == "test" else self.data.val_dataloader()
+            made: Any = (
+                self.data.test_dataloader() if self.split == "test" else self.data.val_dataloader()
+            )
             loaders = made if isinstance(made, (list, tuple)) else [made]
             self._loaders = [
-                FixedOrderLoader(loader, select=self._select, name_labels=self._name_labels) for loader in loaders
+                FixedOrderLoader(loader, select=self._select, name_labels=self._name_labels)
+                for loader in loaders
             ]
         return self._loaders[0] if len(self._loaders) == 1 else self._loaders
 
@@ -195,7 +202,9 @@ class EvaluationData(LightningDataModule):
     @property
     def sample_source(self) -> Any:
         """Names and images of the samples, as `lightkit.data`'s ``PixelSource``; None where the data has none."""
-        dataset = getattr(self._loaders[0].loader, "dataset", None) if len(self._loaders) == 1 else None
+        dataset = (
+            getattr(self._loaders[0].loader, "dataset", None) if len(self._loaders) == 1 else None
+        )
         return getattr(dataset, "source", None)
 
     @property
@@ -229,8 +238,14 @@ class EvaluationData(LightningDataModule):
         if name in own:
             return own.index(name)
         if not name.isdecimal() or (own and int(name) >= len(own)):
-            known = f"classes: {join_names(own, most=10)}" if own else "the data names no classes; give their numbers"
-            raise ConfigError(f"gate.slices.{name}: there is no such class{near(name, own)}\n{known}")
+            known = (
+                f"classes: {join_names(own, most=10)}"
+                if own
+                else "the data names no classes; give their numbers"
+            )
+            raise ConfigError(
+                f"gate.slices.{name}: there is no such class{near(name, own)}\n{known}"
+            )
         return int(name)
 
     def choose_class(self, name: str, *, is_left_out: bool = False) -> None:
@@ -243,9 +258,15 @@ class EvaluationData(LightningDataModule):
 
     def is_column_slice(self, name: str) -> bool:
         """Return whether a slice is of rows by a column, such as ``sex=f``, and no class of this name."""
-        return "=" in name and name not in (self.own_classes or []) and callable(getattr(self.data, "list_cells", None))
+        return (
+            "=" in name
+            and name not in (self.own_classes or [])
+            and callable(getattr(self.data, "list_cells", None))
+        )
 
-    def add_slices(self, predictions: Predictions | None, names: Sequence[str]) -> Predictions | None:
+    def add_slices(
+        self, predictions: Predictions | None, names: Sequence[str]
+    ) -> Predictions | None:
         """Return the predictions with the samples of slices by a column.
 
         Args:
@@ -282,7 +303,11 @@ class EvaluationData(LightningDataModule):
         """
         number = self.number_of_class(name)
         own = self.own_classes
-        return number if own is None or self.model_classes is None else self.model_classes.index(own[number])
+        return (
+            number
+            if own is None or self.model_classes is None
+            else self.model_classes.index(own[number])
+        )
 
     def name_predictions(self, predictions: Predictions | None) -> Predictions | None:
         """Return the predictions of the last pass with the names of the data, by which labels are numbered anew.
@@ -295,7 +320,10 @@ class EvaluationData(LightningDataModule):
         if self._given_labels and len(predictions) == sum(map(len, self._given_labels)):
             given = torch.cat(self._given_labels).cpu().numpy()
             if given.shape == predictions.target.shape and (given != predictions.target).any():
-                raise ConfigError(f"gate: {self._describe_order()}, and what was renumbered is not what its steps take")
+                raise ConfigError(
+                    f"gate: {self._describe_order()}, and what was renumbered is not what its steps"
+                    " take"
+                )
         names = self.class_names
         is_complete = names is not None and len(names) == len(predictions.class_names)
         return replace(predictions, class_names=tuple(names or ())) if is_complete else predictions
@@ -304,8 +332,9 @@ class EvaluationData(LightningDataModule):
         own = self.own_classes or []
         known = self.model_classes or []
         return (
-            f"the labels of these batches cannot be renumbered, and {self.model_name} has the classes in another order "
-            f"({join_names(known, most=10)}) than the data ({join_names(own, most=10)})"
+            f"the labels of these batches cannot be renumbered, and {self.model_name} has the"
+            f" classes in another order ({join_names(known, most=10)}) than the data"
+            f" ({join_names(own, most=10)})"
         )
 
     def _name_labels(self, labels: Tensor) -> Tensor:
@@ -340,10 +369,11 @@ class EvaluationData(LightningDataModule):
         # the names of the labels are not in the model's order
         if unknown := [name for name in own if name not in known]:
             raise DataError(
-                f"gate: {self.model_name} does not know {join_names(unknown, most=10)}, which the data has. It knows "
-                f"{len(known)} classes ({join_names(known, most=10)}), the data has {len(own)} "
-                f"({join_names(own, most=10)}). Score it on data of the classes that it was trained on; if it is the "
-                "baseline, --gate.baseline=null judges by the thresholds alone."
+                f"gate: {self.model_name} does not know {join_names(unknown, most=10)}, which the"
+                f" data has. It knows {len(known)} classes ({join_names(known, most=10)}), the data"
+                f" has {len(own)} ({join_names(own, most=10)}). Score it on data of the classes"
+                " that it was trained on; if it is the baseline, --gate.baseline=null judges by"
+                " the thresholds alone."
             )
         labels = find_labels(batch)
         renumbered = None if labels is None else self.task.form.renumber(labels, own, known)
@@ -351,9 +381,10 @@ class EvaluationData(LightningDataModule):
             renumbered = map_labels(labels, [known.index(name) for name in own])
         if renumbered is None:
             raise ConfigError(
-                f"gate: {self._describe_order()}. Expected (inputs, labels, ...), or a mapping or an object with one "
-                "of label, labels, target, targets and y. Give the data the order of the model; if it is the "
-                "baseline's, --gate.baseline=null judges by the thresholds alone."
+                f"gate: {self._describe_order()}. Expected (inputs, labels, ...), or a mapping or"
+                " an object with one of label, labels, target, targets and y. Give the data the"
+                " order of the model; if it is the baseline's, --gate.baseline=null judges by the"
+                " thresholds alone."
             )
         self._given_labels.append(renumbered)
         return replace_labels(batch, renumbered)
@@ -362,15 +393,17 @@ class EvaluationData(LightningDataModule):
         labels = find_labels(batch)
         if labels is None or labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
             raise ConfigError(
-                "gate.slices: the batches have no labels of classes: expected (inputs, labels, ...), or a mapping or "
-                "an object with one of label, labels, target, targets and y, with whole numbers as labels. Leave "
-                "gate.slices out."
+                "gate.slices: the batches have no labels of classes: expected (inputs, labels,"
+                " ...), or a mapping or an object with one of label, labels, target, targets and y,"
+                " with whole numbers as labels. Leave gate.slices out."
             )
         chosen = (labels == number) != is_left_out
         return take_samples(batch, chosen) if bool(chosen.any()) else None
 
 
-def evaluation_data(data: LightningDataModule, split: str, task: Task = UNDECLARED) -> EvaluationData:
+def evaluation_data(
+    data: LightningDataModule, split: str, task: Task = UNDECLARED
+) -> EvaluationData:
     """Wrap a split of a data module in a class of its name, under which a checkpoint keeps that data module's state."""
     name = type(data).__qualname__
     made: EvaluationData = type(name, (EvaluationData,), {"__qualname__": name})(data, split, task)

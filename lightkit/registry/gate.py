@@ -123,18 +123,25 @@ def read_gate(resolved: Resolved) -> GateSettings:
 def _find_contradictions(settings: GateSettings) -> Iterator[tuple[str, ...]]:
     """Find values that contradict each other, in words, each with the keys."""
     if is_number(settings.min) and is_number(settings.max) and settings.min > settings.max:
-        text = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
+        text = (
+            f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing"
+            " passes both"
+        )
         yield text, "min", "max"
     of_baseline = [rule for rule in settings.rules if rule in ("max_drop", "margin")]
     if of_baseline and settings.baseline is None:
         text = (
-            f"gate.{of_baseline[0]}: there is nothing that the model could be worse than: gate.baseline is null. Name "
-            f"a baseline, such as champion, or leave {of_baseline[0]} out"
+            f"gate.{of_baseline[0]}: there is nothing that the model could be worse than:"
+            " gate.baseline is null. Name a baseline, such as champion, or leave"
+            f" {of_baseline[0]} out"
         )
         yield text, of_baseline[0], "baseline"
     if settings.metric is None and settings.rules:
         rule = settings.rules[0]
-        text = f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to test/accuracy"
+        text = (
+            f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to"
+            " test/accuracy"
+        )
         yield text, rule
 
 
@@ -185,15 +192,21 @@ def require_rule(settings: GateSettings, advice: str = "") -> None:
         ConfigError: If they have no condition.
     """
     if not settings.rules:
-        metric = "" if settings.metric else "gate.metric is not set; give --gate.metric=test/accuracy, and "
+        metric = (
+            ""
+            if settings.metric
+            else "gate.metric is not set; give --gate.metric=test/accuracy, and "
+        )
         bound = "max" if settings.is_loss else "min"
         raise ConfigError(
-            f"gate: there is no rule to judge by: {metric}give --gate.{bound}=VALUE or --gate.margin=VALUE, or set "
-            f"gate.max_drop, gate.slices or gate.drift.{advice}"
+            f"gate: there is no rule to judge by: {metric}give --gate.{bound}=VALUE or"
+            f" --gate.margin=VALUE, or set gate.max_drop, gate.slices or gate.drift.{advice}"
         )
 
 
-def find_gate_mode(settings: GateSettings, resolved: Resolved, recorded: Mapping[str, Any]) -> Mode | None:
+def find_gate_mode(
+    settings: GateSettings, resolved: Resolved, recorded: Mapping[str, Any]
+) -> Mode | None:
     """Find which value of the judged metric is best, and warn where the config's mode contradicts the metric.
 
     None where nothing tells, and the thresholds `min` and `max`, which need no mode, judge alone.
@@ -211,13 +224,16 @@ def find_gate_mode(settings: GateSettings, resolved: Resolved, recorded: Mapping
     mode = infer_mode(metric, explicit=settings.mode, recorded=recorded)
     if mode is None and {*settings.rules} - {"min", "max"}:
         raise error_at(
-            f"gate.mode: not set, and nothing tells whether a small or a large {metric} is good: no metric object with "
-            f"higher_is_better was logged under that name, and the name does not say. Set gate.mode to min or max",
+            f"gate.mode: not set, and nothing tells whether a small or a large {metric} is good: no"
+            " metric object with higher_is_better was logged under that name, and the name does"
+            " not say. Set gate.mode to min or max",
             resolved.origin_of(("gate", "metric")),
         )
     if None not in (known, mode) and known != mode:
         good = "small" if known == "min" else "large"
-        _log.warning("gate.mode: %s, but %s values of %s are good by its name or object", mode, good, metric)
+        _log.warning(
+            "gate.mode: %s, but %s values of %s are good by its name or object", mode, good, metric
+        )
     return mode
 
 
@@ -287,7 +303,9 @@ class _Comparison:
         if not is_number(value):
             return False
         if not is_number(reference):  # a baseline that gives NaN is no measure; the thresholds are
-            return reference is not None and (self.settings.min is not None or self.settings.max is not None)
+            return reference is not None and (
+                self.settings.min is not None or self.settings.max is not None
+            )
         drop = reference - value if self.mode == "max" else value - reference
         return drop <= allowed + _ROUNDING * max(abs(value), abs(reference), abs(allowed))
 
@@ -374,7 +392,11 @@ def decide(
     significance = None
     if baseline is not None:
         significance = compare_on_same_samples(
-            metric, (value, reference), candidate.predictions, other.predictions, confidence=confidence
+            metric,
+            (value, reference),
+            candidate.predictions,
+            other.predictions,
+            confidence=confidence,
         )
     non_inferiority = _test_non_inferiority(compared)
 
@@ -395,12 +417,19 @@ def decide(
         "passed": not reasons,
         "metric": settings.metric,
         "mode": mode,
-        "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
+        "scores": {
+            "challenger": {**candidate.metrics},
+            "baseline": baseline and {**baseline.metrics},
+        },
         "slices": _describe_slices(compared),
         "intervals": {
             "confidence": confidence,
-            "challenger": compute_interval(metric, value, candidate.predictions, confidence=confidence),
-            "baseline": compute_interval(metric, reference, other.predictions, confidence=confidence),
+            "challenger": compute_interval(
+                metric, value, candidate.predictions, confidence=confidence
+            ),
+            "baseline": compute_interval(
+                metric, reference, other.predictions, confidence=confidence
+            ),
         },
         "significance": significance,
         "non_inferiority": non_inferiority,
@@ -414,7 +443,9 @@ def decide(
     }
 
 
-def _check_bound(name: str, value: float | None, other: float | None, bound: float, *, is_least: bool) -> _Check:
+def _check_bound(
+    name: str, value: float | None, other: float | None, bound: float, *, is_least: bool
+) -> _Check:
     """Check a score against its smallest or largest value."""
     passed = False
     if is_number(value):
@@ -427,7 +458,9 @@ def _check_thresholds(compared: _Comparison) -> Iterator[_Check]:
     """Check `gate.min` and `gate.max`."""
     for bound, is_least in ((compared.settings.min, True), (compared.settings.max, False)):
         if bound is not None:
-            yield _check_bound(compared.metric, compared.value, compared.reference, bound, is_least=is_least)
+            yield _check_bound(
+                compared.metric, compared.value, compared.reference, bound, is_least=is_least
+            )
 
 
 def _check_drop(compared: _Comparison, significance: Mapping[str, Any] | None) -> Iterator[_Check]:
@@ -455,7 +488,10 @@ def _check_margin(compared: _Comparison, found: Mapping[str, Any] | None) -> Ite
     margin = compared.settings.margin
     if margin is None or compared.baseline is None:
         return
-    asks = f"less than {margin:g} worse than {compared.baseline.name}, with {compared.confidence:.4g} confidence"
+    asks = (
+        f"less than {margin:g} worse than {compared.baseline.name}, with {compared.confidence:.4g}"
+        " confidence"
+    )
     # as for a drop: a baseline that gives NaN is no measure, and the thresholds are
     passed = compared.drops_at_most(0.0, compared.reference) if found is None else found["passed"]
     against = _describe_reference(compared.reference) + _describe_bound(margin, found)
@@ -482,9 +518,19 @@ def _check_drift(compared: _Comparison, drift: Mapping[str, Any] | None) -> Iter
     window = drift["window"]
     best = drift["best"]
     allowed = settings.drift["max_drop"]
-    last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
+    last = (
+        "the last promoted model"
+        if window == 1
+        else f"the best of the last {window} promoted models"
+    )
     asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
-    yield _Check(f"{compared.metric} of late", compared.value, best, asks, compared.drops_at_most(allowed, best))
+    yield _Check(
+        f"{compared.metric} of late",
+        compared.value,
+        best,
+        asks,
+        compared.drops_at_most(allowed, best),
+    )
 
 
 def _describe_slices(compared: _Comparison) -> dict[str, dict[str, Any]]:
@@ -527,10 +573,10 @@ def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
     for model, score in zip(models, scores, strict=True):
         if not reproduces_score(compared.metric, score, model.predictions):
             raise ConfigError(
-                f"gate.margin: {model.name} has no prediction of each sample that gives {compared.metric}, which a "
-                f"paired interval is made of. Return logits or prediction, and target, from "
-                f"{_STEPS[split_of(compared.metric)]} (docs/your-lightningmodule.md), or set gate.max_drop in its "
-                f"place."
+                f"gate.margin: {model.name} has no prediction of each sample that gives"
+                f" {compared.metric}, which a paired interval is made of. Return logits or"
+                f" prediction, and target, from {_STEPS[split_of(compared.metric)]}"
+                " (docs/your-lightningmodule.md), or set gate.max_drop in its place."
             )
     if compared.baseline is None:
         return None
@@ -538,12 +584,15 @@ def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
     found = _bound_difference(compared)
     if found is None:
         raise ConfigError(
-            f"gate.margin: {compared.candidate.name} and {compared.baseline.name} were not scored on the same samples, "
-            f"which a paired interval is made of. Set gate.max_drop in its place."
+            f"gate.margin: {compared.candidate.name} and {compared.baseline.name} were not scored"
+            " on the same samples, which a paired interval is made of. Set gate.max_drop in its"
+            " place."
         )
     found |= {"margin": margin, "confidence": compared.confidence, "passed": found["low"] > -margin}
     if found["method"] == "paired score interval":
-        found["smallest_margin"] = smallest_margin(found["num_samples"], confidence=compared.confidence)
+        found["smallest_margin"] = smallest_margin(
+            found["num_samples"], confidence=compared.confidence
+        )
     return found
 
 
@@ -554,9 +603,17 @@ def _bound_difference(compared: _Comparison) -> dict[str, Any] | None:
     mine = compared.candidate.predictions
     theirs = compared.other.predictions
     if mine is not None and mine is theirs:
-        return {"difference": 0.0, "low": 0.0, "high": 0.0, "method": "the same model", "num_samples": len(mine)}
+        return {
+            "difference": 0.0,
+            "low": 0.0,
+            "high": 0.0,
+            "method": "the same model",
+            "num_samples": len(mine),
+        }
     scores = (compared.value, compared.reference)
-    return bound_difference(compared.metric, scores, mine, theirs, mode=compared.mode, confidence=compared.confidence)
+    return bound_difference(
+        compared.metric, scores, mine, theirs, mode=compared.mode, confidence=compared.confidence
+    )
 
 
 def _describe_reference(reference: float | None) -> str:
@@ -569,7 +626,9 @@ def _describe_bound(margin: float, found: Mapping[str, Any] | None) -> str:
 
     if found is None:
         return ""
-    words = format_difference(found["difference"], found["low"], found["high"], mode="max")  # positive is better
+    words = format_difference(
+        found["difference"], found["low"], found["high"], mode="max"
+    )  # positive is better
     text = f"; it is {words}"
     least = found.get("smallest_margin", 0.0)
     if margin <= least:

@@ -68,7 +68,8 @@ def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) ->
             description = Model.load(str(folder))
         except (MlflowException, OSError, KeyError) as error:
             raise ConfigError(
-                f"{uri} holds no model of MLflow: there is no file MLmodel in it. Expected {_EXPECTED}."
+                f"{uri} holds no model of MLflow: there is no file MLmodel in it. Expected"
+                f" {_EXPECTED}."
             ) from error
         module = load_module(uri, folder, description.flavors, trust=trust)
         example = _read_example(uri, module, description, folder)
@@ -95,7 +96,9 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
     """
     flavor = flavors.get("pytorch")
     if flavor is None:
-        raise ConfigError(f"{uri} is not a PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
+        raise ConfigError(
+            f"{uri} is not a PyTorch model: it has the flavours {', '.join(sorted(flavors))}."
+        )
     data = folder / str(flavor.get("model_data", "data"))
     graph = data / GRAPH
     program = data / PROGRAM
@@ -109,15 +112,17 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         code = "a pickled module"
     if code and not trust:
         raise ConfigError(
-            f"{uri} holds {code}, and loading it runs code from its files. Give --trust if you know who logged it; "
-            f"lightkit register writes models that need no trust."
+            f"{uri} holds {code}, and loading it runs code from its files. Give --trust if you know"
+            " who logged it; lightkit register writes models that need no trust."
         )
     try:
         if is_torchscript:
             scripted: nn.Module = torch.jit.load(program, map_location="cpu")  # type: ignore[no-untyped-call]
             return scripted.eval()
         if graph.exists():
-            return torch.export.load(graph).module(check_guards=False)  # an export of it makes its own
+            return torch.export.load(graph).module(
+                check_guards=False
+            )  # an export of it makes its own
         import mlflow.pytorch  # 2 s
 
         with hide_advice(), set_environment({"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true"}):
@@ -125,8 +130,9 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         return loaded.eval()
     except Exception as error:  # torch raises many classes for a damaged file
         raise CheckpointError(
-            f"{uri} cannot be loaded: {format_reason(error).rstrip('.')}. A class must be where it was when the "
-            f"model was logged: run in that folder, or install its package. Log a damaged file again."
+            f"{uri} cannot be loaded: {format_reason(error).rstrip('.')}. A class must be where it"
+            " was when the model was logged: run in that folder, or install its package. Log a"
+            " damaged file again."
         ) from error
 
 
@@ -139,7 +145,9 @@ def _is_torchscript(file: Path) -> bool:
         return False
 
 
-def _read_example(uri: str, module: nn.Module, description: Model, folder: Path) -> tuple[Tensor, ...]:
+def _read_example(
+    uri: str, module: nn.Module, description: Model, folder: Path
+) -> tuple[Tensor, ...]:
     """Return the model's own input example.
 
     Raises:
@@ -147,7 +155,8 @@ def _read_example(uri: str, module: nn.Module, description: Model, folder: Path)
     """
     if description.saved_input_example_info is None:
         raise ConfigError(
-            f"{uri} was logged without an input example, so that its inputs are not known; log it with input_example=."
+            f"{uri} was logged without an input example, so that its inputs are not known; log it"
+            " with input_example=."
         )
     kept: Any = description.load_input_example(str(folder))
     own = _read_own_metadata(description)
@@ -155,12 +164,20 @@ def _read_example(uri: str, module: nn.Module, description: Model, folder: Path)
     if preprocessing is not None:  # the example is of raw rows
         rows, _ = preprocessing.read(read_frame(kept, list(preprocessing.columns)))
         return tuple(torch.from_numpy(array) for array in preprocessing.encode(rows))
-    parts = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, (list, tuple)) else [kept]
+    parts = (
+        kept.values()
+        if isinstance(kept, dict)
+        else kept
+        if isinstance(kept, (list, tuple))
+        else [kept]
+    )
     arrays = [part.to_numpy() if hasattr(part, "to_numpy") else np.asarray(part) for part in parts]
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     weights = next((parameter.dtype for parameter in module.parameters()), torch.float32)
     # numbers of a table are float64, whatever the precision of the weights
-    return tuple(tensor.to(weights) if tensor.dtype == torch.float64 else tensor for tensor in tensors)
+    return tuple(
+        tensor.to(weights) if tensor.dtype == torch.float64 else tensor for tensor in tensors
+    )
 
 
 def _read_own_metadata(description: Model) -> Metadata | None:
@@ -169,7 +186,9 @@ def _read_own_metadata(description: Model) -> Metadata | None:
     return Metadata.from_dict(json.loads(json.dumps(own))) if isinstance(own, Mapping) else None
 
 
-def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], description: Model) -> Metadata:
+def _describe(
+    uri: str, module: nn.Module, example: Sequence[Tensor], description: Model
+) -> Metadata:
     source = {"model": uri, **({"mlflow_run": description.run_id} if description.run_id else {})}
     outputs = run_model(module, example)
     noted = _read_own_metadata(description)
@@ -183,7 +202,11 @@ def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], descriptio
         return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape)
 
     names = [f"input_{index}" for index in range(len(example))]
-    given = description.signature.inputs.inputs if description.signature and description.signature.inputs else []
+    given = (
+        description.signature.inputs.inputs
+        if description.signature and description.signature.inputs
+        else []
+    )
     signed = [getattr(each, "shape", ()) for each in given] + [()] * len(example)
     inputs = tuple(map(spec, names, example, signed))
     outputs_given = tuple(spec(name, tensor) for name, tensor in outputs.items())

@@ -67,7 +67,10 @@ def model_signature(subject: ExportTarget) -> ModelSignature:
         names = [spec.name if len(specs) > 1 else None for spec in specs]
         shapes = [tuple(-1 if size is None else size for size in spec.shape) for spec in specs]
         return Schema(
-            [Spec(np.dtype(spec.dtype), shape, name) for spec, shape, name in zip(specs, shapes, names, strict=True)]
+            [
+                Spec(np.dtype(spec.dtype), shape, name)
+                for spec, shape, name in zip(specs, shapes, names, strict=True)
+            ]
         )
 
     return ModelSignature(schema(subject.metadata.inputs), schema(subject.metadata.outputs))
@@ -115,7 +118,10 @@ def write_tensor_model(subject: ExportTarget, folder: Path, *, form: PackageForm
     given: dict[str, Any] = {
         "signature": model_signature(subject),
         # Named rather than inferred: MLflow's inference loads the model in a second Python, which takes about 8 s.
-        "pip_requirements": [f"torch=={torch.__version__.partition('+')[0]}", f"numpy=={np.__version__}"],
+        "pip_requirements": [
+            f"torch=={torch.__version__.partition('+')[0]}",
+            f"numpy=={np.__version__}",
+        ],
         "metadata": {"lightkit": subject.metadata.as_dict()},
     }
     with hide_advice(), torch.no_grad():
@@ -123,15 +129,24 @@ def write_tensor_model(subject: ExportTarget, folder: Path, *, form: PackageForm
             example = examples[0] if len(examples) == 1 else tuple(subject.example)
             with _translate_failure(subject, form), silence_exporters():
                 mlflow.pytorch.save_model(
-                    subject.model, str(folder), input_example=example, serialization_format="pt2", **given
+                    subject.model,
+                    str(folder),
+                    input_example=example,
+                    serialization_format="pt2",
+                    **given,
                 )
             graph = folder / "data" / FORMATS["torch_export"].file
             # so that it is loaded from the registry without --trust, as an exported file is
-            write_json(graph.with_name(RECORD), {"schema": 1, "artefacts": {graph.name: {"sha256": digest(graph)}}})
+            write_json(
+                graph.with_name(RECORD),
+                {"schema": 1, "artefacts": {graph.name: {"sha256": digest(graph)}}},
+            )
         else:
             script = folder.with_name("script") / FORMATS["torchscript"].file
             script.parent.mkdir()
-            described = replace(subject.metadata, format="torchscript", versions=installed_versions())
+            described = replace(
+                subject.metadata, format="torchscript", versions=installed_versions()
+            )
             torchscript.write(subject, described, script)
             scripted: nn.Module = torch.jit.load(script)  # type: ignore[no-untyped-call]
             if len(examples) == 1:
@@ -149,24 +164,35 @@ def _check_answers(subject: ExportTarget, loaded: nn.Module, form: PackageFormat
         ExportError: If one fails, or differs.
     """
     for size in _BATCH_SIZES:
-        inputs = [tensor.repeat(-(-size // len(tensor)), *[1] * (tensor.ndim - 1))[:size] for tensor in subject.example]
+        inputs = [
+            tensor.repeat(-(-size // len(tensor)), *[1] * (tensor.ndim - 1))[:size]
+            for tensor in subject.example
+        ]
         with _translate_failure(subject, form, f"its {form} form fails for a batch of {size}"):
             answers = flatten(loaded(*inputs))
         for got, want in zip(answers, flatten(subject.model(*inputs)), strict=True):
-            if got.shape != want.shape or not torch.allclose(got, want, rtol=_TOLERANCE, atol=_TOLERANCE):
+            if got.shape != want.shape or not torch.allclose(
+                got, want, rtol=_TOLERANCE, atol=_TOLERANCE
+            ):
                 gap = (got - want).abs().max().item() if got.shape == want.shape else float("nan")
                 raise ExportError(
-                    f"register: {subject.metadata.model} gives other answers once MLflow's form of it is loaded: "
-                    f"the largest gap in a batch of {size} is {gap:.2e}. {_other_format(form)}"
+                    f"register: {subject.metadata.model} gives other answers once MLflow's form of"
+                    f" it is loaded: the largest gap in a batch of {size} is {gap:.2e}."
+                    f" {_other_format(form)}"
                 )
 
 
 def _other_format(form: PackageFormat) -> str:
-    return f"Try the other form with --format {'torchscript' if form == 'torch_export' else 'torch_export'}."
+    return (
+        "Try the other form with --format"
+        f" {'torchscript' if form == 'torch_export' else 'torch_export'}."
+    )
 
 
 @contextmanager
-def _translate_failure(subject: ExportTarget, form: PackageFormat, failure: str = "") -> Iterator[None]:
+def _translate_failure(
+    subject: ExportTarget, form: PackageFormat, failure: str = ""
+) -> Iterator[None]:
     """Report in one line an error of torch or MLflow for a model that they cannot write or run.
 
     Raises:
@@ -176,8 +202,9 @@ def _translate_failure(subject: ExportTarget, form: PackageFormat, failure: str 
         yield
     except Exception as error:  # anything that the user's forward raises when it is traced
         raise ExportError(
-            f"register: {subject.metadata.model}: {failure or f'it cannot be written with --format {form}'}: "
-            f"{format_reason(error).rstrip('.')}. {_other_format(form)}"
+            f"register: {subject.metadata.model}:"
+            f" {failure or f'it cannot be written with --format {form}'}:"
+            f" {format_reason(error).rstrip('.')}. {_other_format(form)}"
         ) from error
 
 

@@ -107,10 +107,15 @@ class Rejection:
     def describe(self, name: str) -> str:
         """Write which version was rolled back, when, by whom and why."""
         reason = f" ({self.move.reason})" if self.move.reason else ""
-        return f"{name} version {self.version} was rolled back by {self.move.by} at {self.move.time}{reason}"
+        return (
+            f"{name} version {self.version} was rolled back by {self.move.by} at"
+            f" {self.move.time}{reason}"
+        )
 
 
-def list_rejections(moves: Sequence[Move], alias: str, versions: Sequence[Any] = ()) -> list[Rejection]:
+def list_rejections(
+    moves: Sequence[Move], alias: str, versions: Sequence[Any] = ()
+) -> list[Rejection]:
     """List the versions that were rolled back, newest last, unless the alias has pointed to such a model since then.
 
     Args:
@@ -161,7 +166,9 @@ def match_rejection(
     return None
 
 
-def digests_of_inputs(manifest: Mapping[str, Any] | None, *, by_earlier_list: bool = False) -> dict[str, str]:
+def digests_of_inputs(
+    manifest: Mapping[str, Any] | None, *, by_earlier_list: bool = False
+) -> dict[str, str]:
     """Return the digests of the config, the data and the code of a training; empty where one of them is unknown.
 
     Args:
@@ -254,8 +261,8 @@ def require_no_hold(registry: Registry, name: str, alias: str) -> None:
     if (held := read_hold(registry, name, alias)) is not None:
         option = "" if alias == "champion" else f" --alias {alias}"
         raise GateFailed(
-            f"{held.describe(name, alias)}. Nothing was promoted; `lightkit promote --release {name}{option}` lets it "
-            f"move again."
+            f"{held.describe(name, alias)}. Nothing was promoted; `lightkit promote --release"
+            f" {name}{option}` lets it move again."
         )
 
 
@@ -340,7 +347,8 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
     def expect(version: str | None) -> None:
         if (now := alias_version(registry, name, move.alias)) != version:
             raise RunLocked(
-                f"another process has moved {name}@{move.alias} meanwhile: it is version {now or 'none'}. Try again."
+                f"another process has moved {name}@{move.alias} meanwhile: it is version"
+                f" {now or 'none'}. Try again."
             )
 
     with exclusive(registry.address):
@@ -348,7 +356,9 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
         if move.kind == "promote" and move.before != move.to:
             require_no_hold(registry, name, move.alias)
         moves = read_moves(registry, name)
-        if move.before == move.to:  # moved before, perhaps by a process that was killed, or outside lightkit
+        if (
+            move.before == move.to
+        ):  # moved before, perhaps by a process that was killed, or outside lightkit
             last = next((other for other in reversed(moves) if other.alias == move.alias), None)
             if last is not None and last.kind != OUTSIDE:
                 return last
@@ -358,7 +368,9 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
         move = replace(move, by=move.by or describe_actor(), time=now, number=number)
         text = json.dumps(finite(asdict(move)), ensure_ascii=False)
         if len(text) > _MAX_TAG_CHARS:
-            raise ConfigError(f"--reason: the entry of the log has {len(text)} characters; shorten the reason.")
+            raise ConfigError(
+                f"--reason: the entry of the log has {len(text)} characters; shorten the reason."
+            )
         registry.client.set_registered_model_alias(name, move.alias, move.to)
         expect(move.to)
         key = f"lightkit.promotion.{number:06d}.{secrets.token_hex(4)}"
@@ -386,7 +398,9 @@ def recent_champions(moves: Sequence[Move], alias: str, window: int) -> list[Mov
     """Return a move to each of the last ``window`` champions of an alias, newest last, with its scores if known."""
     newest_first = list(dict.fromkeys(reversed(champions(moves, alias))))
     recent = newest_first[:window][::-1]
-    return [last_scored(moves, version) or Move("promote", alias, None, version) for version in recent]
+    return [
+        last_scored(moves, version) or Move("promote", alias, None, version) for version in recent
+    ]
 
 
 def last_scored(moves: Sequence[Move], version: str) -> Move | None:
@@ -412,7 +426,9 @@ def needed_runs(registry: Registry) -> set[str]:
             needed = {*aliases.values()}
             for alias in {*aliases, *(move.alias for move in moves)}:
                 needed |= {*champions(moves, alias)[-_NUM_ROLLBACK:]}
-            versions = [each for each in list_versions(registry, model.name) if str(each.version) in needed]
+            versions = [
+                each for each in list_versions(registry, model.name) if str(each.version) in needed
+            ]
             found |= {each.tags.get("run", "") for each in versions}
         if not (token := page.token):
             return found - {""}
@@ -421,7 +437,11 @@ def needed_runs(registry: Registry) -> set[str]:
 def describe_actor() -> str:
     """Name the actor of a CI job, else the user and the host."""
     if actor := os.environ.get("GITHUB_ACTOR"):
-        job = "/".join(os.environ[name] for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID") if os.environ.get(name))
+        job = "/".join(
+            os.environ[name]
+            for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+            if os.environ.get(name)
+        )
         return f"{actor} (CI{f' {job}' if job else ''})"
     try:
         user = getpass.getuser()

@@ -58,7 +58,9 @@ def write_row_model(metadata: Metadata, tensors: Path, folder: Path) -> None:
     (data / METADATA_FILE).write_text(metadata.dumps(), encoding="utf-8")
     model.flavors = {}
     model.saved_input_example_info = None  # type: ignore[assignment]  # as it was
-    model.add_flavor("pytorch", **{**own, "model_data": f"data/{data.name}"})  # where the next call puts it
+    model.add_flavor(
+        "pytorch", **{**own, "model_data": f"data/{data.name}"}
+    )  # where the next call puts it
     mlflow.pyfunc.save_model(
         str(folder),
         loader_module=__name__,
@@ -72,7 +74,9 @@ def write_row_model(metadata: Metadata, tensors: Path, folder: Path) -> None:
 
 def _list_requirements(preprocessing: RowPreprocessing) -> list[str]:
     """List the packages that the model needs, each with its version here."""
-    packages = describe_packages((*_PACKAGES, *(_TOKENS if "tokenizer.json" in preprocessing.list_files() else ())))
+    packages = describe_packages(
+        (*_PACKAGES, *(_TOKENS if "tokenizer.json" in preprocessing.list_files() else ()))
+    )
     plain = [f"{name}=={version.partition('+')[0]}" for name, version in packages.items()]
     return [f"lightkit-train=={__version__}", *plain]
 
@@ -88,10 +92,12 @@ def _make_signature(preprocessing: RowPreprocessing, metadata: Metadata) -> Mode
 
     any_type = AnyType()  # type: ignore[no-untyped-call]
     inputs: list[ColSpec | TensorSpec] = [
-        ColSpec("string" if kind == "text" else any_type, name) for name, kind in preprocessing.columns.items()
+        ColSpec("string" if kind == "text" else any_type, name)
+        for name, kind in preprocessing.columns.items()
     ]
     outputs: list[ColSpec | TensorSpec] = [
-        ColSpec("string" if is_text else "double", name) for name, is_text in _name_answers(metadata).items()
+        ColSpec("string" if is_text else "double", name)
+        for name, is_text in _name_answers(metadata).items()
     ]
     return ModelSignature(Schema(inputs), Schema(outputs))
 
@@ -135,7 +141,11 @@ def load_program(data: Path) -> nn.Module | None:
     """
     graph = data / GRAPH
     if graph.exists():
-        return torch.export.load(graph).module(check_guards=False) if is_recorded(graph, data) else None
+        return (
+            torch.export.load(graph).module(check_guards=False)
+            if is_recorded(graph, data)
+            else None
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
         program: nn.Module = torch.jit.load(data / PROGRAM, map_location="cpu")  # type: ignore[no-untyped-call]
@@ -152,7 +162,10 @@ def _load_pyfunc(path: str) -> RowModel:
     metadata = Metadata.from_dict(json.loads((data / METADATA_FILE).read_text(encoding="utf-8")))
     program = load_program(data)
     if program is None:
-        raise DataError(f"{data / GRAPH}: this is not the graph that lightkit register wrote. Register the run again.")
+        raise DataError(
+            f"{data / GRAPH}: this is not the graph that lightkit register wrote. Register the run"
+            " again."
+        )
     return RowModel(wrap_module(program), metadata, data)
 
 
@@ -174,7 +187,9 @@ class RowModel:
         self._folder = folder
         self._columns = _make_columns(metadata)
 
-    def predict(self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    def predict(
+        self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame:
         """Predict rows.
 
         Args:
@@ -200,8 +215,12 @@ class RowModel:
         import pandas as pd  # here: a package of MLflow's, which other commands need not load
 
         if not isinstance(frame, pd.DataFrame):
-            raise DataError(f"expected a DataFrame with the columns of the table, got {type(frame).__name__}.")
-        rows, defects = self._preprocessing.read(read_frame(frame, list(self._preprocessing.columns)))
+            raise DataError(
+                f"expected a DataFrame with the columns of the table, got {type(frame).__name__}."
+            )
+        rows, defects = self._preprocessing.read(
+            read_frame(frame, list(self._preprocessing.columns))
+        )
         if defects:
             shown = [f"row {each.row} (from 0): {each.reason}" for each in defects[:_NUM_SHOWN]]
             more = f"; and {len(defects) - _NUM_SHOWN} more" if len(defects) > _NUM_SHOWN else ""

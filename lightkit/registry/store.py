@@ -48,7 +48,11 @@ def address_of_run(tracking_uri: str | None, run: runs.Run, resolved: Resolved) 
         resolved: Its config.
     """
     named, origin = _find_named_address(tracking_uri, resolved)
-    if not named and not os.environ.get("MLFLOW_TRACKING_URI") and (named := tracked_run(run).get("tracking_uri")):
+    if (
+        not named
+        and not os.environ.get("MLFLOW_TRACKING_URI")
+        and (named := tracked_run(run).get("tracking_uri"))
+    ):
         origin = shown_path(run.folder / "mlflow.json")
     return find_address(named, origin=origin, root=run.root)
 
@@ -65,7 +69,9 @@ def _find_named_address(tracking_uri: str | None, resolved: Resolved) -> tuple[s
     origin = _OPTION
     loggers = resolved.value_of("logger")
     for entry in loggers.values() if isinstance(loggers, Mapping) and not named else []:
-        if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(("loggers.MLflow", "MLFlowLogger")):
+        if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(
+            ("loggers.MLflow", "MLFlowLogger")
+        ):
             uri = runs.find_value(entry, "init_args", "tracking_uri")
             if uri and not str(uri).startswith("file:"):  # which MLflow 3.13 and later refuse
                 named = str(uri)
@@ -100,8 +106,16 @@ def check_name(name: str, *, in_catalog: bool = False) -> str:
     Raises:
         ConfigError: If it does not, with the rule.
     """
-    is_name = 0 < len(name) <= 256 and name == name.strip() and name.isprintable() and not {*name} & {*"/:"}
-    rule = "1 to 256 printable characters without a slash, a colon or space around them, such as flowers"
+    is_name = (
+        0 < len(name) <= 256
+        and name == name.strip()
+        and name.isprintable()
+        and not {*name} & {*"/:"}
+    )
+    rule = (
+        "1 to 256 printable characters without a slash, a colon or space around them, such as"
+        " flowers"
+    )
     if is_name and in_catalog:
         is_name = name.count(".") == 2 and all(name.split("."))
         rule = "three levels, such as main.vision.flowers"
@@ -117,9 +131,13 @@ def check_alias(alias: str) -> str:
         ConfigError: If it does not, with the rule.
     """
     if not re.fullmatch(r"(?!latest$|v\d+$)[a-z0-9_-]{1,255}", alias, re.IGNORECASE):
-        rule = "1 to 255 letters, digits, hyphens and underscores, and none of MLflow's own: latest, v1, v2 and so on"
+        rule = (
+            "1 to 255 letters, digits, hyphens and underscores, and none of MLflow's own: latest,"
+            " v1, v2 and so on"
+        )
         raise ConfigError(
-            f"--alias: {alias!r} is not a valid alias: expected {rule}. Give one such as --alias challenger."
+            f"--alias: {alias!r} is not a valid alias: expected {rule}. Give one such as --alias"
+            " challenger."
         )
     return alias
 
@@ -165,15 +183,26 @@ class Registry:
             yield
         except Exception as error:
             is_of_storage = type(error).__module__.partition(".")[0] in STORAGE_CLIENTS
-            known = (MlflowException, RequestException, SQLAlchemyError, OSError, ModuleNotFoundError)
+            known = (
+                MlflowException,
+                RequestException,
+                SQLAlchemyError,
+                OSError,
+                ModuleNotFoundError,
+            )
             if not isinstance(error, known) and not is_of_storage:
                 raise
-            text = mask(" ".join(str(error).split()), hides_users=True).rstrip(".") or type(error).__name__
+            text = (
+                mask(" ".join(str(error).split()), hides_users=True).rstrip(".")
+                or type(error).__name__
+            )
             text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
             message = f"MLflow at {self.address.shown} cannot {action}: {text}."
             is_refusal = (
                 is_of_storage
-                or isinstance(error, (FileNotFoundError, ModuleNotFoundError))  # the latter: boto3, for artifacts in S3
+                or isinstance(
+                    error, (FileNotFoundError, ModuleNotFoundError)
+                )  # the latter: boto3, for artifacts in S3
                 or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
             )
             waits = can_pass(error, self.address)
@@ -187,7 +216,9 @@ class Registry:
 
 
 @contextmanager
-def open_registry(address: Address, *, option: str = _OPTION, creates: bool = True) -> Iterator[Registry]:
+def open_registry(
+    address: Address, *, option: str = _OPTION, creates: bool = True
+) -> Iterator[Registry]:
     """Connect, and send a first request, so that a server that is away is found before anything is built.
 
     Within it MLflow's own functions use this address, too: a client of 3.17 looks up ``models:/`` through them.
@@ -203,8 +234,8 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
     """
     if not creates and address.database is not None and not address.database.is_file():
         raise ConfigError(
-            f"There is no database of MLflow at {address.database}; its place comes from {address.origin}. "
-            f"`lightkit register` makes one, or name another with {option}."
+            f"There is no database of MLflow at {address.database}; its place comes from"
+            f" {address.origin}. `lightkit register` makes one, or name another with {option}."
         )
     import mlflow  # 2 s
     from mlflow.tracking import MlflowClient
@@ -271,7 +302,9 @@ def find_version(registry: Registry, name: str, reference: str) -> ModelVersion 
     if number is None:
         if hint := near(reference, aliases):  # a misspelt alias would pass for the first promotion
             known = ", ".join(aliases)
-            raise ConfigError(f"gate.baseline: {name} has no alias {reference!r}{hint}\naliases: {known}")
+            raise ConfigError(
+                f"gate.baseline: {name} has no alias {reference!r}{hint}\naliases: {known}"
+            )
         return None
     versions = {str(version.version): version for version in list_versions(registry, name)}
     if number not in versions:
@@ -290,7 +323,10 @@ def check_model(registry: Registry, name: str) -> None:
         return
     names = list(list_models(registry))
     known = f"registered models: {', '.join(names[:10])}" if names else NO_MODELS
-    raise ConfigError(f"There is no registered model {name!r} at {registry.address.shown}{near(name, names)}\n{known}")
+    raise ConfigError(
+        f"There is no registered model {name!r} at"
+        f" {registry.address.shown}{near(name, names)}\n{known}"
+    )
 
 
 def list_models(registry: Registry) -> dict[str, Mapping[str, str]]:

@@ -50,7 +50,10 @@ def _format_scores(scores: Sequence[ClassScores], *, has_masks: bool) -> str:
         head.append("iou")
     rows = []
     for each in scores:
-        row = [visible(each.name, in_line=True), *map(_format_share, (each.precision, each.recall, each.f1))]
+        row = [
+            visible(each.name, in_line=True),
+            *map(_format_share, (each.precision, each.recall, each.f1)),
+        ]
         row.append(str(each.num_samples))
         if has_averages:
             row.append(_format_share(each.average_precision, "no sample"))

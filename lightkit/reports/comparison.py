@@ -23,7 +23,14 @@ from lightkit.reports.facts import (
     score_predictions,
     split_order,
 )
-from lightkit.reports.pages import PageFigure, PageSample, Thumbnails, name_file, render_page, shorten
+from lightkit.reports.pages import (
+    PageFigure,
+    PageSample,
+    Thumbnails,
+    name_file,
+    render_page,
+    shorten,
+)
 from lightkit.reports.predictions import Predictions
 from lightkit.reports.statistics import (
     choose_deciding_samples,
@@ -184,7 +191,9 @@ def _pair_scores(
     return pairs
 
 
-def _summarize_differences(is_better: Mapping[str, bool], names: Sequence[str], *, main: str) -> str:
+def _summarize_differences(
+    is_better: Mapping[str, bool], names: Sequence[str], *, main: str
+) -> str:
     """Write in one sentence in which metrics the second model is better, and in which it is worse.
 
     Args:
@@ -197,11 +206,17 @@ def _summarize_differences(is_better: Mapping[str, bool], names: Sequence[str], 
     if not better and not worse:
         return f"No difference beyond noise between {names[0]} and {names[1]}."
     if better and worse:
-        return f"{names[1]} is better than {names[0]} in {', '.join(better)}, and worse in {', '.join(worse)}."
+        return (
+            f"{names[1]} is better than {names[0]} in {', '.join(better)}, and worse in"
+            f" {', '.join(worse)}."
+        )
     word, metrics = ("better", better) if better else ("worse", worse)
     if main in metrics:
         return f"{names[1]} is {word} than {names[0]}."
-    return f"{names[1]} is {word} than {names[0]} in {', '.join(metrics)}; no difference beyond noise in {main}."
+    return (
+        f"{names[1]} is {word} than {names[0]} in {', '.join(metrics)}; no difference beyond noise"
+        f" in {main}."
+    )
 
 
 def list_verdicts(compared: Sequence[RunFacts]) -> list[tuple[str, str]]:
@@ -217,7 +232,9 @@ def list_verdicts(compared: Sequence[RunFacts]) -> list[tuple[str, str]]:
         pair = pair_predictions(first, each)
         if pair is not None:
             logged = [list_scores(facts) for facts in (first, each)]
-            verdicts.append(describe_difference(*pair, (ascii_uppercase[0], name), level=level, logged=logged))
+            verdicts.append(
+                describe_difference(*pair, (ascii_uppercase[0], name), level=level, logged=logged)
+            )
     return verdicts
 
 
@@ -252,10 +269,14 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
     )
 
 
-def _list_differences(compared: Sequence[RunFacts]) -> dict[str, list[tuple[str, list[Setting | None]]]]:
+def _list_differences(
+    compared: Sequence[RunFacts],
+) -> dict[str, list[tuple[str, list[Setting | None]]]]:
     """List what differs between runs by title, each with the setting of every run; those of no file last."""
     settings = [{each.key: each for each in facts.settings} for facts in compared]
-    keys = list_differences([{key: each.value for key, each in found.items()} for found in settings])
+    keys = list_differences(
+        [{key: each.value for key, each in found.items()} for found in settings]
+    )
     keys.sort(key=lambda key: all(found[key].place is None for found in settings if key in found))
     differences = {"Config": _line_up(keys, settings)}
     manifests = [_list_records(each.manifest) for each in compared]
@@ -266,14 +287,20 @@ def _list_differences(compared: Sequence[RunFacts]) -> dict[str, list[tuple[str,
     return {title: rows for title, rows in differences.items() if rows}
 
 
-def _line_up(keys: Sequence[str], of_runs: Sequence[Mapping[str, T]]) -> list[tuple[str, list[T | None]]]:
+def _line_up(
+    keys: Sequence[str], of_runs: Sequence[Mapping[str, T]]
+) -> list[tuple[str, list[T | None]]]:
     """List the value that each run has under each key."""
     return [(key, [each.get(key) for each in of_runs]) for key in keys]
 
 
 def _list_records(manifest: Mapping[str, Any]) -> dict[str, Setting]:
     sections = {key: manifest.get(key) for keys in _RECORDS.values() for key in keys}
-    found = {".".join(map(str, path)): value for path, value in flatten(sections) if value not in (None, {})}
+    found = {
+        ".".join(map(str, path)): value
+        for path, value in flatten(sections)
+        if value not in (None, {})
+    }
     return {key: Setting(key, value, None) for key, value in found.items()}
 
 
@@ -293,7 +320,9 @@ def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[Pag
     for number, key in enumerate(shown):
         lines = _list_values(runs, key)
         values = [*chain.from_iterable(each.values() for each in lines.values())]
-        drawing = figures.draw_curves(_join_lines(lines, epochs), names, has_log_axis=choose_log_axis(values))
+        drawing = figures.draw_curves(
+            _join_lines(lines, epochs), names, has_log_axis=choose_log_axis(values)
+        )
         ends = ", ".join(f"{name} {each[max(each)]:.4g}" for name, each in lines.items())
         file = f"curve-{number}-{name_file(key)}"
         chart = _make_chart(file, key, compared, names)
@@ -311,7 +340,9 @@ def _list_values(runs: Mapping[str, RunFacts], key: str) -> dict[str, dict[int, 
     return lines
 
 
-def _join_lines(lines: Mapping[str, Mapping[int, float]], epochs: Sequence[int]) -> list[dict[str, float]]:
+def _join_lines(
+    lines: Mapping[str, Mapping[int, float]], epochs: Sequence[int]
+) -> list[dict[str, float]]:
     """Return a row for each epoch, with the value of each run that has one."""
     rows = []
     for epoch in epochs:
@@ -356,7 +387,10 @@ def _list_disagreements(
             PageSample(
                 path=shorten(first.name_sample(at, compared[0].data.get("root")), 120),
                 label=shorten(each["label"], 60),
-                predicted={names[0]: shorten(each["challenger"], 60), names[1]: shorten(each["baseline"], 60)},
+                predicted={
+                    names[0]: shorten(each["challenger"], 60),
+                    names[1]: shorten(each["baseline"], 60),
+                },
                 image=next(filter(None, images), ""),
             )
         )

@@ -122,7 +122,15 @@ def read_facts(run: Run) -> RunFacts:
     def attempt(name: str, read: Callable[[], _T], default: _T) -> _T:
         try:
             return read()
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, LightkitError, yaml.YAMLError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+            LightkitError,
+            yaml.YAMLError,
+        ) as error:
             problems.append(f"{name} cannot be read: {' '.join(str(error).split())[:200]}")
             return default
 
@@ -137,7 +145,9 @@ def read_facts(run: Run) -> RunFacts:
         config = yaml.load(run.config_path.read_text(encoding="utf-8"), Loader=YamlLoader)  # noqa: S506 - a safe loader
         return mask(config) if isinstance(config, dict) else {}
 
-    config: dict[str, Any] = attempt("config.yaml", read_config, {}) if run.config_path.is_file() else {}
+    config: dict[str, Any] = (
+        attempt("config.yaml", read_config, {}) if run.config_path.is_file() else {}
+    )
     manifest = read_object("manifest.json")
     artefacts = read_object("export/export.json").get("artefacts") or {}
 
@@ -153,7 +163,10 @@ def read_facts(run: Run) -> RunFacts:
     importance = _select_importance(read_object("importance.json"), manifest, sha256)
     gate = read_object("gate.json")
     if find_value(gate, "checkpoint", "sha256") not in (None, sha256) and sha256 is not None:
-        problems.append("gate.json is of another checkpoint than the best, and is not shown; `lightkit gate` judges it")
+        problems.append(
+            "gate.json is of another checkpoint than the best, and is not shown; `lightkit gate`"
+            " judges it"
+        )
         gate = {}
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
     other_scores = [each for each in read_scores(summary) if each not in own_scores.values()]
@@ -166,7 +179,9 @@ def read_facts(run: Run) -> RunFacts:
         events=attempt("events.jsonl", lambda: mask(list(read_events(run.events_path))), []),
         settings=_list_settings(config, manifest.get("origins") or {}),
         predictions=predictions,
-        bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
+        bad_images=attempt(
+            "bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []
+        ),
         gate=gate,
         importance=importance,
         exports=[each for each in artefacts.values() if isinstance(each, dict)],
@@ -182,16 +197,22 @@ def _list_settings(config: Mapping[str, Any], origins: Mapping[str, str]) -> lis
     """List the values of a config: those of the user's, then those of packaged configs, then defaults."""
     values = {setting_key(path): value for path, value in flatten(config)}
     settings = [Setting(key, value, origins.get(key)) for key, value in values.items()]
-    return sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:")))
+    return sorted(
+        settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))
+    )
 
 
 def _is_own(found: Predictions, manifest: Mapping[str, Any], sha256: str | None) -> bool:
     """Return whether predictions are of the best weights of a fit and of its data; those of another run are its own."""
     is_fit = manifest.get("subcommand", "fit") == "fit"
-    return not is_fit or found.is_of(sha256, fingerprint=find_value(manifest, "data", "fingerprint"))
+    return not is_fit or found.is_of(
+        sha256, fingerprint=find_value(manifest, "data", "fingerprint")
+    )
 
 
-def _select_importance(record: Mapping[str, Any], manifest: Mapping[str, Any], sha256: str | None) -> Mapping[str, Any]:
+def _select_importance(
+    record: Mapping[str, Any], manifest: Mapping[str, Any], sha256: str | None
+) -> Mapping[str, Any]:
     """Return importance.json where it is of the best weights of a fit and of its data, or of a run that is no fit."""
     is_fit = manifest.get("subcommand", "fit") == "fit"
     own = (sha256, find_value(manifest, "data", "fingerprint"))
@@ -205,10 +226,23 @@ def select_checkpoint(facts: RunFacts, sha256: str) -> RunFacts:
         facts: Of the run.
         sha256: Digest of the other checkpoint.
     """
-    own = {each.stage: each for each in facts.other_scores if each.is_of(sha256, data=facts.fingerprint)}
-    kept = {key: facts.summary[key] for key in ("epochs", "modes", "scores") if key in facts.summary}
+    own = {
+        each.stage: each
+        for each in facts.other_scores
+        if each.is_of(sha256, data=facts.fingerprint)
+    }
+    kept = {
+        key: facts.summary[key] for key in ("epochs", "modes", "scores") if key in facts.summary
+    }
     return replace(
-        facts, summary=kept, predictions={}, importance={}, sha256=sha256, own_scores=own, other_scores=[], gate={}
+        facts,
+        summary=kept,
+        predictions={},
+        importance={},
+        sha256=sha256,
+        own_scores=own,
+        other_scores=[],
+        gate={},
     )
 
 
@@ -259,14 +293,18 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
             scores[score.metric] = score
     logged = find_value(facts.summary, "metrics", "best") or {}
     tested = facts.own_scores.get("test")
-    if tested is None and "scores" not in facts.summary:  # of an earlier version, which did not say of what it is
+    if (
+        tested is None and "scores" not in facts.summary
+    ):  # of an earlier version, which did not say of what it is
         tested = StageScore("test", find_value(facts.summary, "stages", "test") or {})
     tested = tested or StageScore("test", {})
     validated = find_value(facts.summary, "samples", "val")
     for metrics, num_samples in ((logged, validated), (tested.metrics, tested.num_samples)):
         for key, value in metrics.items():
             if is_metric(key) and isinstance(value, (int, float)):
-                scores.setdefault(key, _score_logged(facts, key, float(value), num_samples=num_samples))
+                scores.setdefault(
+                    key, _score_logged(facts, key, float(value), num_samples=num_samples)
+                )
     return {key: scores[key] for key in sorted(scores, key=split_order)}
 
 
@@ -310,14 +348,24 @@ def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: in
     if name != "accuracy" or num_samples is None or not 0 <= value <= 1:
         return Score(metric, value, num_samples=num_samples, is_loss=is_loss)
     num_right = round(value * num_samples)
-    if num_samples == 0 or abs(value * num_samples - num_right) > max(_SHARE_ERROR, num_samples * _ROUNDING):
-        return Score(metric, value, num_samples=num_samples, is_loss=is_loss)  # a mean over classes, or over batches
+    if num_samples == 0 or abs(value * num_samples - num_right) > max(
+        _SHARE_ERROR, num_samples * _ROUNDING
+    ):
+        return Score(
+            metric, value, num_samples=num_samples, is_loss=is_loss
+        )  # a mean over classes, or over batches
     return Score(metric, value, wilson_interval(num_right, num_samples), num_samples)
 
 
 def is_metric(name: str) -> bool:
     """Return whether a column of `metrics.csv` is a metric, and no count, time or learning rate."""
-    return name not in ("epoch", "step", "epoch_seconds", "samples_per_s", "lr") and not name.startswith("lr/")
+    return name not in (
+        "epoch",
+        "step",
+        "epoch_seconds",
+        "samples_per_s",
+        "lr",
+    ) and not name.startswith("lr/")
 
 
 def split_order(metric: str) -> int:
@@ -341,15 +389,23 @@ def describe_verdict(facts: RunFacts) -> str:
     compared = _describe_gate(facts)
     if score is None:
         has_logged = any(map(is_metric, find_value(facts.summary, "metrics", "best") or ()))
-        found = "its metrics are not finite" if has_logged else "it has logged no metric to judge it by"
+        found = (
+            "its metrics are not finite" if has_logged else "it has logged no metric to judge it by"
+        )
         return f"{state or 'The run is done'}; {found}{compared}."
     text = f"{score.metric} is {score.value:.4g}"
     if score.interval is not None:
         low, high = score.interval
-        text += f" (95 % interval {low:.3g} to {high:.3g}, {format_count(score.num_samples or 0, 'sample')})"
+        text += (
+            f" (95 % interval {low:.3g} to {high:.3g},"
+            f" {format_count(score.num_samples or 0, 'sample')})"
+        )
         if score.chance is not None:
             beats_chance = high < score.chance if score.is_loss else low > score.chance
-            text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g} on these samples)"
+            text += (
+                f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g} on"
+                " these samples)"
+            )
     return f"{state}: so far {text}{compared}." if state else f"{text}{compared}."
 
 

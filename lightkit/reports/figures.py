@@ -41,7 +41,13 @@ class RateLine(NamedTuple):
 SERIES = ("c0", "c1", "c2", "c3", "c4", "c5")
 """Roles of the colours of lines and bars, in their order."""
 # after M. Okabe and K. Ito, "Color Universal Design" (2008), with at least 4.5 of contrast on white
-_COLORS = {"ink": "#1f2328", "dim": "#59636e", "line": "#d1d9e0", "paper": "#ffffff", "heat": "#57a5dd"} | dict(
+_COLORS = {
+    "ink": "#1f2328",
+    "dim": "#59636e",
+    "line": "#d1d9e0",
+    "paper": "#ffffff",
+    "heat": "#57a5dd",
+} | dict(
     zip(SERIES, ("#0868ac", "#a84300", "#00735a", "#a0307a", "#6b5900", "#444b54"), strict=True)
 )
 _ROLES = {color: role for role, color in _COLORS.items()}
@@ -134,7 +140,9 @@ def draw_curves(
         axis: Column of the horizontal axis, and its label.
         starts_at_zero: Whether the vertical axis begins at 0.
     """
-    rates = sorted({name for row in rows for name in row if name == "lr" or name.startswith("lr/")})[: len(SERIES)]
+    rates = sorted(
+        {name for row in rows for name in row if name == "lr" or name.startswith("lr/")}
+    )[: len(SERIES)]
     with _figure(4.6, 3.4 if with_learning_rate and rates else 2.6) as figure:
         if with_learning_rate and rates:
             axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -157,12 +165,19 @@ def draw_curves(
     return figure
 
 
-def _mark_epochs(axes: Axes, best_epoch: int | None, *, resumed_at: Sequence[int], skipped_at: Sequence[int]) -> None:
+def _mark_epochs(
+    axes: Axes, best_epoch: int | None, *, resumed_at: Sequence[int], skipped_at: Sequence[int]
+) -> None:
     share = axes.get_xaxis_transform()  # of the height of the axes, at an epoch
     if best_epoch is not None:
         axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
-        axes.text(best_epoch, 1.01, "best", transform=share, ha="center", color=_COLORS["dim"], fontsize=9)
-    for epochs, marker, role, label in ((resumed_at, "^", "c2", "resumed"), (skipped_at, "x", "c3", "skipped batch")):
+        axes.text(
+            best_epoch, 1.01, "best", transform=share, ha="center", color=_COLORS["dim"], fontsize=9
+        )
+    for epochs, marker, role, label in (
+        (resumed_at, "^", "c2", "resumed"),
+        (skipped_at, "x", "c3", "skipped batch"),
+    ):
         if epochs:
             style: Any = {"color": _COLORS[role], "markersize": 5, "label": label, "clip_on": False}
             axes.plot(epochs, [0.02] * len(epochs), marker, transform=share, **style)
@@ -170,28 +185,41 @@ def _mark_epochs(axes: Axes, best_epoch: int | None, *, resumed_at: Sequence[int
 
 def _add_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.2)
+    figure.legend(
+        handles, labels, loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.2
+    )
 
 
 def _draw_lines(
-    axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence[str], *, axis: str, labels: bool
+    axes: Axes,
+    rows: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+    *,
+    axis: str,
+    labels: bool,
 ) -> None:
     axes.grid(axis="y", linewidth=0.8)
     stride = max(1, math.ceil(len(rows) / _MAX_POINTS))
     chosen = [*rows[::stride], *(rows[-1:] if (len(rows) - 1) % stride else [])]
     for position, name in enumerate(names):
         dashes, color = divmod(position, len(SERIES))
-        points = [(row[axis], row[name]) for row in chosen if math.isfinite(row.get(name, math.nan))]
+        points = [
+            (row[axis], row[name]) for row in chosen if math.isfinite(row.get(name, math.nan))
+        ]
         marker = "o" if len(points) < 30 else None
-        axes.plot(
-            *zip(*points, strict=True),
-            color=_COLORS[SERIES[color]],
-            linestyle=("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))[dashes % 4],
-            label=_text(name) if labels else None,
-            linewidth=1.6,
-            marker=marker,
-            markersize=3,
-        ) if points else None
+        (
+            axes.plot(
+                *zip(*points, strict=True),
+                color=_COLORS[SERIES[color]],
+                linestyle=("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))[dashes % 4],
+                label=_text(name) if labels else None,
+                linewidth=1.6,
+                marker=marker,
+                markersize=3,
+            )
+            if points
+            else None
+        )
 
 
 def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str]) -> Figure:
@@ -224,17 +252,28 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
             axes.add_patch(Rectangle((0, 0), num, num, fill=False, edgecolor=_COLORS["line"]))
             return figure
         names = [name if len(name) <= 24 else f"{name[:23]}…" for name in map(_text, class_names)]
-        axes.set_xticks(np.arange(num) + 0.5, names, rotation=90 if num > 4 or max(map(len, names)) > 9 else 0)
+        axes.set_xticks(
+            np.arange(num) + 0.5, names, rotation=90 if num > 4 or max(map(len, names)) > 9 else 0
+        )
         axes.set_yticks(np.arange(num) + 0.5, names)
         size = 10 if num <= 15 else 7
         for row, column in np.ndindex(num, num):
             shades = {"line": 0.35}
             if counts[row, column]:
                 shades["heat"] = round(0.1 + 0.9 * float(share[row, column]), 2)
-                axes.text(column + 0.5, row + 0.5, f"{counts[row, column]}", ha="center", va="center", fontsize=size)
+                axes.text(
+                    column + 0.5,
+                    row + 0.5,
+                    f"{counts[row, column]}",
+                    ha="center",
+                    va="center",
+                    fontsize=size,
+                )
             for role, alpha in shades.items():
                 place = (column + 0.03, row + 0.03)
-                axes.add_patch(Rectangle(place, 0.94, 0.94, linewidth=0, facecolor=_COLORS[role], alpha=alpha))
+                axes.add_patch(
+                    Rectangle(place, 0.94, 0.94, linewidth=0, facecolor=_COLORS[role], alpha=alpha)
+                )
     return figure
 
 
@@ -245,9 +284,24 @@ def draw_reliability(calibration: Calibration) -> Figure:
         axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
         widths = np.diff(edges) * 0.9
         centers = (edges[1:] + edges[:-1]) / 2
-        axes.plot([0, 1], [0, 1], color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1, label="calibrated")
+        axes.plot(
+            [0, 1],
+            [0, 1],
+            color=_COLORS["dim"],
+            linestyle=(0, (2, 2)),
+            linewidth=1,
+            label="calibrated",
+        )
         axes.bar(centers, np.nan_to_num(accuracy), widths, color=_COLORS["c0"], alpha=0.3)
-        axes.plot(confidence, accuracy, "o-", color=_COLORS["c0"], markersize=4, label="this model", clip_on=False)
+        axes.plot(
+            confidence,
+            accuracy,
+            "o-",
+            color=_COLORS["c0"],
+            markersize=4,
+            label="this model",
+            clip_on=False,
+        )
         axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
         axes.grid(axis="y", linewidth=0.8)
         _add_legend(figure, axes)
@@ -256,7 +310,9 @@ def draw_reliability(calibration: Calibration) -> Figure:
     return figure
 
 
-def draw_scatter(target: NDArray[Any], prediction: NDArray[Any], *, has_log_axes: bool = False) -> Figure:
+def draw_scatter(
+    target: NDArray[Any], prediction: NDArray[Any], *, has_log_axes: bool = False
+) -> Figure:
     """Draw the predictions of a regressor over its targets, both ``(samples,)``.
 
     Args:
@@ -267,7 +323,14 @@ def draw_scatter(target: NDArray[Any], prediction: NDArray[Any], *, has_log_axes
     with _figure(4.2, 3.8) as figure:
         axes = figure.add_subplot()
         stride = math.ceil(len(target) / 1000) or 1
-        axes.plot(target[::stride], prediction[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5)
+        axes.plot(
+            target[::stride],
+            prediction[::stride],
+            "o",
+            color=_COLORS["c0"],
+            markersize=3,
+            alpha=0.5,
+        )
         ends = [np.nanmin(target), np.nanmax(target)] if len(target) else [0, 1]
         axes.plot(ends, ends, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
         if has_log_axes:
@@ -277,7 +340,9 @@ def draw_scatter(target: NDArray[Any], prediction: NDArray[Any], *, has_log_axes
     return figure
 
 
-def draw_residuals(target: NDArray[Any], prediction: NDArray[Any], *, has_log_axis: bool = False) -> Figure:
+def draw_residuals(
+    target: NDArray[Any], prediction: NDArray[Any], *, has_log_axis: bool = False
+) -> Figure:
     """Draw how far the predictions of a regressor are from its targets, over the targets, and how often.
 
     Args:
@@ -290,7 +355,9 @@ def draw_residuals(target: NDArray[Any], prediction: NDArray[Any], *, has_log_ax
     with _figure(4.6, 3.8) as figure:
         axes, right = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
         stride = math.ceil(len(target) / 1000) or 1
-        axes.plot(target[::stride], residuals[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5)
+        axes.plot(
+            target[::stride], residuals[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5
+        )
         axes.axhline(0, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
         if has_log_axis:
             _set_log_scale(axes, x=True)
@@ -309,7 +376,9 @@ def draw_rates(lines: Sequence[RateLine]) -> Figure:
             axes.plot(line.x, line.y, color=_COLORS["c0"], linewidth=1.6, clip_on=False)
             for label, x, y in line.points:
                 axes.plot([x], [y], "o", color=_COLORS["c1"], markersize=4, clip_on=False)
-                axes.annotate(label, (x, y), textcoords="offset points", xytext=(4, -10), color=_COLORS["dim"])
+                axes.annotate(
+                    label, (x, y), textcoords="offset points", xytext=(4, -10), color=_COLORS["dim"]
+                )
             axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=line.labels[0], ylabel=line.labels[1])
             axes.grid(linewidth=0.8)
     return figure
@@ -364,7 +433,9 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
             if tag in ("metadata", "style") or (tag == "g" and not len(child)):
                 element.remove(child)
         element.tag = element.tag.rpartition("}")[2]
-        element.text, element.tail = (text if text and text.strip() else None for text in (element.text, element.tail))
+        element.text, element.tail = (
+            text if text and text.strip() else None for text in (element.text, element.tail)
+        )
         given = element.attrib
         element.attrib = {}
         for key, value in given.items():
@@ -374,7 +445,9 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
                 element.attrib |= {"id": f"{name}-{value}"} if value in linked else {}
             else:
                 short = _DECIMALS.sub(lambda number: f"{float(number[0]):.4g}", value)
-                element.set(key.rpartition("}")[2], _ID.sub(lambda link: f"{name}-{link[0]}", short))
+                element.set(
+                    key.rpartition("}")[2], _ID.sub(lambda link: f"{name}-{link[0]}", short)
+                )
     view = svg.attrib["viewBox"]
     width = f"{float(view.split()[2]) * 4 / 3:.0f}"
     svg.attrib = {"viewBox": view, "width": width, "role": "img", "aria-label": _text(label)}
@@ -431,7 +504,9 @@ def draw_history(
     with _figure(4.6, 2.8) as figure:
         axes = figure.add_subplot()
         axes.grid(axis="y", linewidth=0.8)
-        axes.plot(numbers, values, "o", color=_COLORS["c0"], markersize=4, alpha=0.6, label="a trial")
+        axes.plot(
+            numbers, values, "o", color=_COLORS["c0"], markersize=4, alpha=0.6, label="a trial"
+        )
         axes.step(
             [number for number, _ in best],
             [value for _, value in best],
@@ -471,7 +546,9 @@ def draw_slice(
         if is_log:
             _set_log_scale(axes, x=True)
         if labels:
-            axes.set_xticks(range(len(labels)), [_text(label)[:16] for label in labels], rotation=30, ha="right")
+            axes.set_xticks(
+                range(len(labels)), [_text(label)[:16] for label in labels], rotation=30, ha="right"
+            )
             axes.set_xlim(-0.5, len(labels) - 0.5)
         axes.set(xlabel=_text(key), ylabel=_text(name))
     return figure

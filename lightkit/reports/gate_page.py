@@ -81,7 +81,10 @@ def _list_slices(
 ) -> list[dict[str, Any]]:
     """List the classes with their scores and conditions, those that are not met first."""
     check_of = {check.get("name"): check for check in checks}
-    rows = [{**check_of.get(f"{metric} of {name}", {}), **found, "name": name} for name, found in slices.items()]
+    rows = [
+        {**check_of.get(f"{metric} of {name}", {}), **found, "name": name}
+        for name, found in slices.items()
+    ]
     rows.sort(key=lambda row: row.get("passed") is not False)
     return rows
 
@@ -101,7 +104,9 @@ def _describe_margin(found: Mapping[str, Any]) -> str:
     """
     if not all(isinstance(found.get(key), (int, float)) for key in ("difference", "low")):
         return ""
-    return format_difference(found["difference"], found["low"], found.get("high"), mode="max")  # positive is better
+    return format_difference(
+        found["difference"], found["low"], found.get("high"), mode="max"
+    )  # positive is better
 
 
 def _describe_samples(run: Run, decision: Mapping[str, Any]) -> dict[str, list[PageSample]]:
@@ -113,9 +118,13 @@ def _describe_samples(run: Run, decision: Mapping[str, Any]) -> dict[str, list[P
         models = {"this run": each.get("challenger"), "baseline": each.get("baseline")}
         if len(found[each["kind"]]) < _MAX_SAMPLES:
             sample = PageSample(
-                path="/".join(Path(each.get("path") or f"sample {each['index']}").parts[-2:])[-120:],
+                path="/".join(Path(each.get("path") or f"sample {each['index']}").parts[-2:])[
+                    -120:
+                ],
                 label=shorten(each["label"], 60),
-                predicted={name: shorten(text, 60) for name, text in models.items() if text is not None},
+                predicted={
+                    name: shorten(text, 60) for name, text in models.items() if text is not None
+                },
                 image=thumbnails.read(run.folder, split, int(each["index"])),
             )
             found[each["kind"]].append(sample)

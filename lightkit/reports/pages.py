@@ -24,7 +24,14 @@ from lightkit.config.yaml_reader import dump_yaml
 from lightkit.errors import format_count, visible
 from lightkit.reports import figures
 from lightkit.reports.curves import Chart, Curve, choose_log_axis, dump_charts
-from lightkit.reports.facts import SPLITS, RunFacts, describe_verdict, is_metric, list_scores, read_facts
+from lightkit.reports.facts import (
+    SPLITS,
+    RunFacts,
+    describe_verdict,
+    is_metric,
+    list_scores,
+    read_facts,
+)
 from lightkit.reports.predictions import (
     Predictions,
     Split,
@@ -161,7 +168,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # names of the user's, not markup
+        finalize=lambda value: (
+            visible(value) if type(value) is str else value
+        ),  # names of the user's, not markup
     )
     env.filters |= {
         "number": format_number,
@@ -177,7 +186,12 @@ def environment() -> Environment:
 
 
 def render_page(
-    template: str, *, title: str, charts: Sequence[Chart] = (), rates: Markup | None = None, **values: Any
+    template: str,
+    *,
+    title: str,
+    charts: Sequence[Chart] = (),
+    rates: Markup | None = None,
+    **values: Any,
 ) -> str:
     """Render a template into the layout of all pages: one HTML file with its style, scripts and table of contents.
 
@@ -207,14 +221,17 @@ def render_page(
         .render(
             title=title,
             body=Markup(body),  # noqa: S704 - rendered with escapes
-            contents=[(name, unescape(re.sub("<[^>]*>", "", head)).strip()) for name, head in _SECTION.findall(body)],
+            contents=[
+                (name, unescape(re.sub("<[^>]*>", "", head)).strip())
+                for name, head in _SECTION.findall(body)
+            ],
             style=Markup(style),  # noqa: S704 - lightkit's own
             style_digest=_digest(style),
             scripts=[Markup(script) for script in scripts],  # noqa: S704 - as above
             script_digests=[_digest(script) for script in scripts],
             charts=dump_charts(charts),
             rates=rates,
-            uplot_license=Markup(_read_part("uplot/LICENSE").strip()) if has_plots else "",  # noqa: S704 - as above
+            uplot_license=(Markup(_read_part("uplot/LICENSE").strip()) if has_plots else ""),  # noqa: S704 - as above
             now=format_moment(datetime.now(UTC).isoformat()),
         )
     )
@@ -306,7 +323,9 @@ def try_run_report(run: Run) -> Path | None:
         return write_run_report(run)
     except Exception as error:  # noqa: BLE001
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        logging.getLogger("lightkit").warning("report.html was not written: %s. `lightkit report` tries again.", text)
+        logging.getLogger("lightkit").warning(
+            "report.html was not written: %s. `lightkit report` tries again.", text
+        )
         return None
 
 
@@ -317,8 +336,12 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     predictions: Predictions | None = described["predictions"]
     class_rates = {} if predictions is None else compute_class_thresholds(predictions)
     began_in = str(facts.manifest.get("working_directory") or "")
-    warnings = Counter(str(each.get("message")) for each in facts.events if each["event"] == "warning")
-    shown = [each for each in facts.events if each["event"] not in ("epoch", "checkpoint", "warning")]
+    warnings = Counter(
+        str(each.get("message")) for each in facts.events if each["event"] == "warning"
+    )
+    shown = [
+        each for each in facts.events if each["event"] not in ("epoch", "checkpoint", "warning")
+    ]
     return render_page(
         "run.html",
         title=f"{facts.name}: report",
@@ -349,13 +372,19 @@ def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
         "verdict": describe_verdict(facts),
         "predictions": predictions,
         "scores": list_scores(facts).values(),
-        "classes": score_classes(predictions, max_classes) if predictions is not None and "classes" in blocks else [],
+        "classes": (
+            score_classes(predictions, max_classes)
+            if predictions is not None and "classes" in blocks
+            else []
+        ),
         "calibration": compute_calibration(predictions) if "calibration" in blocks else None,
         "thresholds": None if predictions is None else compute_thresholds(predictions),
     }
 
 
-def _list_choices(overall: Thresholds | None, classes: Mapping[str, Thresholds]) -> list[Thresholds]:
+def _list_choices(
+    overall: Thresholds | None, classes: Mapping[str, Thresholds]
+) -> list[Thresholds]:
     """List the curves of which a page shows one: that of its figure first, which may be of a class."""
     if overall is None:
         return []
@@ -380,7 +409,9 @@ def _list_confusions(predictions: Predictions | None) -> list[tuple[str, str, in
     return list_confusions(predictions, 10)
 
 
-def _choose_samples(facts: RunFacts, predictions: Predictions | None) -> list[tuple[str, str, list[PageSample]]]:
+def _choose_samples(
+    facts: RunFacts, predictions: Predictions | None
+) -> list[tuple[str, str, list[PageSample]]]:
     """Choose the samples that are worth a look, in groups with an id and a title."""
     if predictions is None:
         return []
@@ -398,7 +429,10 @@ def _choose_samples(facts: RunFacts, predictions: Predictions | None) -> list[tu
     chosen = [("worst", "The worst errors", worst_errors(predictions, _NUM_SAMPLES))]
     if "uncertain" in predictions.task.report_blocks:
         chosen.append(("uncertain", "The least certain", least_certain(predictions, _NUM_SAMPLES)))
-    return [(name, title, [describe(at) for at in positions.tolist()]) for name, title, positions in chosen]
+    return [
+        (name, title, [describe(at) for at in positions.tolist()])
+        for name, title, positions in chosen
+    ]
 
 
 def render_card(facts: RunFacts) -> str:
@@ -412,14 +446,23 @@ def render_card(facts: RunFacts) -> str:
 
 def make_card_metadata(facts: RunFacts) -> dict[str, Any]:
     """Make the metadata; ``pipeline_tag`` and ``model-index`` for classifiers alone, whose task is known."""
-    metadata: dict[str, Any] = {"library_name": "lightkit", "tags": ["lightkit", "pytorch-lightning", "pytorch"]}
+    metadata: dict[str, Any] = {
+        "library_name": "lightkit",
+        "tags": ["lightkit", "pytorch-lightning", "pytorch"],
+    }
     if not facts.data.get("class_names"):
         return metadata
     predictions = next(iter(facts.predictions.values()), None)
     tag, title = (CLASSIFICATION if predictions is None else predictions.task).form.hub_task
     metadata["pipeline_tag"] = tag
-    name = PurePath(str(facts.data.get("root") or facts.data.get("source") or facts.run.name)).name or "data"
-    dataset = {"name": " ".join(name.split()), "type": re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"}
+    name = (
+        PurePath(str(facts.data.get("root") or facts.data.get("source") or facts.run.name)).name
+        or "data"
+    )
+    dataset = {
+        "name": " ".join(name.split()),
+        "type": re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data",
+    }
     results: list[dict[str, Any]] = []
     for split, metrics in _list_hub_scores(facts).items():
         task = {"type": tag, "name": title}
@@ -439,7 +482,11 @@ def _list_hub_scores(facts: RunFacts) -> dict[str, list[dict[str, Any]]]:
         for metric in _HUB_METRICS:
             score = scores.get(f"{prefix}/{metric}")
             if score is not None:
-                entry = {"type": metric, "value": round(score.value, 6), "name": f"{split} {metric}"}
+                entry = {
+                    "type": metric,
+                    "value": round(score.value, 6),
+                    "name": f"{split} {metric}",
+                }
                 results.setdefault(split, []).append(entry)
     return results
 
@@ -447,7 +494,11 @@ def _list_hub_scores(facts: RunFacts) -> dict[str, list[dict[str, Any]]]:
 def describe_model(facts: RunFacts) -> str:
     """Write the text of a model card, without its metadata."""
     settings = {each.key: each.value for each in facts.settings}
-    return environment().get_template("card.md").render(_describe(facts, _MAX_CARD_CLASSES), settings=settings)
+    return (
+        environment()
+        .get_template("card.md")
+        .render(_describe(facts, _MAX_CARD_CLASSES), settings=settings)
+    )
 
 
 def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
@@ -474,7 +525,9 @@ def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
             resumed_at=resumed_at,
             skipped_at=skipped_at,
             with_learning_rate=index == 0,
-            has_log_axis=choose_log_axis([row[name] for row in facts.rows for name in names if name in row]),
+            has_log_axis=choose_log_axis(
+                [row[name] for row in facts.rows for name in names if name in row]
+            ),
         )
         file = f"curve-{name_file(stem) or index}"
         if file in drawn:
@@ -483,7 +536,8 @@ def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
         ends = ", ".join(f"{name} {format_number(latest[name])}" for name in names)
         label = f"{caption} over {format_count(len(facts.rows), 'epoch')}; at the end: {ends}"
         lines = [
-            Curve(name, facts.rows, name, color=at, dash=at // len(figures.SERIES)) for at, name in enumerate(names)
+            Curve(name, facts.rows, name, color=at, dash=at // len(figures.SERIES))
+            for at, name in enumerate(names)
         ]
         drawn[file] = PageFigure(file, drawing, caption, label, Chart(file, lines, best=best))
     return [*drawn.values()]
@@ -496,7 +550,9 @@ def _remove_split(metric: str) -> str:
 
 def _list_epochs(facts: RunFacts, event: str) -> list[int]:
     """List the epochs in which an event occurred."""
-    return sorted({int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each})
+    return sorted(
+        {int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each}
+    )
 
 
 def _describe_metrics(names: Sequence[str], latest: Mapping[str, float]) -> str:
@@ -521,7 +577,11 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     phases = {label: float(spent[name]) for name, label in _PHASES.items() if spent.get(name)}
     if phases:
         label = ", ".join(f"{name} {format_duration(value)}" for name, value in phases.items())
-        drawn.append(PageFigure("time", figures.draw_durations(phases), "where the time of training went", label))
+        drawn.append(
+            PageFigure(
+                "time", figures.draw_durations(phases), "where the time of training went", label
+            )
+        )
     drawn += [PageFigure(*each) for each in draw_usage(facts.usage)]
     return {each.name: each for each in drawn}
 
@@ -532,26 +592,43 @@ def draw_predictions(found: Predictions) -> list[PageFigure]:
     if "scatter" in found.task.report_blocks:
         has_log_axes = choose_log_axis([*found.target.tolist(), *found.prediction.tolist()])
         drawing = figures.draw_scatter(found.target, found.prediction, has_log_axes=has_log_axes)
-        residuals = figures.draw_residuals(found.target, found.prediction, has_log_axis=has_log_axes)
+        residuals = figures.draw_residuals(
+            found.target, found.prediction, has_log_axis=has_log_axes
+        )
         return [
             PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}"),
-            PageFigure("residuals", residuals, "prediction minus target, over target", f"Residuals of {about}"),
+            PageFigure(
+                "residuals",
+                residuals,
+                "prediction minus target, over target",
+                f"Residuals of {about}",
+            ),
         ]
     drawn = []
     if "confusions" in found.task.report_blocks:
         counts = confusion_counts(found)
         num_right = int(counts.diagonal().sum())
-        label = f"Confusion matrix of {len(counts)} classes, {about}, of which {num_right} are right"
+        label = (
+            f"Confusion matrix of {len(counts)} classes, {about}, of which {num_right} are right"
+        )
         matrix = figures.draw_confusion_matrix(counts, found.class_names)
-        drawn.append(PageFigure("confusion-matrix", matrix, "labels in rows, predictions in columns", label))
+        drawn.append(
+            PageFigure("confusion-matrix", matrix, "labels in rows, predictions in columns", label)
+        )
     if (calibration := compute_calibration(found)) is not None:
-        label = f"Reliability diagram of {about}; expected calibration error {calibration.error:.3f}"
-        drawn.append(PageFigure("reliability", figures.draw_reliability(calibration), "reliability", label))
+        label = (
+            f"Reliability diagram of {about}; expected calibration error {calibration.error:.3f}"
+        )
+        drawn.append(
+            PageFigure("reliability", figures.draw_reliability(calibration), "reliability", label)
+        )
     thresholds = compute_thresholds(found)
     if thresholds is not None:
         label = (
-            f"Precision over recall, average precision {thresholds.average_precision:.3f}, and true over false "
-            f"positive rate, area {thresholds.area:.3f}, {about}"
+            f"Precision over recall, average precision {thresholds.average_precision:.3f}, and true"
+            f" over false positive rate, area {thresholds.area:.3f}, {about}"
         )
-        drawn.append(PageFigure("thresholds", draw_thresholds(thresholds), thresholds.subject, label))
+        drawn.append(
+            PageFigure("thresholds", draw_thresholds(thresholds), thresholds.subject, label)
+        )
     return drawn

@@ -104,14 +104,24 @@ class Predictions:
 
     def take(self, positions: NDArray[np.int64]) -> Predictions:
         """Return the predictions at some positions of the arrays."""
-        arrays = {name: each[positions] for name in _ARRAYS if len(each := getattr(self, name)) == len(self)}
+        arrays = {
+            name: each[positions]
+            for name in _ARRAYS
+            if len(each := getattr(self, name)) == len(self)
+        }
         slices = {name: mask[positions] for name, mask in self.slices.items()}
-        return replace(self, paths=[self.paths[each] for each in positions], slices=slices, **arrays)
+        return replace(
+            self, paths=[self.paths[each] for each in positions], slices=slices, **arrays
+        )
 
     def name_sample(self, at: int, root: str | None = None) -> str:
         """Return the path of the sample at a position, relative to the folder of the data if it is inside."""
         path = self.paths[at]
-        return f"sample {self.index[at]}" if path is None else path.removeprefix(f"{(root or '').rstrip('/')}/")
+        return (
+            f"sample {self.index[at]}"
+            if path is None
+            else path.removeprefix(f"{(root or '').rstrip('/')}/")
+        )
 
     def describe(self, value: Any) -> str:
         """Write a target or a prediction: the name of the class, the names of labels, or a number."""
@@ -156,15 +166,21 @@ def read_predictions(path: Path) -> Predictions:
     try:
         table = parquet.read_table(path, partitioning=None)
         about = json.loads((table.schema.metadata or {})[_METADATA])
-        fields: dict[str, Any] = {name: about[name] for name in _ABOUT if name not in ("changed", "output_kind")}
+        fields: dict[str, Any] = {
+            name: about[name] for name in _ABOUT if name not in ("changed", "output_kind")
+        }
         fields |= {name: tuple(about.get(name) or ()) for name in ("class_names", "changed")}
         fields["output_kind"] = about.get("output_kind")
         names = fields["class_names"]
         task = task_of_record(fields["output_kind"], names)
         arrays: dict[str, Any] = task.form.from_columns(table, names)
-        return Predictions(index=table["index"].to_numpy(), paths=table["path"].to_pylist(), **arrays, **fields)
+        return Predictions(
+            index=table["index"].to_numpy(), paths=table["path"].to_pylist(), **arrays, **fields
+        )
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: no predictions can be read: {type(error).__name__}: {error}") from error
+        raise DataError(
+            f"{path}: no predictions can be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def confusion_counts(predictions: Predictions) -> NDArray[np.int64]:
@@ -229,8 +245,14 @@ def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
                 recall=hits[at] / max(support[at], 1),
                 f1=f1[at],
                 taken_for=taken_for,
-                average_precision=form.score_class(predictions, at, "ap") if "ap" in form.class_metrics else None,
-                iou=form.score_class(predictions, at, "iou") if "iou" in form.class_metrics else None,
+                average_precision=(
+                    form.score_class(predictions, at, "ap") if "ap" in form.class_metrics else None
+                ),
+                iou=(
+                    form.score_class(predictions, at, "iou")
+                    if "iou" in form.class_metrics
+                    else None
+                ),
             )
         )
     return scores
@@ -254,7 +276,9 @@ _LOSSES = ("loss", "nll", "crossentropy", "ce", "mse", "mae")
 
 def _split_name(metric: str) -> list[str]:
     """Split the name of a metric into its words, without that of its split."""
-    words = re.split(r"[^a-z0-9]+", metric.lower().replace("f1score", "f1").replace("f1-score", "f1"))
+    words = re.split(
+        r"[^a-z0-9]+", metric.lower().replace("f1score", "f1").replace("f1-score", "f1")
+    )
     return words[1:] if words[0] in ("train", "val", "valid", "validation", "test") else words
 
 
@@ -315,8 +339,9 @@ def explain_class_metric(task: Task, metric: str) -> str | None:
     split = metric.replace("_", "/").partition("/")[0]
     named = " or ".join(f"--gate.metric={split}/{name}" for name in choices)
     return (
-        f"gate.slices: {metric} is of samples with all their {'pixels' if task.form.has_masks else 'labels'}, and says "
-        f"nothing of one class. Judge classes by {named}, or leave gate.slices out."
+        f"gate.slices: {metric} is of samples with all their"
+        f" {'pixels' if task.form.has_masks else 'labels'}, and says nothing of one class. Judge"
+        f" classes by {named}, or leave gate.slices out."
     )
 
 

@@ -25,7 +25,9 @@ _DISAGREEMENT = 0.1  # share of the samples on which two trainings of a network 
 _TOLERANCE = 1e-3  # relative: scores are sums of float32, probabilities are rounded
 
 
-def wilson_interval(num_successes: int, num_samples: int, *, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_interval(
+    num_successes: int, num_samples: int, *, confidence: float = 0.95
+) -> tuple[float, float]:
     """Compute the score interval of a share, such as an accuracy.
 
     It is E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927), without
@@ -50,7 +52,9 @@ def wilson_interval(num_successes: int, num_samples: int, *, confidence: float =
     return (0.0 if num_successes == 0 else low), (1.0 if num_successes == num_samples else high)
 
 
-def bootstrap_interval(samples: Array, statistic: Statistic = np.mean, *, confidence: float) -> tuple[float, float]:
+def bootstrap_interval(
+    samples: Array, statistic: Statistic = np.mean, *, confidence: float
+) -> tuple[float, float]:
     """Compute the percentile interval of a statistic over samples drawn with replacement.
 
     It is chapter 13.3 of B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap" (1993). It takes about
@@ -67,7 +71,9 @@ def bootstrap_interval(samples: Array, statistic: Statistic = np.mean, *, confid
     return _percentiles(_resample(samples, statistic), confidence)
 
 
-def paired_bootstrap(first: Array, second: Array, statistic: Statistic, *, confidence: float) -> dict[str, float]:
+def paired_bootstrap(
+    first: Array, second: Array, statistic: Statistic, *, confidence: float
+) -> dict[str, float]:
     """Test whether a statistic differs between two models, by drawing the same samples for both.
 
     The interval is that of `bootstrap_interval`; the p-value inverts it: twice the share of draws on the rarer side of
@@ -231,7 +237,9 @@ def suggest_margin(num_samples: int, *, confidence: float = 0.95) -> float | Non
     return _round_up(max(drop, quantiles * math.sqrt(_DISAGREEMENT / num_samples)))
 
 
-def suggest_mean_margin(num_samples: int, *, deviation: float, confidence: float = 0.95) -> float | None:
+def suggest_mean_margin(
+    num_samples: int, *, deviation: float, confidence: float = 0.95
+) -> float | None:
     """Suggest the margin of non-inferiority for a mean over the samples, such as an IoU, with two digits.
 
     It lets an equally good model pass in 80 of 100 cases: ``(z(confidence) + z(0.8)) * deviation / sqrt(n)``, as for
@@ -294,7 +302,10 @@ def compute_calibration(predictions: Predictions | None) -> Calibration | None:
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, _NUM_BINS - 1)
     counts = np.bincount(index, minlength=_NUM_BINS)
     share = np.where(counts > 0, counts, math.nan)
-    mean, accuracy = (np.bincount(index, weights=each, minlength=_NUM_BINS) / share for each in (confidence, pairs[1]))
+    mean, accuracy = (
+        np.bincount(index, weights=each, minlength=_NUM_BINS) / share
+        for each in (confidence, pairs[1])
+    )
     error = float(np.nansum(np.abs(accuracy - mean) * counts) / counts.sum())
     return Calibration(edges, counts, mean, accuracy, error)
 
@@ -302,19 +313,28 @@ def compute_calibration(predictions: Predictions | None) -> Calibration | None:
 # -- metrics of predictions ------------------------------------------------------------------------------------------
 
 
-def _recompute(metric: str, score: float | None, predictions: Predictions | None) -> tuple[Array, Statistic] | None:
+def _recompute(
+    metric: str, score: float | None, predictions: Predictions | None
+) -> tuple[Array, Statistic] | None:
     """Return the values of each sample and the metric of them; None where they do not give the logged score."""
     if predictions is None or not len(predictions) or score is None or not math.isfinite(score):
         return None
     known = predictions.task.form.list_statistics(predictions, score)
-    found = known.get(metric.rpartition("/")[2]) or known.get(metric.replace("_", "/").rpartition("/")[2])
-    if found is None or not math.isclose(found[1](found[0]), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10):
+    found = known.get(metric.rpartition("/")[2]) or known.get(
+        metric.replace("_", "/").rpartition("/")[2]
+    )
+    if found is None or not math.isclose(
+        found[1](found[0]), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10
+    ):
         return None
     return found
 
 
 def _recompute_both(
-    metric: str, scores: Sequence[float | None], candidate: Predictions | None, baseline: Predictions | None
+    metric: str,
+    scores: Sequence[float | None],
+    candidate: Predictions | None,
+    baseline: Predictions | None,
 ) -> tuple[Array, Array, Statistic] | None:
     """Return the values of each sample of both models, and the metric of them; None where one gives no such score."""
     mine = _recompute(metric, scores[0], candidate)
@@ -369,7 +389,12 @@ def select_class(predictions: Predictions | None, name: str) -> Predictions | No
 
 
 def compute_class_interval(
-    metric: str, name: str, score: float | None, predictions: Predictions | None, *, confidence: float
+    metric: str,
+    name: str,
+    score: float | None,
+    predictions: Predictions | None,
+    *,
+    confidence: float,
 ) -> list[float] | None:
     """Compute the interval of the score of a class, or of a slice by a column, see `compute_interval`.
 
@@ -386,7 +411,11 @@ def compute_class_interval(
         Lower and upper bound; None where the predictions have no such score.
     """
     found = select_class(predictions, name)
-    if predictions is None or name in predictions.slices or not is_of_class(predictions.task.form, metric):
+    if (
+        predictions is None
+        or name in predictions.slices
+        or not is_of_class(predictions.task.form, metric)
+    ):
         return compute_interval(metric, score, found, confidence=confidence)
     number = predictions.class_names.index(name) if name in predictions.class_names else int(name)
     known = predictions.task.form.list_class_statistic(predictions, number)
@@ -423,10 +452,17 @@ def compare_on_same_samples(
         the samples that one alone predicted right. Where nothing can be tested, ``test`` is None, ``reason`` says why,
         and the difference counts.
     """
-    result: dict[str, Any] = {"confidence": confidence, "test": None, "p_value": None, "counts": True}
+    result: dict[str, Any] = {
+        "confidence": confidence,
+        "test": None,
+        "p_value": None,
+        "counts": True,
+    }
     found = _recompute_both(metric, scores, candidate, baseline)
     if candidate is None or baseline is None or found is None:
-        return result | {"reason": f"the predictions of each sample are not there, or do not give {metric}"}
+        return result | {
+            "reason": f"the predictions of each sample are not there, or do not give {metric}"
+        }
     if candidate.labels != baseline.labels:
         return result | {"reason": "the predictions are not for the same samples"}
     values, others, statistic = found
@@ -474,7 +510,12 @@ def bound_difference(
         samples.
     """
     recomputed = _recompute_both(metric, scores, candidate, baseline)
-    if candidate is None or baseline is None or recomputed is None or candidate.labels != baseline.labels:
+    if (
+        candidate is None
+        or baseline is None
+        or recomputed is None
+        or candidate.labels != baseline.labels
+    ):
         return None
 
     two_sided = 2 * confidence - 1
@@ -483,7 +524,9 @@ def bound_difference(
         only_mine, only_theirs = exclusive
         if metric.endswith("accuracy") != (mode == "max"):  # where it is good to be wrong
             only_mine, only_theirs = only_theirs, only_mine
-        low, high = paired_score_interval(only_mine, only_theirs, len(candidate), confidence=two_sided)
+        low, high = paired_score_interval(
+            only_mine, only_theirs, len(candidate), confidence=two_sided
+        )
         difference = (only_mine - only_theirs) / len(candidate)
         method = "paired score interval"
     else:
@@ -494,14 +537,24 @@ def bound_difference(
         high = found["high"]
         if mode == "min":
             difference, low, high = 0.0 - difference, 0.0 - high, 0.0 - low
-        if len(candidate) < _MIN_SAMPLES_OF_MARGIN:  # drawn again and again, a few samples seem to differ too little
+        if (
+            len(candidate) < _MIN_SAMPLES_OF_MARGIN
+        ):  # drawn again and again, a few samples seem to differ too little
             low = -math.inf
             high = math.inf
         method = "paired bootstrap"
-    return {"difference": difference, "low": low, "high": high, "method": method, "num_samples": len(candidate)}
+    return {
+        "difference": difference,
+        "low": low,
+        "high": high,
+        "method": method,
+        "num_samples": len(candidate),
+    }
 
 
-def format_difference(difference: float, low: float, high: float | None, *, mode: str | None) -> str:
+def format_difference(
+    difference: float, low: float, high: float | None, *, mode: str | None
+) -> str:
     """Write how much better or worse a value is than another, with the interval of their difference.
 
     Screen, gate.html, messages, JUnit and comparisons all have these words, so that the sign of a difference never says
@@ -539,7 +592,12 @@ def format_difference(difference: float, low: float, high: float | None, *, mode
 
 
 def describe_significance(
-    found: Mapping[str, Any], metric: str, baseline: str | None, *, mode: str | None, model: str = "this model"
+    found: Mapping[str, Any],
+    metric: str,
+    baseline: str | None,
+    *,
+    mode: str | None,
+    model: str = "this model",
 ) -> str:
     """Write whether a model differs from the baseline beyond the noise of the samples; empty without a baseline.
 
@@ -553,15 +611,24 @@ def describe_significance(
     if baseline is None or not found:
         return ""
     if found.get("test") is None:
-        return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
+        return (
+            f"Whether the difference to {baseline} is noise is unknown:"
+            f" {found.get('reason', 'nothing was tested')}."
+        )
     words = format_difference(found["difference"], found["low"], found["high"], mode=mode)
     text = f"{metric} against {baseline}: {words}."
-    if "only_challenger" in found and found["test"] == MCNEMAR:  # of another test these counts are no evidence
+    if (
+        "only_challenger" in found and found["test"] == MCNEMAR
+    ):  # of another test these counts are no evidence
         text += (
             f" Of {format_count(found['num_samples'], 'sample')}, {model} alone is right on "
             f"{found['only_challenger']} and {baseline} alone on {found['only_baseline']}."
         )
-    noise = "beyond the noise of the samples" if found["counts"] else "no difference beyond the noise of the samples"
+    noise = (
+        "beyond the noise of the samples"
+        if found["counts"]
+        else "no difference beyond the noise of the samples"
+    )
     return f"{text} That is {noise} ({found['test']}, p = {found['p_value']:.2g})."
 
 

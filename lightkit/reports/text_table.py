@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 
-def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
+def format_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
+) -> str:
     """Write a table in plain columns.
 
     Args:
@@ -17,6 +19,8 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: C
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     signs = [">" if name in right else "<" for name in head]
     return "\n".join(
-        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)).rstrip()
+        "  ".join(
+            f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)
+        ).rstrip()
         for row in cells
     )

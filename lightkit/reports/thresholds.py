@@ -68,7 +68,9 @@ class Thresholds:
     @property
     def precision(self) -> Rates:
         """Share of the accepted that are right; 1 where nothing is accepted."""
-        return np.where(self.right + self.wrong > 0, self.right / np.maximum(self.right + self.wrong, 1), 1.0)
+        return np.where(
+            self.right + self.wrong > 0, self.right / np.maximum(self.right + self.wrong, 1), 1.0
+        )
 
     @property
     def recall(self) -> Rates:
@@ -168,13 +170,17 @@ def compute_class_thresholds(found: Predictions) -> dict[str, Thresholds]:
     return computed
 
 
-def compute_rates(scores: Rates, is_positive: NDArray[np.bool_], *, name: str, subject: str) -> Thresholds | None:
+def compute_rates(
+    scores: Rates, is_positive: NDArray[np.bool_], *, name: str, subject: str
+) -> Thresholds | None:
     """Count what is accepted by a score of at least each of the scores; None without both kinds of samples."""
     if is_positive.all() or not is_positive.any():
         return None
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
-    last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)  # of each group of equal scores
+    last = np.append(
+        np.flatnonzero(np.diff(ranked)), len(ranked) - 1
+    )  # of each group of equal scores
     right = np.cumsum(is_positive[order])[last]
     return Thresholds(
         name=name,
@@ -223,7 +229,9 @@ def _describe(found: Thresholds, most: int) -> dict[str, Any]:
     """Describe curves by the counts of which each rate is made; ``rows`` are the positions of the table's rows."""
     chosen = found.choose_points(most)
     rows = np.searchsorted(chosen, [found.find(each) for each in _SHOWN])
-    thresholds = [float(f"{each:.4g}") if math.isfinite(each) else None for each in found.threshold[chosen]]
+    thresholds = [
+        float(f"{each:.4g}") if math.isfinite(each) else None for each in found.threshold[chosen]
+    ]
     return {
         "name": found.name,
         "subject": found.subject,

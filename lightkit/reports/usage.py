@@ -29,7 +29,9 @@ def draw_usage(rows: Sequence[Mapping[str, float]]) -> list[tuple[str, Figure, s
     """
     drawn = []
     for name, (caption, columns) in _AXES.items():
-        shown = {key: label for key, (label, _) in columns.items() if any(key in row for row in rows)}
+        shown = {
+            key: label for key, (label, _) in columns.items() if any(key in row for row in rows)
+        }
         if not shown:
             continue
         scaled = []
@@ -41,5 +43,13 @@ def draw_usage(rows: Sequence[Mapping[str, float]]) -> list[tuple[str, Figure, s
         figure = figures.draw_curves(scaled, labels, axis="minutes", starts_at_zero=True)
         curves = [Curve(label, scaled, label, color=at) for at, label in enumerate(labels)]
         text = f"{caption} over {rows[-1]['seconds'] / 60:.3g} minutes, at most {largest:.4g}"
-        drawn.append((f"resource-{name}", figure, caption, text, Chart(f"resource-{name}", curves, axes=("seconds",))))
+        drawn.append(
+            (
+                f"resource-{name}",
+                figure,
+                caption,
+                text,
+                Chart(f"resource-{name}", curves, axes=("seconds",)),
+            )
+        )
     return drawn

@@ -32,7 +32,10 @@ def read_frame(frame: Any, names: Sequence[str]) -> pa.RecordBatch:
         if name not in own:
             raise missing_column(name, own)
         if own.count(name) > 1:
-            raise DataError(f"the table has {own.count(name)} columns {name!r}, expected one. Rename the others.")
+            raise DataError(
+                f"the table has {own.count(name)} columns {name!r}, expected one. Rename the"
+                " others."
+            )
         arrays.append(_convert_column(name, frame.iloc[:, own.index(name)]))
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
@@ -43,7 +46,9 @@ def _convert_column(name: str, column: Any) -> pa.Array:
     except (pa.ArrowException, OverflowError):  # cells of several types
         is_missing = column.isna().tolist()
         cells = zip(column.tolist(), is_missing, strict=True)
-        array = pa.array([None if gone else _format_cell(name, cell) for cell, gone in cells], pa.string())
+        array = pa.array(
+            [None if gone else _format_cell(name, cell) for cell, gone in cells], pa.string()
+        )
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
@@ -63,4 +68,6 @@ def _format_cell(column: str, cell: Any) -> str:
     if isinstance(value, date | datetime):
         return value.isoformat()
     shown = visible(cut(repr(value), _MAX_SHOWN), in_line=True)
-    raise DataError(f"column {column!r} has {shown}, expected a text, a number, a boolean or a date.")
+    raise DataError(
+        f"column {column!r} has {shown}, expected a text, a number, a boolean or a date."
+    )

@@ -40,10 +40,13 @@ def find_leaks(rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
         if pa.types.is_string(column.type):
             says_all = _maps_categories(column, codes)
         else:
-            says_all = _has_borders(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column, codes)
+            says_all = _has_borders(
+                column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column, codes
+            )
         if says_all:
             found.append(
-                f"column {name!r} alone determines the class of each of {rows.num_rows:,} training rows. {_REMEDY}"
+                f"column {name!r} alone determines the class of each of {rows.num_rows:,} training"
+                f" rows. {_REMEDY}"
             )
     return found
 
@@ -75,7 +78,11 @@ def _find_sums(rows: pa.Table, target: npt.NDArray[np.float64]) -> list[str]:
     names: list[str] = []
     columns: list[npt.NDArray[np.float64]] = []
     for name in rows.column_names:
-        if pa.types.is_floating(rows[name].type) and not rows[name].null_count and len(names) < _MAX_COLUMNS:
+        if (
+            pa.types.is_floating(rows[name].type)
+            and not rows[name].null_count
+            and len(names) < _MAX_COLUMNS
+        ):
             numbers = rows[name].to_numpy()
             if numbers.std() > 0:
                 names.append(name)

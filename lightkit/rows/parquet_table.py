@@ -85,9 +85,10 @@ def _translate_read_errors(path: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         raise DataError(
-            f"{path}: this Parquet file of the table cannot be read ({_first_line(error)}). Restore it or take it out "
-            "of the table, and start again when no program writes to the table; a Delta table has its earlier versions "
-            "(data.init_args.version), as far as they are not vacuumed."
+            f"{path}: this Parquet file of the table cannot be read ({_first_line(error)}). Restore"
+            " it or take it out of the table, and start again when no program writes to the table;"
+            " a Delta table has its earlier versions (data.init_args.version), as far as they are"
+            " not vacuumed."
         ) from error
 
 
@@ -127,17 +128,29 @@ class RowGroup:
         at = self.first
         schema = pa.schema([file.schema.field(name) for name in columns])
         with _translate_read_errors(file.path), file.open() as parquet:
-            inside = [name for name in columns if name in parquet.schema_arrow.names and name not in file.partition]
-            for part in parquet.iter_batches(batch_rows, [self.number], columns=inside, use_threads=False):
+            inside = [
+                name
+                for name in columns
+                if name in parquet.schema_arrow.names and name not in file.partition
+            ]
+            for part in parquet.iter_batches(
+                batch_rows, [self.number], columns=inside, use_threads=False
+            ):
                 arrays = [
-                    part.column(field.name).cast(field.type)
-                    if field.name in inside
-                    else pa.repeat(pa.scalar(file.partition.get(field.name), field.type), part.num_rows)
+                    (
+                        part.column(field.name).cast(field.type)
+                        if field.name in inside
+                        else pa.repeat(
+                            pa.scalar(file.partition.get(field.name), field.type), part.num_rows
+                        )
+                    )
                     for field in schema
                 ]
                 batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
                 if len(file.deleted):
-                    batch = batch.filter(pa.array(~np.isin(np.arange(at, at + part.num_rows), file.deleted)))
+                    batch = batch.filter(
+                        pa.array(~np.isin(np.arange(at, at + part.num_rows), file.deleted))
+                    )
                 yield batch
                 at += part.num_rows
 
@@ -153,9 +166,13 @@ class RowGroup:
         partition = pc.scalar(True)
         for name, value in file.partition.items():
             scalar = pa.scalar(value, file.schema.field(name).type)
-            partition = partition & (pc.field(name).is_null() if value is None else pc.field(name) == scalar)
+            partition = partition & (
+                pc.field(name).is_null() if value is None else pc.field(name) == scalar
+            )
         with _translate_read_errors(file.path):
-            fragment = ds.ParquetFileFormat().make_fragment(file.path, file.filesystem, partition, [self.number])
+            fragment = ds.ParquetFileFormat().make_fragment(
+                file.path, file.filesystem, partition, [self.number]
+            )
             return bool(fragment.subset(where, schema=file.schema).row_groups)
 
     def may_have_nulls(self, column: str) -> bool:
@@ -169,7 +186,11 @@ class RowGroup:
             for part in map(stored.column, range(stored.num_columns)):
                 if part.path_in_schema in (column, f"{column}.bytes"):
                     statistics = part.statistics if part.is_stats_set else None
-                    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+                    return (
+                        statistics is None
+                        or not statistics.has_null_count
+                        or statistics.null_count > 0
+                    )
         return True
 
     def row_names(self, rows: npt.NDArray[np.int64]) -> list[str]:
@@ -178,7 +199,9 @@ class RowGroup:
         Args:
             rows: Their numbers in the row group as it is read.
         """
-        stored = np.setdiff1d(np.arange(self.first, self.first + self.num_stored), self.file.deleted)
+        stored = np.setdiff1d(
+            np.arange(self.first, self.first + self.num_stored), self.file.deleted
+        )
         return [f"{self.file.path}, row {row}" for row in stored[rows].tolist()]
 
 
@@ -249,20 +272,27 @@ def open_table(
     """
     if version is not None and timestamp is not None:
         raise ConfigError(
-            f"data.init_args.version ({version}) and data.init_args.timestamp ({timestamp}) both choose the state of "
-            "the table. Leave out one of them."
+            f"data.init_args.version ({version}) and data.init_args.timestamp ({timestamp}) both"
+            " choose the state of the table. Leave out one of them."
         )
     options = dict(storage_options or {})
     if not is_remote(place) and not local_path(place).exists():
-        raise DataError(f"{place}: this table does not exist (data.init_args.path, from {Path.cwd()}).")
+        raise DataError(
+            f"{place}: this table does not exist (data.init_args.path, from {Path.cwd()})."
+        )
     kind: str = format
     if format == "auto" or not is_remote(place):
         kind = "delta" if _has_delta_log(place, options) else "parquet"
     if format not in ("auto", kind):
-        raise ConfigError(f"data.init_args.format: {place} is of the format {kind}, not {format}. Set it to auto.")
+        raise ConfigError(
+            f"data.init_args.format: {place} is of the format {kind}, not {format}. Set it to auto."
+        )
     snapshot = (open_delta if kind == "delta" else open_parquet)(place, options, version, timestamp)
     if not snapshot.groups:
-        raise DataError(f"{place}: this table is empty. Write rows to it, or set data.init_args.path to another.")
+        raise DataError(
+            f"{place}: this table is empty. Write rows to it, or set data.init_args.path to"
+            " another."
+        )
     return snapshot
 
 
@@ -292,8 +322,8 @@ def _translate_access_errors(place: str, *kinds: type[Exception]) -> Iterator[No
         yield
     except (OSError, *kinds) as error:  # type: ignore[misc]
         raise DataError(
-            f"{place}: this is not a table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
-            "data.init_args.format and data.init_args.storage_options."
+            f"{place}: this is not a table, or it cannot be reached ({_first_line(error)}). Check"
+            " data.init_args.path, data.init_args.format and data.init_args.storage_options."
         ) from error
 
 
@@ -306,11 +336,14 @@ def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSys
     if not is_remote(place):
         if options:
             raise ConfigError(
-                f"data.init_args.storage_options: {place} is on this machine, where they have no effect. Take them "
-                "out, or set data.init_args.path to an address such as s3://bucket/folder."
+                f"data.init_args.storage_options: {place} is on this machine, where they have no"
+                " effect. Take them out, or set data.init_args.path to an address such as"
+                " s3://bucket/folder."
             )
         return fs.LocalFileSystem(), str(local_path(place))
-    folder, _, name = place.rpartition("/") if place.lower().endswith(PARQUET_SUFFIXES) else (place, "", "")
+    folder, _, name = (
+        place.rpartition("/") if place.lower().endswith(PARQUET_SUFFIXES) else (place, "", "")
+    )
     try:
         from deltalake.fs import DeltaStorageHandler  # an extra
 
@@ -318,18 +351,21 @@ def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSys
         return fs.PyFileSystem(DeltaStorageHandler(folder, texts)), name
     except Exception as error:
         raise ConfigError(
-            f"data.init_args.path: no file system opens {place} ({_first_line(error)}). Expected a folder of this "
-            "machine, or an address and data.init_args.storage_options as deltalake takes them (pip install "
-            "'lightkit-train[delta]')."
+            f"data.init_args.path: no file system opens {place} ({_first_line(error)}). Expected a"
+            " folder of this machine, or an address and data.init_args.storage_options as"
+            " deltalake takes them (pip install 'lightkit-train[delta]')."
         ) from error
 
 
-def open_parquet(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
+def open_parquet(
+    place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None
+) -> Snapshot:
     """Open a folder or file of Parquet; see `open_table`."""
     if version is not None or timestamp is not None:
         raise ConfigError(
-            f"data.init_args.{'timestamp' if version is None else 'version'} chooses a state of a Delta table, but "
-            f"{place} is Parquet, which has only one. Leave it out, or set data.init_args.path to a Delta table."
+            f"data.init_args.{'timestamp' if version is None else 'version'} chooses a state of a"
+            f" Delta table, but {place} is Parquet, which has only one. Leave it out, or set"
+            " data.init_args.path to a Delta table."
         )
     filesystem, root = _open_filesystem(place, options)
     if not is_remote(place) and (reason := explain_other_format(local_path(place))) is not None:
@@ -337,8 +373,8 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
     files = _find_parquet_files(place, filesystem, root)
     if not files:
         raise DataError(
-            f"{place}: no Parquet files here. Set data.init_args.path to a Delta table, or to a folder or file of "
-            f"Parquet ({', '.join(PARQUET_SUFFIXES)})."
+            f"{place}: no Parquet files here. Set data.init_args.path to a Delta table, or to a"
+            f" folder or file of Parquet ({', '.join(PARQUET_SUFFIXES)})."
         )
     infos = list(files.values())
     partitions = _read_partitions(list(files))
@@ -347,12 +383,18 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
     fingerprint = hashlib.sha256()
     groups = list[RowGroup]()
     for (name, info), footer, partition in zip(files.items(), footers, partitions, strict=True):
-        fingerprint.update(f"{name}\0{info.size}\0{footer.digest.hex()}\n".encode("utf-8", "surrogateescape"))
+        fingerprint.update(
+            f"{name}\0{info.size}\0{footer.digest.hex()}\n".encode("utf-8", "surrogateescape")
+        )
         file = DataFile(info.path, filesystem, schema, footer.digest, partition, NONE_DELETED)
         groups += _list_row_groups(file, footer)
-    state = hashlib.sha256(repr([(info.size, info.mtime_ns) for info in infos]).encode()).hexdigest()
+    state = hashlib.sha256(
+        repr([(info.size, info.mtime_ns) for info in infos]).encode()
+    ).hexdigest()
     class_labels = _merge_class_labels([footer.class_labels for footer in footers])
-    return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state, class_labels)
+    return Snapshot(
+        "parquet", place, schema, None, fingerprint.hexdigest(), groups, state, class_labels
+    )
 
 
 def _find_parquet_files(place: str, filesystem: fs.FileSystem, root: str) -> dict[str, fs.FileInfo]:
@@ -361,17 +403,25 @@ def _find_parquet_files(place: str, filesystem: fs.FileSystem, root: str) -> dic
         if root and filesystem.get_file_info(root).type == fs.FileType.File:
             found = filesystem.get_file_info([root])
             return {info.base_name: info for info in found}
-        found = filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+        found = filesystem.get_file_info(
+            fs.FileSelector(root, recursive=True, allow_not_found=True)
+        )
     files: dict[str, fs.FileInfo] = {}
     for info in sorted(found, key=lambda info: info.path):
         name = info.path.removeprefix(root).lstrip("/")
         is_hidden = any(part[:1] in "_." for part in name.split("/"))
-        if info.type == fs.FileType.File and name.lower().endswith(PARQUET_SUFFIXES) and not is_hidden:
+        if (
+            info.type == fs.FileType.File
+            and name.lower().endswith(PARQUET_SUFFIXES)
+            and not is_hidden
+        ):
             files[name] = info
     return files
 
 
-def _merge_class_labels(of_files: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...] | None]:
+def _merge_class_labels(
+    of_files: Sequence[Mapping[str, tuple[str, ...]]],
+) -> dict[str, tuple[str, ...] | None]:
     """Merge the names of classes of all files; None for a column of which they say different things."""
     merged: dict[str, tuple[str, ...] | None] = {}
     for column in {name for of_file in of_files for name in of_file}:
@@ -387,7 +437,9 @@ def _read_class_labels(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
         return {
             name: tuple(map(str, feature["names"]))
             for name, feature in features.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+            if isinstance(feature, dict)
+            and feature.get("_type") == "ClassLabel"
+            and feature.get("names")
         }
     except (KeyError, TypeError, ValueError, AttributeError):  # anybody may write anything there
         return {}
@@ -401,7 +453,9 @@ def _read_partitions(names: Sequence[str]) -> list[dict[str, Any]]:
     partitions: list[dict[str, Any]] = []
     for path in names:
         pairs = [part.partition("=") for part in path.split("/")[:-1] if "=" in part.strip("=")]
-        partitions.append({unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs})
+        partitions.append(
+            {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
+        )
     for name in {name for partition in partitions for name in partition}:
         values: set[Any] = {partition.setdefault(name, None) for partition in partitions} - {None}
         if all(map(_is_whole, values)):
@@ -415,15 +469,17 @@ def _is_whole(text: str) -> bool:
     return text.removeprefix("-").isdecimal() and text == str(int(text))
 
 
-def _merge_schemas(place: str, schemas: Sequence[pa.Schema], partitions: Sequence[Mapping[str, Any]]) -> pa.Schema:
+def _merge_schemas(
+    place: str, schemas: Sequence[pa.Schema], partitions: Sequence[Mapping[str, Any]]
+) -> pa.Schema:
     """Merge the columns of all files; integers and floats of several widths, nulls, and large variants fit together."""
     try:
         distinct = {id(schema): schema for schema in schemas}
         schema = pa.unify_schemas(list(distinct.values()), promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(
-            f"{place}: the columns of its files do not fit together ({_first_line(error)}). Write the files again with "
-            "the same types."
+            f"{place}: the columns of its files do not fit together ({_first_line(error)}). Write"
+            " the files again with the same types."
         ) from error
     for name in partitions[0]:
         is_number = all(isinstance(partition[name], int | None) for partition in partitions)
@@ -439,7 +495,9 @@ def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Foot
     Raises:
         DataError: If a file is missing, damaged or no Parquet file.
     """
-    schemas: dict[str, pa.Schema] = {}  # one object for all files with the same, which are thousands
+    schemas: dict[
+        str, pa.Schema
+    ] = {}  # one object for all files with the same, which are thousands
 
     def read(path: str) -> _Footer:
         with _translate_read_errors(path):
@@ -449,7 +507,9 @@ def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Foot
         schema = stored.remove_metadata()
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
-        return _Footer(digest, schemas.setdefault(str(schema), schema), sizes, _read_class_labels(stored))
+        return _Footer(
+            digest, schemas.setdefault(str(schema), schema), sizes, _read_class_labels(stored)
+        )
 
     with ThreadPoolExecutor(max_workers=max(1, min(_NUM_THREADS, len(paths)))) as pool:
         return list(pool.map(read, paths))
@@ -476,9 +536,13 @@ def _list_row_groups(file: DataFile, footer: _Footer) -> Iterator[RowGroup]:
         first += num_stored
 
 
-def open_delta(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
+def open_delta(
+    place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None
+) -> Snapshot:
     """Open a Delta table; see `open_table`."""
-    table = _load_delta(place, version, timestamp, {name: str(value) for name, value in options.items()})
+    table = _load_delta(
+        place, version, timestamp, {name: str(value) for name, value in options.items()}
+    )
     if refusal := refuse_unreadable(table, place):
         raise DataError(refusal)
     deleted: Mapping[str, npt.NDArray[np.int64]] = {}
@@ -489,40 +553,54 @@ def open_delta(place: str, options: Mapping[str, Any], version: int | None, time
             deleted = read_deleted_rows(table)
     schema = pa.schema(table.schema().to_arrow()).remove_metadata()
     filesystem = _open_filesystem(place, options)[0] if is_remote(place) else fs.LocalFileSystem()
-    actions = sorted(pa.table(table.get_add_actions()).to_pylist(), key=lambda action: action["path"])
+    actions = sorted(
+        pa.table(table.get_add_actions()).to_pylist(), key=lambda action: action["path"]
+    )
     relative = [unquote(action["path"]) for action in actions]
     paths = relative if is_remote(place) else [str(local_path(place) / path) for path in relative]
     fingerprint = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode())
     groups = list[RowGroup]()
     for action, path, footer in zip(actions, paths, _read_footers(filesystem, paths), strict=True):
         rows = deleted.get(file_name(action["path"]), NONE_DELETED)
-        fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
+        fingerprint.update(
+            f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape")
+        )
         fingerprint.update(rows.tobytes())
         partition = {
             name: None if value is None else pa.scalar(value).cast(schema.field(name).type).as_py()
             for name, value in (action.get("partition") or {}).items()
         }
-        groups += _list_row_groups(DataFile(path, filesystem, schema, footer.digest, partition, rows), footer)
+        groups += _list_row_groups(
+            DataFile(path, filesystem, schema, footer.digest, partition, rows), footer
+        )
     return Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest(), groups)
 
 
-def _load_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> DeltaTable:
+def _load_delta(
+    place: str, version: int | None, timestamp: str | None, options: dict[str, str]
+) -> DeltaTable:
     """Load the newest state, then go back to the one that the config chooses."""
     try:  # deltalake is an extra
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
     except ImportError as error:
         raise ConfigError(
-            f"data.init_args.path: {place} is a Delta table, and deltalake, which reads it, is not installed. Run "
-            "`pip install 'lightkit-train[delta]'`."
+            f"data.init_args.path: {place} is a Delta table, and deltalake, which reads it, is not"
+            " installed. Run `pip install 'lightkit-train[delta]'`."
         ) from error
     moment = _parse_moment(timestamp) if timestamp else None
     with _translate_access_errors(place, DeltaError, ValueError):
-        table = DeltaTable(place if is_remote(place) else str(local_path(place)), storage_options=options or None)
+        table = DeltaTable(
+            place if is_remote(place) else str(local_path(place)), storage_options=options or None
+        )
     if moment is None and version in (None, table.version()):
         return table
     # of the newest state: the history of an older one counts wrongly (deltalake 1.6.6)
-    written = {int(commit["version"]): commit.get("timestamp") for commit in table.history() if "version" in commit}
+    written = {
+        int(commit["version"]): commit.get("timestamp")
+        for commit in table.history()
+        if "version" in commit
+    }
     first = min(written)
     begin = datetime.fromtimestamp(int(written[first] or 0) / 1000, UTC)
     with suppress(DeltaError, OSError, ValueError, OverflowError):
@@ -530,7 +608,9 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
         if moment is None or moment >= begin:
             table.load_as_version(moment or version or 0)
             return table
-    found = f"version {first} ({begin.isoformat(timespec='milliseconds')}) to version {max(written)}"
+    found = (
+        f"version {first} ({begin.isoformat(timespec='milliseconds')}) to version {max(written)}"
+    )
     asked = f"state of data.init_args.timestamp {timestamp}" if moment else f"version {version}"
     raise DataError(f"{place}: this Delta table has no {asked}; it has {found}.")
 
@@ -545,7 +625,8 @@ def _parse_moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text.strip().upper())
     except ValueError as error:
         raise ConfigError(
-            f"data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601), got {text!r}"
+            "data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601),"
+            f" got {text!r}"
         ) from error
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 

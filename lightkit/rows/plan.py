@@ -22,7 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightkit.errors import DataError, join_names
-from lightkit.images.splits import SPLITS, Split, check_spelling, sort_classes, split_hashes, split_named
+from lightkit.images.splits import (
+    SPLITS,
+    Split,
+    check_spelling,
+    sort_classes,
+    split_hashes,
+    split_named,
+)
 from lightkit.rows.preprocessing import RowPreprocessing, dump_preprocessing
 from lightkit.rows.reader import RowBatch, RowTable, check_rows, open_rows
 from lightkit.rows.values import ColumnType, TypeGuess, missing_column, read_columns
@@ -69,8 +76,19 @@ class RowSettings:
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> RowSettings:
         """Build the settings from the arguments of a data module of rows, as a config has them."""
-        of_splits: dict[Split | None, str] = {split: str(arguments[split]) for split in SPLITS if arguments.get(split)}
-        own = ("target", "target_type", "weight", "split", "key", "time", "val_fraction", "test_fraction")
+        of_splits: dict[Split | None, str] = {
+            split: str(arguments[split]) for split in SPLITS if arguments.get(split)
+        }
+        own = (
+            "target",
+            "target_type",
+            "weight",
+            "split",
+            "key",
+            "time",
+            "val_fraction",
+            "test_fraction",
+        )
         given = {name: arguments[name] for name in own if name in arguments}
         state = {name: arguments.get(name) for name in ("version", "storage_options")}
         places = of_splits or {None: str(arguments.get("path"))}
@@ -193,8 +211,8 @@ class RowSource:
             lacking = [name for name in names if name not in table.names]
             if lacking:
                 raise DataError(
-                    f"data.init_args.{split}: {table.place} has no {join_names(lacking)}, which the other tables have. "
-                    "Write all with the same columns."
+                    f"data.init_args.{split}: {table.place} has no {join_names(lacking)}, which the"
+                    " other tables have. Write all with the same columns."
                 )
         return names
 
@@ -204,7 +222,9 @@ class RowSource:
         of_tables = [f"{split or ''} {table.fingerprint}" for split, table in self.tables.items()]
         return hashlib.sha256("\n".join(of_tables).encode()).hexdigest()
 
-    def read(self, *columns: Mapping[str, ColumnType]) -> Iterator[tuple[Split | None, RowBatch, tuple[pa.Table, ...]]]:
+    def read(
+        self, *columns: Mapping[str, ColumnType]
+    ) -> Iterator[tuple[Split | None, RowBatch, tuple[pa.Table, ...]]]:
         """Read columns of all tables in their order.
 
         Args:
@@ -234,7 +254,12 @@ class RowSource:
             DataError: If a column that the settings name is not there.
         """
         settings = self.settings
-        needed = {"target": settings.target, "weight": settings.weight, "key": settings.key, "time": settings.time}
+        needed = {
+            "target": settings.target,
+            "weight": settings.weight,
+            "key": settings.key,
+            "time": settings.time,
+        }
         needed["split"] = settings.find_split_column(self.names)
         for argument, name in needed.items():
             if name is not None and name not in self.names:
@@ -260,19 +285,20 @@ def choose_target_type(target: str, guess: TypeGuess, asked: TargetType = "auto"
     """
     if guess.kind is None and guess.num_other:
         raise DataError(
-            f"data.init_args.target: column {target!r} has cells that are no single values, such as lists; expected "
-            "texts, numbers or booleans. Name another column."
+            f"data.init_args.target: column {target!r} has cells that are no single values, such as"
+            " lists; expected texts, numbers or booleans. Name another column."
         )
     if guess.kind is None or (len(guess.values) < 2 and not guess.is_many):
         found = join_names(list(guess.values)) or "none at all"
         raise DataError(
-            f"data.init_args.target: column {target!r} has one value in all rows ({found}), so that there is "
-            "nothing to predict. Name another column."
+            f"data.init_args.target: column {target!r} has one value in all rows ({found}), so that"
+            " there is nothing to predict. Name another column."
         )
     if asked == "value" and guess.kind != "number":
         raise DataError(
-            f"data.init_args.target_type: column {target!r} is of the type {guess.kind}, which is no number to "
-            "predict. Set it to class, or data.init_args.target to a column of numbers."
+            f"data.init_args.target_type: column {target!r} is of the type {guess.kind}, which is"
+            " no number to predict. Set it to class, or data.init_args.target to a column of"
+            " numbers."
         )
     if asked != "auto":
         return asked
@@ -321,7 +347,9 @@ class PlanMaker:
         classes: Names of the classes of a checkpoint, in their order; None for those of the tables.
     """
 
-    def __init__(self, source: RowSource, typed: TypedRows, classes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, source: RowSource, typed: TypedRows, classes: Sequence[str] | None = None
+    ) -> None:
         self._source = source
         self._typed = typed
         self._settings = source.settings
@@ -349,23 +377,36 @@ class PlanMaker:
         typo = guesses[target].find_typo()
         if typo is not None and self._settings.target_type == "auto":
             raise DataError(
-                f"{self._find_row([typo])}: column {target!r} has {typo!r}, and numbers in nearly all other rows. "
-                "Correct such cells (0.5, not 0,5), or set data.init_args.target_type to class."
+                f"{self._find_row([typo])}: column {target!r} has {typo!r}, and numbers in nearly"
+                " all other rows. Correct such cells (0.5, not 0,5), or set"
+                " data.init_args.target_type to class."
             )
         self._target_type = choose_target_type(target, guesses[target], self._settings.target_type)
-        special = (self._settings.target, self._settings.weight, self._settings.find_split_column(source.names))
+        special = (
+            self._settings.target,
+            self._settings.weight,
+            self._settings.find_split_column(source.names),
+        )
         free = {name: guess for name, guess in guesses.items() if name not in special}
         self._columns, notes = source.rules.choose_columns(free, self._settings)
         self._typed.write(self._convert_rows(guesses))
-        self._splits = np.concatenate(self._codes) if self._codes else self._cut_times(np.concatenate(self._times))
+        self._splits = (
+            np.concatenate(self._codes)
+            if self._codes
+            else self._cut_times(np.concatenate(self._times))
+        )
         self._count_targets()
         names = self._choose_classes()
         preprocessing = None
         if (self._splits == 0).any():
-            preprocessing = dump_preprocessing(source.rules.fit(self._list_training_rows(), self._columns))
+            preprocessing = dump_preprocessing(
+                source.rules.fit(self._list_training_rows(), self._columns)
+            )
             notes = [*notes, *source.rules.describe_rows(*self._sample_training())]
         num_shared = _count_shared(self._splits, np.concatenate(self._hashes))
-        counts = {str(split): int((self._splits == code).sum()) for code, split in enumerate(SPLITS)}
+        counts = {
+            str(split): int((self._splits == code).sum()) for code, split in enumerate(SPLITS)
+        }
         notes = [*notes, *_describe_shared(num_shared, counts)]
         values = np.concatenate([*self._values, np.zeros(0)])
         mean, std = (float(values.mean()), float(values.std())) if len(values) else (0.0, 0.0)
@@ -377,7 +418,9 @@ class PlanMaker:
             class_counts=[self._training_counts.get(name, 0) for name in names],
             target_mean=mean,
             target_std=std or 1.0,
-            mean_weight=None if self._settings.weight is None else self._sum_weights / max(num_training, 1),
+            mean_weight=(
+                None if self._settings.weight is None else self._sum_weights / max(num_training, 1)
+            ),
             preprocessing=preprocessing,
             counts=counts,
             num_shared=num_shared,
@@ -396,7 +439,9 @@ class PlanMaker:
         settings = self._settings
         target, weight = _type_targets(settings, self._target_type)
         deciding = self._type_deciding(guesses)
-        for split, batch, (rows, targets, weights, own) in self._source.read(self._columns, target, weight, deciding):
+        for split, batch, (rows, targets, weights, own) in self._source.read(
+            self._columns, target, weight, deciding
+        ):
             column = targets[settings.target]
             reason = f"there is no target in column {settings.target!r}"
             _refuse_nulls(batch, column, reason)
@@ -413,14 +458,18 @@ class PlanMaker:
         """Return the columns that decide the splits, each with its type."""
         settings = self._settings
         by_column = settings.find_split_column(self._source.names)
-        found: dict[str, ColumnType] = {name: "category" for name in (by_column, settings.key) if name is not None}
+        found: dict[str, ColumnType] = {
+            name: "category" for name in (by_column, settings.key) if name is not None
+        }
         if settings.time is not None:
             found[settings.time] = "number" if guesses[settings.time].kind == "number" else "date"
         if self._target_type == "class" and guesses[settings.target].kind == "number":
             found[settings.target] = "number"  # of which NaN and infinity are no classes
         return found
 
-    def _note_splits(self, split: Split | None, batch: RowBatch, rows: pa.Table, own: pa.Table) -> None:
+    def _note_splits(
+        self, split: Split | None, batch: RowBatch, rows: pa.Table, own: pa.Table
+    ) -> None:
         """Note the splits of a batch, or the times that decide them, and a hash of the columns of the model."""
         settings = self._settings
         by_column = settings.find_split_column(self._source.names)
@@ -434,7 +483,10 @@ class PlanMaker:
             self._times.append(_read_times(batch, own[settings.time], settings.time))
         else:
             deciding = hashes if settings.key is None else _hash_rows(own.select([settings.key]))
-            fractions = {"val_fraction": settings.val_fraction, "test_fraction": settings.test_fraction}
+            fractions = {
+                "val_fraction": settings.val_fraction,
+                "test_fraction": settings.test_fraction,
+            }
             self._codes.append(split_hashes(deciding, **fractions))
 
     def _cut_times(self, times: npt.NDArray[np.float64]) -> Codes:
@@ -480,15 +532,18 @@ class PlanMaker:
         is_given = by_column is not None or settings.time is not None or None not in settings.places
         names = list(self._classes or ())
         if not names:
-            found = self._training_counts if is_given and self._training_counts else self._all_counts
+            found = (
+                self._training_counts if is_given and self._training_counts else self._all_counts
+            )
             names = sort_classes(found)
         check_spelling(self._all_counts, place=f"{settings.name}: column {settings.target!r}")
         unknown = sorted(self._all_counts.keys() - set(names))
         if unknown:
             owner = "the checkpoint" if self._classes else "the training split"
             raise DataError(
-                f"{self._find_row(unknown)}: column {settings.target!r} has {join_names(unknown, most=5)}, and the "
-                f"classes of {owner} are {join_names(names, most=10)}. Leave such rows out, or train on some of them."
+                f"{self._find_row(unknown)}: column {settings.target!r} has"
+                f" {join_names(unknown, most=5)}, and the classes of {owner} are"
+                f" {join_names(names, most=10)}. Leave such rows out, or train on some of them."
             )
         return names
 
@@ -526,9 +581,13 @@ class PlanMaker:
         return sample.select(list(self._columns)), sample[TARGET_COLUMN]
 
 
-def _type_targets(settings: RowSettings, target_type: str) -> tuple[dict[str, ColumnType], dict[str, ColumnType]]:
+def _type_targets(
+    settings: RowSettings, target_type: str
+) -> tuple[dict[str, ColumnType], dict[str, ColumnType]]:
     """Return the columns of targets and of weights, each with its type; none where there are no weights."""
-    target: dict[str, ColumnType] = {settings.target: "number" if target_type == "value" else "category"}
+    target: dict[str, ColumnType] = {
+        settings.target: "number" if target_type == "value" else "category"
+    }
     return target, {} if settings.weight is None else {settings.weight: "number"}
 
 
@@ -553,14 +612,18 @@ def read_typed_targets(typed: TypedRows) -> Iterator[TargetRows]:
         yield TargetRows(rows, rows[TARGET_COLUMN], weight)
 
 
-def read_source_targets(source: RowSource, columns: Mapping[str, ColumnType], target_type: str) -> Iterator[TargetRows]:
+def read_source_targets(
+    source: RowSource, columns: Mapping[str, ColumnType], target_type: str
+) -> Iterator[TargetRows]:
     """Read rows of the tables, for a model with columns of its own.
 
     Raises:
         DataError: If a table does not have them, or cells are none of their types.
     """
     settings = source.settings
-    for _, _, (rows, targets, weights) in source.read(columns, *_type_targets(settings, target_type)):
+    for _, _, (rows, targets, weights) in source.read(
+        columns, *_type_targets(settings, target_type)
+    ):
         weight = None if settings.weight is None else weights[settings.weight]
         yield TargetRows(rows, targets[settings.target], weight)
 
@@ -568,7 +631,9 @@ def read_source_targets(source: RowSource, columns: Mapping[str, ColumnType], ta
 def write_plan(folder: Path, plan: RowPlan, splits: Codes) -> None:
     """Write a plan into a folder of the cache."""
     np.save(folder / "splits.npy", splits)
-    (folder / "plan.json").write_text(json.dumps(asdict(plan), ensure_ascii=False), encoding="utf-8")
+    (folder / "plan.json").write_text(
+        json.dumps(asdict(plan), ensure_ascii=False), encoding="utf-8"
+    )
 
 
 def read_plan(folder: Path) -> tuple[RowPlan, Codes]:
@@ -580,7 +645,9 @@ def read_plan(folder: Path) -> tuple[RowPlan, Codes]:
 def _refuse_nulls(batch: RowBatch, column: pa.ChunkedArray, reason: str) -> None:
     if column.null_count:
         row = int(np.flatnonzero(np.asarray(column.is_null().to_numpy()))[0])
-        raise DataError(f"{batch.name_rows([row])[0]}: {reason}. Fill it, or leave the row out of the table.")
+        raise DataError(
+            f"{batch.name_rows([row])[0]}: {reason}. Fill it, or leave the row out of the table."
+        )
 
 
 def _check_weights(batch: RowBatch, column: pa.ChunkedArray, name: str) -> None:
@@ -588,7 +655,10 @@ def _check_weights(batch: RowBatch, column: pa.ChunkedArray, name: str) -> None:
     weights = column.to_numpy()
     if (weights < 0).any():
         row = int(np.flatnonzero(weights < 0)[0])
-        raise DataError(f"{batch.name_rows([row])[0]}: column {name!r} has {weights[row]:g}, expected 0 or more.")
+        raise DataError(
+            f"{batch.name_rows([row])[0]}: column {name!r} has {weights[row]:g}, expected 0 or"
+            " more."
+        )
 
 
 def _add_counts(counts: dict[str, int], column: pa.ChunkedArray) -> None:
@@ -604,14 +674,16 @@ def _name_splits(batch: RowBatch, column: pa.ChunkedArray) -> Codes:
     if (found < 0).any():
         row = int(np.flatnonzero(found < 0)[0])
         raise DataError(
-            f"{batch.name_rows([row])[0]}: the column of splits has {column[row].as_py()!r}; expected train, val or "
-            "test, or another usual name of theirs."
+            f"{batch.name_rows([row])[0]}: the column of splits has {column[row].as_py()!r};"
+            " expected train, val or test, or another usual name of theirs."
         )
     return np.asarray(found, np.uint8)
 
 
 def _read_times(batch: RowBatch, column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:
-    _refuse_nulls(batch, column, f"there is no time in column {name!r}, by which the split is decided")
+    _refuse_nulls(
+        batch, column, f"there is no time in column {name!r}, by which the split is decided"
+    )
     numbers = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
     return np.asarray(numbers.to_numpy(), np.float64)
 
@@ -625,7 +697,9 @@ def _is_whole(text: str) -> bool:
 
 def _hash_rows(rows: pa.Table) -> Hashes:
     """Return the first 64 bits of the SHA-256 of the values of each row."""
-    texts = [pc.fill_null(column.cast(pa.string()), "\0").combine_chunks() for column in rows.columns]
+    texts = [
+        pc.fill_null(column.cast(pa.string()), "\0").combine_chunks() for column in rows.columns
+    ]
     joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
     octets = joined.cast(pa.binary()).to_pylist()
     digests = b"".join([hashlib.sha256(each).digest()[:_HASH_BYTES] for each in octets])
@@ -634,9 +708,10 @@ def _hash_rows(rows: pa.Table) -> Hashes:
 
 def _describe_shared(num_shared: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
     return [
-        f"{num:,} of the {counts[split]:,} rows of the {split} split equal a row of the training split in all columns "
-        "of the model, so that its scores say less of new rows. Leave such rows out of the table, or have a hash of "
-        "the columns decide the splits (without data.init_args.split, time and key)."
+        f"{num:,} of the {counts[split]:,} rows of the {split} split equal a row of the training"
+        " split in all columns of the model, so that its scores say less of new rows. Leave such"
+        " rows out of the table, or have a hash of the columns decide the splits (without"
+        " data.init_args.split, time and key)."
         for split, num in num_shared.items()
         if num
     ]

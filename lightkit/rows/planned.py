@@ -30,7 +30,12 @@ from lightkit.rows.plan import (
     read_typed_targets,
     write_plan,
 )
-from lightkit.rows.preprocessing import Array, RowPreprocessing, dump_preprocessing, load_preprocessing
+from lightkit.rows.preprocessing import (
+    Array,
+    RowPreprocessing,
+    dump_preprocessing,
+    load_preprocessing,
+)
 from lightkit.rows.values import ColumnType
 
 _SCHEMA = 3  # of the files in the cache, and of how a plan is made
@@ -61,7 +66,9 @@ class PlannedRows:
         classes: Names of the classes of a checkpoint, in their order; None for those of the tables.
     """
 
-    def __init__(self, settings: RowSettings, rules: RowRules, classes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, settings: RowSettings, rules: RowRules, classes: Sequence[str] | None = None
+    ) -> None:
         self.source = RowSource(settings, rules)
         self._classes = None if classes is None else list(classes)
 
@@ -77,7 +84,11 @@ class PlannedRows:
             "schema": _SCHEMA,
             "fingerprint": self.source.fingerprint,
             "rules": self.source.rules.record,
-            "settings": {name: value for name, value in vars(settings).items() if name not in ("places", "state")},
+            "settings": {
+                name: value
+                for name, value in vars(settings).items()
+                if name not in ("places", "state")
+            },
             "classes": self._classes,
         }
         digest = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
@@ -90,7 +101,9 @@ class PlannedRows:
             own = load_preprocessing(plan.preprocessing)
             if own is not None:  # for the training, while the cells are at hand
                 parts = read_typed_targets(typed)
-                _encode_once(name, own, lambda aside: _encode_rows(parts, own, plan, len(splits), aside))
+                _encode_once(
+                    name, own, lambda aside: _encode_rows(parts, own, plan, len(splits), aside)
+                )
             typed.file.unlink()
 
         return make_once(name, make)
@@ -131,7 +144,11 @@ class PlannedRows:
         num_inputs = len(list(folder.glob("input_*.npy")))
         inputs = [_map_array(folder / f"input_{at}.npy") for at in range(num_inputs)]
         weights = folder / f"{_WEIGHTS}.npy"
-        return Arrays(inputs, _map_array(folder / f"{_TARGET}.npy"), _map_array(weights) if weights.exists() else None)
+        return Arrays(
+            inputs,
+            _map_array(folder / f"{_TARGET}.npy"),
+            _map_array(weights) if weights.exists() else None,
+        )
 
     def read_rows(
         self,
@@ -167,7 +184,9 @@ class PlannedRows:
         return rows, names
 
 
-def _encode_once(plan_name: str, preprocessing: RowPreprocessing | None, make: Callable[[Path], None]) -> Path:
+def _encode_once(
+    plan_name: str, preprocessing: RowPreprocessing | None, make: Callable[[Path], None]
+) -> Path:
     """Return the folder of the cache with the rows of a plan as a preparation encodes them."""
     record = json.dumps(dump_preprocessing(preprocessing), sort_keys=True)
     digest = hashlib.sha256(f"{plan_name}\n{record}".encode()).hexdigest()
@@ -175,7 +194,11 @@ def _encode_once(plan_name: str, preprocessing: RowPreprocessing | None, make: C
 
 
 def _encode_rows(
-    parts: Iterable[TargetRows], preprocessing: RowPreprocessing | None, plan: RowPlan, num_rows: int, folder: Path
+    parts: Iterable[TargetRows],
+    preprocessing: RowPreprocessing | None,
+    plan: RowPlan,
+    num_rows: int,
+    folder: Path,
 ) -> None:
     """Encode all rows into files, some thousand at a time."""
     files: dict[str, Any] = {}
@@ -189,7 +212,10 @@ def _encode_rows(
         for name, array in arrays.items():
             if name not in files:
                 files[name] = np.lib.format.open_memmap(
-                    folder / f"{name}.npy", mode="w+", dtype=array.dtype, shape=(num_rows, *array.shape[1:])
+                    folder / f"{name}.npy",
+                    mode="w+",
+                    dtype=array.dtype,
+                    shape=(num_rows, *array.shape[1:]),
                 )
             files[name][first : first + len(array)] = array
         first += len(part.target)

@@ -78,7 +78,9 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If it is missing, empty or of another kind.
         """
-        from lightkit.rows.reader import open_rows  # here: pyarrow, which models of images need not load
+        from lightkit.rows.reader import (
+            open_rows,
+        )  # here: pyarrow, which models of images need not load
 
         return open_rows(word, setting="FILE of lightkit predict")
 
@@ -113,7 +115,9 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If a column is not there.
         """
-        from lightkit.rows.values import read_columns  # here: pyarrow, which models of images need not load
+        from lightkit.rows.values import (
+            read_columns,
+        )  # here: pyarrow, which models of images need not load
 
         return read_columns(batch, self.columns)
 
@@ -133,13 +137,17 @@ def load_preprocessing(record: Mapping[str, Any] | None) -> RowPreprocessing | N
         return None
     kind = record.get(KIND)
     if kind not in KINDS:
-        raise DataError(f"row_preprocessing: expected one of the kinds {', '.join(KINDS)}, got {kind!r}.")
+        raise DataError(
+            f"row_preprocessing: expected one of the kinds {', '.join(KINDS)}, got {kind!r}."
+        )
     module, _, name = KINDS[str(kind)].rpartition(".")
     own: type[RowPreprocessing] = getattr(import_module(module), name)
     try:
         return own.from_dict(record)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"row_preprocessing: this record of kind {kind!r} is damaged ({error!r}).") from error
+        raise DataError(
+            f"row_preprocessing: this record of kind {kind!r} is damaged ({error!r})."
+        ) from error
 
 
 def find_preprocessing(model: object) -> RowPreprocessing | None:

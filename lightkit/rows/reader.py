@@ -74,7 +74,9 @@ class RowFile(Protocol):
     name: str
     names: list[str]
 
-    def read(self, columns: Sequence[str], *, batch_rows: int, with_lines: bool) -> Iterator[RowBatch]:
+    def read(
+        self, columns: Sequence[str], *, batch_rows: int, with_lines: bool
+    ) -> Iterator[RowBatch]:
         """Read some columns."""
 
     def name_rows(self, numbers: Sequence[int]) -> list[str]:
@@ -101,7 +103,11 @@ class RowTable:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
     def read(
-        self, columns: Sequence[str] | None = None, *, batch_rows: int = _BATCH_ROWS, with_lines: bool = False
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        batch_rows: int = _BATCH_ROWS,
+        with_lines: bool = False,
     ) -> Iterator[RowBatch]:
         """Read all rows in their order, some thousand at a time.
 
@@ -152,7 +158,10 @@ def open_rows(place: str, *, setting: str = "data.init_args.path", **state: Any)
     if texts:
         kinds = {is_json(each) for each in texts}
         if len(kinds) > 1:
-            raise DataError(f"{place}: this folder has files of CSV and of JSON lines; expected one kind. Part them.")
+            raise DataError(
+                f"{place}: this folder has files of CSV and of JSON lines; expected one kind. Part"
+                " them."
+            )
         return _join_files(place, [_open_text(filesystem, each, each) for each in texts])
     if not is_remote(place):
         _check_kind(local_path(place), place, setting)
@@ -164,7 +173,10 @@ def _locate(place: str, setting: str) -> tuple[fs.FileSystem, str]:
     if not is_remote(place):
         path = local_path(place)
         if not path.exists():
-            raise DataError(f"{place}: this table does not exist ({setting}, from {Path.cwd()}){near_files(path)}")
+            raise DataError(
+                f"{place}: this table does not exist ({setting}, from"
+                f" {Path.cwd()}){near_files(path)}"
+            )
         return fs.LocalFileSystem(), str(path)
     try:
         filesystem, path = fs.FileSystem.from_uri(place)
@@ -173,8 +185,8 @@ def _locate(place: str, setting: str) -> tuple[fs.FileSystem, str]:
             return fs.LocalFileSystem(), place  # deltalake may know it
         reason = str(error).splitlines()[0].rstrip(".")
         raise DataError(
-            f"{place}: pyarrow does not read this address ({reason}). Copy the file to this machine, or to a place "
-            "such as s3://bucket/table.csv."
+            f"{place}: pyarrow does not read this address ({reason}). Copy the file to this"
+            " machine, or to a place such as s3://bucket/table.csv."
         ) from error
     return filesystem, path
 
@@ -198,7 +210,9 @@ def _list_texts(filesystem: fs.FileSystem, path: str) -> list[str]:
         return []
     infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
     inner = [(info.path[len(path) :].strip("/"), info) for info in infos]
-    if any(name.split("/")[0] == "_delta_log" or _suffix(name) in PARQUET_SUFFIXES for name, _ in inner):
+    if any(
+        name.split("/")[0] == "_delta_log" or _suffix(name) in PARQUET_SUFFIXES for name, _ in inner
+    ):
         return []
     visible = [
         info.path
@@ -223,8 +237,13 @@ def _check_kind(path: Path, place: str, setting: str) -> None:
         return
     suffixes = Counter(file.suffix.lower() or "plain" for file in path.rglob("*") if file.is_file())
     if suffixes.keys().isdisjoint(PARQUET_SUFFIXES):
-        found = join_names([f"{number:,} {suffix}" for suffix, number in suffixes.most_common()]) or "no files"
-        raise DataError(f"{place}: this folder has no table ({setting}), but {found}; expected {_KINDS}.")
+        found = (
+            join_names([f"{number:,} {suffix}" for suffix, number in suffixes.most_common()])
+            or "no files"
+        )
+        raise DataError(
+            f"{place}: this folder has no table ({setting}), but {found}; expected {_KINDS}."
+        )
 
 
 def _is_parquet(file: Path) -> bool:
@@ -246,11 +265,13 @@ def _join_files(place: str, files: Sequence[_CsvFile | _JsonFile]) -> RowTable:
         if missing and isinstance(file, _CsvFile):
             other = next(each for each in files if missing[0] in each.names)
             raise DataError(
-                f"{place}: its files have other columns: {file.name} has no {join_names(missing)}, which {other.name} "
-                "has. Write them with the same columns."
+                f"{place}: its files have other columns: {file.name} has no {join_names(missing)},"
+                f" which {other.name} has. Write them with the same columns."
             )
     if not names:
-        raise DataError(f"{first.name}: this table is empty; expected an object of JSON in each line.")
+        raise DataError(
+            f"{first.name}: this table is empty; expected an object of JSON in each line."
+        )
     return RowTable(place, files, names, dict.fromkeys(names, pa.string()))
 
 
@@ -312,7 +333,9 @@ class _GroupFile:
         """The table, in its first row group alone, which has the digest of all."""
         self._group = group
 
-    def read(self, columns: Sequence[str], *, batch_rows: int, with_lines: bool) -> Iterator[RowBatch]:
+    def read(
+        self, columns: Sequence[str], *, batch_rows: int, with_lines: bool
+    ) -> Iterator[RowBatch]:
         first = 0
         for rows in self._group.read(columns, batch_rows=batch_rows):
             yield RowBatch(rows, self, first)
@@ -339,7 +362,9 @@ class _TextFile:
     @contextmanager
     def _open_lines(self) -> Iterator[io.TextIOWrapper]:
         with self._open() as stream:
-            yield io.TextIOWrapper(io.BufferedReader(stream), "utf-8", errors="surrogateescape", newline="")  # type: ignore[type-var]
+            yield io.TextIOWrapper(
+                io.BufferedReader(stream), "utf-8", errors="surrogateescape", newline=""
+            )  # type: ignore[type-var]
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -359,7 +384,9 @@ class _CsvFile(_TextFile):
         with self._open_lines() as lines:
             self._delimiter = find_delimiter(lines.readline())
 
-    def read(self, columns: Sequence[str], *, batch_rows: int, with_lines: bool) -> Iterator[RowBatch]:
+    def read(
+        self, columns: Sequence[str], *, batch_rows: int, with_lines: bool
+    ) -> Iterator[RowBatch]:
         if with_lines:
             with self._open_lines() as lines:
                 yield from _read_csv_rows(lines, self, columns, batch_rows)
@@ -367,7 +394,9 @@ class _CsvFile(_TextFile):
         first = 0
         at = [self.names.index(name) for name in columns]
         for part in self._read_parts():
-            chosen = pa.RecordBatch.from_arrays([part.column(each) for each in at], names=list(columns))
+            chosen = pa.RecordBatch.from_arrays(
+                [part.column(each) for each in at], names=list(columns)
+            )
             for start in range(0, chosen.num_rows, batch_rows):
                 yield RowBatch(chosen.slice(start, batch_rows), self, first + start)
             first += chosen.num_rows
@@ -379,17 +408,26 @@ class _CsvFile(_TextFile):
             column_types=dict.fromkeys(raw, pa.string()), strings_can_be_null=False, null_values=[]
         )
         options = {
-            "read_options": arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=raw),
-            "parse_options": arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            "read_options": arrow_csv.ReadOptions(
+                use_threads=False, block_size=_BLOCK_BYTES, column_names=raw
+            ),
+            "parse_options": arrow_csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True
+            ),
             "convert_options": convert,
         }
         with self._open() as stream:
             try:
                 for number, part in enumerate(arrow_csv.open_csv(stream, **options)):
-                    longest = max((pc.max(pc.binary_length(each)).as_py() or 0 for each in part.columns), default=0)
+                    longest = max(
+                        (pc.max(pc.binary_length(each)).as_py() or 0 for each in part.columns),
+                        default=0,
+                    )
                     if longest > MAX_CELL:
                         raise self._explain(f"a cell of {longest:,} bytes")
-                    yield part.slice(1) if number == 0 else part  # the first row is that of the names
+                    yield (
+                        part.slice(1) if number == 0 else part
+                    )  # the first row is that of the names
             except pa.ArrowInvalid as error:
                 raise self._explain(str(error).splitlines()[0]) from error
 
@@ -414,7 +452,9 @@ class _CsvFile(_TextFile):
         return found
 
 
-def _read_csv_rows(lines: Iterator[str], file: RowFile, columns: Sequence[str], batch_rows: int) -> Iterator[RowBatch]:
+def _read_csv_rows(
+    lines: Iterator[str], file: RowFile, columns: Sequence[str], batch_rows: int
+) -> Iterator[RowBatch]:
     """Read rows with their lines."""
     names, rows = parse_csv(lines, file.name)
     at = []
@@ -443,19 +483,26 @@ def _parse_json(lines: Iterator[str], name: str) -> Iterator[Record]:
             text.encode()
             record = json.loads(text)
         except UnicodeEncodeError as error:
-            raise DataError(f"{name}, line {number}: this table is not in UTF-8. Save it as UTF-8.") from error
+            raise DataError(
+                f"{name}, line {number}: this table is not in UTF-8. Save it as UTF-8."
+            ) from error
         except (ValueError, RecursionError) as error:
             raise DataError(f"{name}, line {number}: this line is no JSON ({error}).") from error
         if not isinstance(record, dict):
             raise DataError(
-                f"{name}, line {number}: expected an object, with the cells of a row by their columns, got "
-                f"{type(record).__name__}. Write one object a line."
+                f"{name}, line {number}: expected an object, with the cells of a row by their"
+                f" columns, got {type(record).__name__}. Write one object a line."
             )
         yield number, record
 
 
 def _read_json_rows(
-    records: Iterator[Record], file: RowFile, columns: Sequence[str], batch_rows: int, *, is_known: bool
+    records: Iterator[Record],
+    file: RowFile,
+    columns: Sequence[str],
+    batch_rows: int,
+    *,
+    is_known: bool,
 ) -> Iterator[RowBatch]:
     first = 0
     while part := list(islice(records, batch_rows)):
@@ -463,7 +510,10 @@ def _read_json_rows(
             if not any(name in record for _, record in part):
                 names = list(dict.fromkeys(key for _, record in part for key in record))
                 raise DataError(f"{file.name}, line {part[0][0]}: {missing_column(name, names)}")
-        arrays = [pa.array([format_cell(record.get(name)) for _, record in part], pa.string()) for name in columns]
+        arrays = [
+            pa.array([format_cell(record.get(name)) for _, record in part], pa.string())
+            for name in columns
+        ]
         batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
         yield RowBatch(batch, file, first, [line for line, _ in part])
         first += len(part)
@@ -475,11 +525,17 @@ class _JsonFile(_TextFile):
     def __init__(self, name: str, filesystem: fs.FileSystem, path: str) -> None:
         super().__init__(name, filesystem, path)
         with self._open_lines() as lines:
-            self.names = list(dict.fromkeys(key for _, record in _parse_json(lines, name) for key in record))
+            self.names = list(
+                dict.fromkeys(key for _, record in _parse_json(lines, name) for key in record)
+            )
 
-    def read(self, columns: Sequence[str], *, batch_rows: int, with_lines: bool) -> Iterator[RowBatch]:
+    def read(
+        self, columns: Sequence[str], *, batch_rows: int, with_lines: bool
+    ) -> Iterator[RowBatch]:
         with self._open_lines() as lines:
-            yield from _read_json_rows(_parse_json(lines, self.name), self, columns, batch_rows, is_known=True)
+            yield from _read_json_rows(
+                _parse_json(lines, self.name), self, columns, batch_rows, is_known=True
+            )
 
     def name_rows(self, numbers: Sequence[int]) -> list[str]:
         wanted = set(numbers)
@@ -496,15 +552,21 @@ class _StandardInput:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def read(self, columns: Sequence[str], *, batch_rows: int, with_lines: bool) -> Iterator[RowBatch]:
+    def read(
+        self, columns: Sequence[str], *, batch_rows: int, with_lines: bool
+    ) -> Iterator[RowBatch]:
         lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8", errors="surrogateescape", newline="")
         try:
             head = list(islice(lines, 1))
             every = chain(head, lines)
             if head and head[0].startswith("PAR1"):
-                raise DataError("-: standard input is Parquet, which is not read as a stream. Name the file.")
+                raise DataError(
+                    "-: standard input is Parquet, which is not read as a stream. Name the file."
+                )
             if head and head[0].removeprefix("\ufeff").lstrip()[:1] == "{":
-                yield from _read_json_rows(_parse_json(every, self.name), self, columns, batch_rows, is_known=False)
+                yield from _read_json_rows(
+                    _parse_json(every, self.name), self, columns, batch_rows, is_known=False
+                )
             else:
                 yield from _read_csv_rows(every, self, columns, batch_rows)
         finally:
@@ -517,7 +579,9 @@ class _StandardInput:
         return ""
 
 
-def check_rows(batch: RowBatch, defects: Sequence[tuple[int, str, str]], *, most: int = 5, remedy: str = "") -> None:
+def check_rows(
+    batch: RowBatch, defects: Sequence[tuple[int, str, str]], *, most: int = 5, remedy: str = ""
+) -> None:
     """Refuse a batch with cells that have no value of their column's type.
 
     Args:
@@ -532,7 +596,15 @@ def check_rows(batch: RowBatch, defects: Sequence[tuple[int, str, str]], *, most
     if not defects:
         return
     shown = defects[:most]
-    places = dict(zip(sorted({each[0] for each in shown}), batch.name_rows(sorted({e[0] for e in shown})), strict=True))
+    places = dict(
+        zip(
+            sorted({each[0] for each in shown}),
+            batch.name_rows(sorted({e[0] for e in shown})),
+            strict=True,
+        )
+    )
     lines = "".join(f"\n  {places[row]}: {reason}" for row, _, reason in shown)
     more = f"\n  and {len(defects) - most} more" if len(defects) > most else ""
-    raise DataError(f"{batch.file.name}: cells that have no value of their column's type:{lines}{more}{remedy}")
+    raise DataError(
+        f"{batch.file.name}: cells that have no value of their column's type:{lines}{more}{remedy}"
+    )

@@ -87,7 +87,9 @@ class DateColumn:
 
     def list_features(self, dates: pa.Array) -> list[tuple[str, _FLOATS]]:
         """Return the numbers of dates, NaN where one is missing: the trend, and where in year, week and day it is."""
-        moments = dates.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64)  # NaN for nulls
+        moments = (
+            dates.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64)
+        )  # NaN for nulls
         days = moments / _DAY_US
         whole = np.floor(days)
         year_day = np.asarray(pc.day_of_year(dates).to_numpy(zero_copy_only=False), np.float64)
@@ -96,7 +98,10 @@ class DateColumn:
             angles["day"] = days - whole
         found = [("trend", (days - self.mean_days) / self.std_days)]
         for name, share in angles.items():
-            found += [(f"{name}_sin", np.sin(2 * np.pi * share)), (f"{name}_cos", np.cos(2 * np.pi * share))]
+            found += [
+                (f"{name}_sin", np.sin(2 * np.pi * share)),
+                (f"{name}_cos", np.cos(2 * np.pi * share)),
+            ]
         return found
 
 
@@ -167,8 +172,13 @@ class TablePreprocessing(RowPreprocessing):
     def make_example(self) -> pa.Table:
         """Return a row of the middle of each column and its first category, and one whose cells are all missing."""
         numbers = {each.name: pa.array([each.mean, None], pa.float64()) for each in self.numbers}
-        days = {each.name: pa.array([round(each.mean_days), None], pa.int32()) for each in self.dates}
-        dates = {name: since_1970.cast(pa.date32()).cast(pa.string()) for name, since_1970 in days.items()}
+        days = {
+            each.name: pa.array([round(each.mean_days), None], pa.int32()) for each in self.dates
+        }
+        dates = {
+            name: since_1970.cast(pa.date32()).cast(pa.string())
+            for name, since_1970 in days.items()
+        }
         first = {each.name: each.values[0] if each.values else None for each in self.categories}
         categories = {name: pa.array([value, None], pa.string()) for name, value in first.items()}
         return pa.table({**numbers, **dates, **categories})
@@ -177,7 +187,9 @@ class TablePreprocessing(RowPreprocessing):
         features: list[tuple[str, _FLOATS]] = []
         for number in self.numbers:
             values = rows[number.name].to_numpy().astype(np.float64)  # NaN for nulls
-            features.append((number.name, np.nan_to_num(number.scale(values, self.scaling), nan=0.0)))
+            features.append(
+                (number.name, np.nan_to_num(number.scale(values, self.scaling), nan=0.0))
+            )
             if number.has_missing:
                 features.append((f"{number.name}: missing", np.isnan(values).astype(np.float64)))
         for date in self.dates:
@@ -185,7 +197,9 @@ class TablePreprocessing(RowPreprocessing):
             for name, values in date.list_features(dates):
                 features.append((f"{date.name}: {name}", np.nan_to_num(values, nan=0.0)))
             if date.has_missing:
-                features.append((f"{date.name}: missing", np.asarray(dates.is_null()).astype(np.float64)))
+                features.append(
+                    (f"{date.name}: missing", np.asarray(dates.is_null()).astype(np.float64))
+                )
         return features
 
     @property
@@ -216,10 +230,14 @@ class TablePreprocessing(RowPreprocessing):
         """
         edges: list[list[float]] = []
         for number in self.numbers:
-            places = np.linspace(0, len(number.knots) - 1, min(num_bins, len(number.knots) - 1) + 1 or 1)
+            places = np.linspace(
+                0, len(number.knots) - 1, min(num_bins, len(number.knots) - 1) + 1 or 1
+            )
             knots = np.asarray(number.knots)[np.round(places).astype(int)]
             scaled = np.unique(number.scale(knots, self.scaling).astype(np.float32))
-            edges.append(scaled.tolist() if len(scaled) > 1 else [float(scaled[0]) - 1, float(scaled[0]) + 1])
+            edges.append(
+                scaled.tolist() if len(scaled) > 1 else [float(scaled[0]) - 1, float(scaled[0]) + 1]
+            )
             edges += [[0.0, 1.0]] * number.has_missing
         for date in self.dates:
             edges.append([-2.0, 2.0])
@@ -260,11 +278,16 @@ class TablePreprocessing(RowPreprocessing):
 
 
 def _plain(column: Any) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(column).items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in vars(column).items()
+    }
 
 
 def _tuples(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
+    }
 
 
 @lru_cache(maxsize=1024)  # of columns, of which a table is encoded batch by batch
@@ -276,7 +299,9 @@ def _find_normal(ranks: tuple[float, ...]) -> _FLOATS:
 
 def _index_categories(column: pa.ChunkedArray, known: CategoryColumn) -> npt.NDArray[np.int64]:
     found = pc.index_in(column, value_set=pa.array(known.values, pa.string()))
-    indices = np.asarray(pc.fill_null(found, UNKNOWN - NUM_RESERVED).to_numpy(), np.int64) + NUM_RESERVED
+    indices = (
+        np.asarray(pc.fill_null(found, UNKNOWN - NUM_RESERVED).to_numpy(), np.int64) + NUM_RESERVED
+    )
     indices[np.asarray(column.is_null().to_numpy(), np.bool_)] = MISSING_CATEGORY
 
     # the same value as another program writes it
@@ -317,7 +342,9 @@ class RunningColumn:
     _share: float = 1.0
     _parts: list[_FLOATS] = field(default_factory=list)  # random numbers and values, (2, values)
     _num_drawn: int = 0
-    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(_SAMPLE_SEED))
+    _random: np.random.Generator = field(
+        default_factory=lambda: np.random.default_rng(_SAMPLE_SEED)
+    )
 
     def add(self, values: _FLOATS) -> None:
         """Add values; NaN is a missing one."""
@@ -358,7 +385,9 @@ class RunningColumn:
         if not self._num_drawn:
             return (0.0,), (0.5,)
         ordered = np.sort(np.concatenate(self._parts, axis=1)[1])
-        places = np.round(np.linspace(0, len(ordered) - 1, min(_NUM_KNOTS, len(ordered)))).astype(int)
+        places = np.round(np.linspace(0, len(ordered) - 1, min(_NUM_KNOTS, len(ordered)))).astype(
+            int
+        )
         knots = np.unique(ordered[places])
         below = np.searchsorted(ordered, knots, "left")
         until = np.searchsorted(ordered, knots, "right")
@@ -377,15 +406,24 @@ class TableFit:
     """
 
     def __init__(
-        self, columns: Mapping[str, ColumnType], *, scaling: Scaling, min_count: int = 2, max_categories: int = 1000
+        self,
+        columns: Mapping[str, ColumnType],
+        *,
+        scaling: Scaling,
+        min_count: int = 2,
+        max_categories: int = 1000,
     ) -> None:
         self._columns = dict(columns)
         self._scaling = scaling
         self._min_count = min_count
         self._max_categories = max_categories
-        self._running = {name: RunningColumn() for name, kind in columns.items() if kind in ("number", "date")}
+        self._running = {
+            name: RunningColumn() for name, kind in columns.items() if kind in ("number", "date")
+        }
         self._has_times = dict.fromkeys(columns, False)
-        self._counts: dict[str, dict[str, int]] = {name: {} for name, kind in columns.items() if kind == "category"}
+        self._counts: dict[str, dict[str, int]] = {
+            name: {} for name, kind in columns.items() if kind == "category"
+        }
         self.num_rows = 0
 
     def add(self, rows: pa.Table) -> None:
@@ -398,7 +436,9 @@ class TableFit:
             elif kind == "date":
                 moments = column.cast(pa.int64()).to_numpy().astype(np.float64)
                 self._running[name].add(moments / _DAY_US)
-                self._has_times[name] = self._has_times[name] or bool((moments[np.isfinite(moments)] % _DAY_US).any())
+                self._has_times[name] = self._has_times[name] or bool(
+                    (moments[np.isfinite(moments)] % _DAY_US).any()
+                )
             else:
                 counts = self._counts[name]
                 for found in pc.value_counts(column.combine_chunks().drop_null()).to_pylist():
@@ -415,20 +455,28 @@ class TableFit:
         categories = []
         for name, kind in self._columns.items():
             if kind == "category":
-                counts = {value: num for value, num in self._counts[name].items() if num >= self._min_count}
-                most = sorted(counts, key=lambda value: (-counts[value], value))[: self._max_categories]
+                counts = {
+                    value: num
+                    for value, num in self._counts[name].items()
+                    if num >= self._min_count
+                }
+                most = sorted(counts, key=lambda value: (-counts[value], value))[
+                    : self._max_categories
+                ]
                 categories.append(CategoryColumn(name, tuple(sorted(most))))
                 continue
             running = self._running[name]
             if not (math.isfinite(running.mean) and math.isfinite(running.std)):
                 raise DataError(
-                    f"column {name!r} has numbers of which a float64 holds no variance, such as 1.8e308, which some "
-                    "programs write for a missing one. Leave their cells empty, or the column out "
-                    "(data.init_args.ignore)."
+                    f"column {name!r} has numbers of which a float64 holds no variance, such as"
+                    " 1.8e308, which some programs write for a missing one. Leave their cells"
+                    " empty, or the column out (data.init_args.ignore)."
                 )
             has_missing = running.num_missing > 0
             if kind == "date":
-                dates.append(DateColumn(name, running.mean, running.std, self._has_times[name], has_missing))
+                dates.append(
+                    DateColumn(name, running.mean, running.std, self._has_times[name], has_missing)
+                )
                 continue
             knots, ranks = running.find_knots()
             numbers.append(NumberColumn(name, running.mean, running.std, knots, ranks, has_missing))

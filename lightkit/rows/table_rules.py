@@ -52,17 +52,26 @@ class TableRules(RowRules):
         """
         if self.columns == "auto":
             return self._choose_all(guesses, settings)
-        named = self.columns if isinstance(self.columns, Mapping) else dict.fromkeys(self.columns, "auto")
+        named = (
+            self.columns
+            if isinstance(self.columns, Mapping)
+            else dict.fromkeys(self.columns, "auto")
+        )
         found: dict[str, ColumnType] = {}
         for name, kind in named.items():
             if name == settings.target:
-                raise DataError(f"data.init_args.columns: {name!r} is the target, which is no input. Leave it out.")
+                raise DataError(
+                    f"data.init_args.columns: {name!r} is the target, which is no input. Leave it"
+                    " out."
+                )
             if name not in guesses:
                 raise DataError(f"data.init_args.columns: {missing_column(name, list(guesses))}")
             guessed = guesses[name].kind or "category"
             found[name] = guessed if kind == "auto" else cast(ColumnType, kind)
         if not found:
-            raise DataError("data.init_args.columns: it names no column. Set it to auto, or name some.")
+            raise DataError(
+                "data.init_args.columns: it names no column. Set it to auto, or name some."
+            )
         return found, []
 
     def _choose_all(
@@ -79,8 +88,9 @@ class TableRules(RowRules):
             typo = guess.find_typo()
             if typo is not None:
                 notes.append(
-                    f"column {name!r} has {typo!r}, and numbers in nearly all other rows, so that it is one of "
-                    "categories. Correct such cells (0.5, not 0,5), or leave them empty."
+                    f"column {name!r} has {typo!r}, and numbers in nearly all other rows, so that"
+                    " it is one of categories. Correct such cells (0.5, not 0,5), or leave them"
+                    " empty."
                 )
             reason = explain_left_out(name, guess)
             if reason is None and guess.kind is not None:
@@ -89,14 +99,20 @@ class TableRules(RowRules):
                 notes.append(f"columns: auto leaves out column {name!r}: {reason}.")
         if not found:
             raise DataError(
-                f"data.init_args.columns: no column of {settings.name} has information on the target "
-                f"{settings.target!r}; the others are {join_names(list(guesses)) or 'none'}."
+                f"data.init_args.columns: no column of {settings.name} has information on the"
+                f" target {settings.target!r}; the others are"
+                f" {join_names(list(guesses)) or 'none'}."
             )
         return found, notes
 
     def fit(self, rows: Iterator[pa.Table], types: Mapping[str, ColumnType]) -> RowPreprocessing:
         """Fit the preparation on the rows of the training split."""
-        fitted = TableFit(types, scaling=self.scaling, min_count=self.min_count, max_categories=self.max_categories)
+        fitted = TableFit(
+            types,
+            scaling=self.scaling,
+            min_count=self.min_count,
+            max_categories=self.max_categories,
+        )
         for part in rows:
             fitted.add(part)
         return fitted.finish()
@@ -109,7 +125,10 @@ class TableRules(RowRules):
         """Return what to do about a cell that is none of its column's type."""
         if self.columns == "auto":
             return "\nCorrect them, or leave the rows out of the table."
-        return f"\nCorrect them, or set data.init_args.columns to another type of {column!r}, such as category."
+        return (
+            f"\nCorrect them, or set data.init_args.columns to another type of {column!r}, such as"
+            " category."
+        )
 
 
 def explain_left_out(name: str, guess: TypeGuess) -> str | None:

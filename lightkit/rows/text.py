@@ -20,7 +20,10 @@ from lightkit.texts.text_files import TEXT_SUFFIX, read_text
 from lightkit.texts.tokens import Tokenizing
 
 Encoder = NgramHashing | Tokenizing
-_ENCODERS: dict[str, type[NgramHashing] | type[Tokenizing]] = {"ngrams": NgramHashing, "tokens": Tokenizing}
+_ENCODERS: dict[str, type[NgramHashing] | type[Tokenizing]] = {
+    "ngrams": NgramHashing,
+    "tokens": Tokenizing,
+}
 _BATCH_ROWS = {"ngrams": 256, "tokens": 32}
 
 
@@ -79,7 +82,9 @@ class TextPreprocessing(RowPreprocessing):
 
     def make_example(self) -> pa.Table:
         """Return a text and a missing one."""
-        return pa.table({self.column: pa.array(["This is an example of a text.", None], pa.string())})
+        return pa.table(
+            {self.column: pa.array(["This is an example of a text.", None], pa.string())}
+        )
 
     def stack(self, samples: Sequence[tuple[Array, ...]]) -> list[Array]:
         """Join rows that were encoded in several batches, whose longest texts differ."""
@@ -99,7 +104,9 @@ class TextPreprocessing(RowPreprocessing):
         files = _list_text_files(word)
         if files is None:
             return super().open(word)
-        return RowTable(word, [_TextFiles(files, self.column)], [self.column], {self.column: pa.string()})
+        return RowTable(
+            word, [_TextFiles(files, self.column)], [self.column], {self.column: pa.string()}
+        )
 
     def list_files(self) -> Mapping[str, str]:
         """Return the settings of the hashing, or the tokenizer."""
@@ -121,7 +128,10 @@ class TextPreprocessing(RowPreprocessing):
         """
         kind = _ENCODERS.get(record["encoder"])
         if kind is None or not isinstance(record["column"], str):
-            raise TypeError(f"expected a column, and an encoder of {', '.join(_ENCODERS)}; got {record['encoder']!r}")
+            raise TypeError(
+                f"expected a column, and an encoder of {', '.join(_ENCODERS)}; got"
+                f" {record['encoder']!r}"
+            )
         return cls(record["column"], kind.from_dict(record))
 
 
@@ -142,9 +152,14 @@ class _TextFiles:
         self.names = [column]
         self._files = files
 
-    def read(self, columns: Sequence[str], *, batch_rows: int, with_lines: bool) -> Iterator[RowBatch]:
+    def read(
+        self, columns: Sequence[str], *, batch_rows: int, with_lines: bool
+    ) -> Iterator[RowBatch]:
         for first in range(0, len(self._files), batch_rows):
-            texts = [read_text(Path(file), encoding="auto")[0] for file in self._files[first : first + batch_rows]]
+            texts = [
+                read_text(Path(file), encoding="auto")[0]
+                for file in self._files[first : first + batch_rows]
+            ]
             batch = pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=list(columns))
             yield RowBatch(batch, self, first)
 

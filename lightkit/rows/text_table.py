@@ -20,7 +20,19 @@ from lightkit.texts.text_files import is_text_folder, read_folder
 from lightkit.texts.text_rows import Copies, TextIndex, TextRow, index_texts
 
 TEXT_COLUMNS = (
-    *("text", "texts", "content", "body", "sentence", "document", "article", "message", "review", "comment", "tweet"),
+    *(
+        "text",
+        "texts",
+        "content",
+        "body",
+        "sentence",
+        "document",
+        "article",
+        "message",
+        "review",
+        "comment",
+        "tweet",
+    ),
     *("title", "description"),
 )
 """Columns of texts; the first that a table has."""
@@ -56,14 +68,18 @@ class TextColumns:
         names = table.names
         found = self
         if found.label == _AUTO:
-            label = _find_usual(names, LABEL_COLUMNS) or _refuse(table.place, "label", LABEL_COLUMNS, names)
+            label = _find_usual(names, LABEL_COLUMNS) or _refuse(
+                table.place, "label", LABEL_COLUMNS, names
+            )
             found = replace(found, label=label)
         if found.split == _AUTO:
             found = replace(found, split="split" if "split" in names else None)
         if found.text == _AUTO:
             others = [*found.labels, found.split, found.key, found.weight]
             left = [name for name in names if name not in others and _holds_texts(table, name)]
-            found = replace(found, text=_find_text(left) or _refuse(table.place, "text", TEXT_COLUMNS, names))
+            found = replace(
+                found, text=_find_text(left) or _refuse(table.place, "text", TEXT_COLUMNS, names)
+            )
 
         named: list[tuple[str, str | None]] = [
             ("text", found.text),
@@ -74,7 +90,9 @@ class TextColumns:
         named += [("label", label) for label in found.labels]
         for argument, name in named:
             if name is not None and name not in names:
-                raise DataError(f"data.init_args.{argument}: {table.place}: {missing_column(name, names)}")
+                raise DataError(
+                    f"data.init_args.{argument}: {table.place}: {missing_column(name, names)}"
+                )
         return found
 
     @property
@@ -100,8 +118,8 @@ def _holds_texts(table: RowTable, name: str) -> bool:
 
 def _refuse(place: str, argument: str, usual: Sequence[str], names: Sequence[str]) -> str:
     raise DataError(
-        f"{place}: none of its columns is named {', '.join(usual)}; it has {join_names(list(names), most=12)}. Name "
-        f"the column in data.init_args.{argument}."
+        f"{place}: none of its columns is named {', '.join(usual)}; it has"
+        f" {join_names(list(names), most=12)}. Name the column in data.init_args.{argument}."
     )
 
 
@@ -132,7 +150,11 @@ class TextSettings:
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> TextSettings:
         """Build the settings from the arguments of `lightkit.data.TextData`, as a config has them."""
-        of_columns = {each.name: arguments[each.name] for each in fields(TextColumns) if each.name in arguments}
+        of_columns = {
+            each.name: arguments[each.name]
+            for each in fields(TextColumns)
+            if each.name in arguments
+        }
         own = {each.name: arguments[each.name] for each in fields(cls) if each.name in arguments}
         place = str(arguments["path"])
         path = place if is_remote(place) else str(Path(place).expanduser())
@@ -182,7 +204,10 @@ def _iterate_rows(table: RowTable, columns: TextColumns) -> Iterator[TextRow]:
 
 
 def _convert_batch(batch: RowBatch, columns: TextColumns) -> Iterator[TextRow]:
-    cells = {name: plain(column).to_pylist() for name, column in zip(batch.rows.schema.names, batch.rows, strict=True)}
+    cells = {
+        name: plain(column).to_pylist()
+        for name, column in zip(batch.rows.schema.names, batch.rows, strict=True)
+    }
     has_json = is_json(batch.file.name)
     has_marks = not isinstance(columns.label, str)
     for at, place in enumerate(batch.name_rows()):

@@ -23,7 +23,22 @@ from lightkit.errors import DataError, cut, join_names, visible
 ColumnType = Literal["number", "category", "date", "text"]
 """Type of a column of a model's rows."""
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
-MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "none", "NaT")
+MISSING = (
+    "",
+    "?",
+    "NA",
+    "N/A",
+    "n/a",
+    "#N/A",
+    "<NA>",
+    "NaN",
+    "nan",
+    "NULL",
+    "null",
+    "None",
+    "none",
+    "NaT",
+)
 """Cells of text that are no number and no date, and stand for a missing one."""
 _EXPECTED = {
     "number": "a finite number",
@@ -58,7 +73,9 @@ class Defect(NamedTuple):
     reason: str
 
 
-def read_columns(batch: pa.RecordBatch, columns: Mapping[str, ColumnType]) -> tuple[pa.Table, list[Defect]]:
+def read_columns(
+    batch: pa.RecordBatch, columns: Mapping[str, ColumnType]
+) -> tuple[pa.Table, list[Defect]]:
     """Convert columns of a batch to their types.
 
     Args:
@@ -123,7 +140,12 @@ def convert(column: pa.Array, kind: ColumnType) -> tuple[pa.Array, Mask]:
         return pa.nulls(len(column), _ARROW[kind]), np.zeros(len(column), np.bool_)
     if is_text(column.type):
         column = column.cast(pa.string())
-    convert_cells = {"number": _to_numbers, "category": _to_names, "date": _to_dates, "text": _to_texts}[kind]
+    convert_cells = {
+        "number": _to_numbers,
+        "category": _to_names,
+        "date": _to_dates,
+        "text": _to_texts,
+    }[kind]
     values, is_bad = convert_cells(column)
     return values.cast(_ARROW[kind]), is_bad
 
@@ -139,7 +161,9 @@ def _all_bad(column: pa.Array, kind: ColumnType) -> tuple[pa.Array, Mask]:
 def _blank_missing(column: pa.Array) -> pa.Array:
     """Return texts without blanks around them; null where they stand for a missing value."""
     trimmed = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING)), pa.scalar(None, pa.string()), trimmed)
+    return pc.if_else(
+        pc.is_in(trimmed, value_set=pa.array(MISSING)), pa.scalar(None, pa.string()), trimmed
+    )
 
 
 def _to_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
@@ -148,9 +172,15 @@ def _to_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
         column, is_bad = _parse_numbers(column)
     elif types.is_boolean(column.type):
         column = column.cast(pa.uint8())
-    elif not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)):
+    elif not (
+        types.is_integer(column.type)
+        or types.is_floating(column.type)
+        or types.is_decimal(column.type)
+    ):
         return _all_bad(column, "number")
-    numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+    numbers = np.asarray(
+        column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64
+    )
     is_infinite = np.isinf(numbers)
     mask = ~np.isfinite(numbers)
     return pa.array(numbers, mask=mask), is_bad | is_infinite
@@ -175,7 +205,9 @@ def _parse_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
 def _to_names(column: pa.Array) -> tuple[pa.Array, Mask]:
     if is_text(column.type):
         trimmed = pc.utf8_trim_whitespace(column)
-        return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed), _none_bad(column)
+        return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed), _none_bad(
+            column
+        )
     is_moment = types.is_temporal(column.type) and not types.is_duration(column.type)
     if types.is_boolean(column.type) or types.is_integer(column.type) or is_moment:
         return column.cast(pa.string()), _none_bad(column)
@@ -186,7 +218,9 @@ def _to_names(column: pa.Array) -> tuple[pa.Array, Mask]:
         whole = pa.array(np.where(is_whole, numbers, 0).astype(np.int64)).cast(pa.string())
         # the text of a float32 is that of a file of text: 0.1, where its float64 is 0.10000000149011612
         exact = numbers.astype(np.float32) if types.is_float32(column.type) else numbers
-        names = pc.if_else(pa.array(is_whole), whole, pa.array(exact, mask=np.isnan(numbers)).cast(pa.string()))
+        names = pc.if_else(
+            pa.array(is_whole), whole, pa.array(exact, mask=np.isnan(numbers)).cast(pa.string())
+        )
         return names, np.isinf(numbers)
     return _all_bad(column, "category")
 
@@ -205,7 +239,11 @@ def _to_dates(column: pa.Array) -> tuple[pa.Array, Mask]:
         encoded = texts.dictionary_encode()
         moments = [_parse_date(text) for text in encoded.dictionary.to_pylist()]
         values = pa.array(moments, pa.timestamp("us"))
-        dates = values.take(encoded.indices) if len(values) else pa.nulls(len(column), pa.timestamp("us"))
+        dates = (
+            values.take(encoded.indices)
+            if len(values)
+            else pa.nulls(len(column), pa.timestamp("us"))
+        )
         return dates, np.asarray(pc.and_(texts.is_valid(), dates.is_null()))
 
 
@@ -235,7 +273,10 @@ def table_of_records(records: Sequence[Mapping[str, Any]], names: Sequence[str])
         records: Cells by column; a column that one lacks is missing there.
         names: The columns.
     """
-    arrays = [pa.array([format_cell(record.get(name)) for record in records], pa.string()) for name in names]
+    arrays = [
+        pa.array([format_cell(record.get(name)) for record in records], pa.string())
+        for name in names
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
@@ -275,7 +316,9 @@ class TypeGuess:
         for kind in list(self._may_be):
             _, is_bad = convert(column, kind)
             is_infinite = kind == "number" and not types.is_boolean(column.type)
-            if types.is_boolean(column.type) or (is_bad.any() and not (is_infinite and _are_infinite(column, is_bad))):
+            if types.is_boolean(column.type) or (
+                is_bad.any() and not (is_infinite and _are_infinite(column, is_bad))
+            ):
                 self._may_be.remove(kind)
                 if kind == "number" and is_bad.any():
                     self._not_number = str(column[int(np.flatnonzero(is_bad)[0])].as_py()).strip()
@@ -304,11 +347,15 @@ class TypeGuess:
         """Return the first cell that is no number, of a column of categories in which nearly all cells are numbers."""
         if self.kind != "category" or self._not_number is None:
             return None
-        texts = [value.replace(",", ".") for value in self.values]  # those with a decimal comma are meant as numbers
+        texts = [
+            value.replace(",", ".") for value in self.values
+        ]  # those with a decimal comma are meant as numbers
         numbers, _ = convert(pa.array(texts, pa.string()), "number")
         is_number = np.asarray(numbers.is_valid())
         counts = np.array(list(self.values.values()))
-        are_many = is_number.sum() > _MOST_CODES and counts[is_number].sum() >= _NEARLY_ALL * counts.sum()
+        are_many = (
+            is_number.sum() > _MOST_CODES and counts[is_number].sum() >= _NEARLY_ALL * counts.sum()
+        )
         return self._not_number if are_many else None
 
 
@@ -317,5 +364,7 @@ def _are_infinite(column: pa.Array, is_bad: Mask) -> bool:
     bad = column.filter(pa.array(is_bad))
     if not is_text(bad.type):
         return bool(types.is_floating(bad.type))
-    is_infinite = pc.match_substring_regex(pc.utf8_trim_whitespace(bad), r"^(?i:[+-]?(?:inf|infinity))$")
+    is_infinite = pc.match_substring_regex(
+        pc.utf8_trim_whitespace(bad), r"^(?i:[+-]?(?:inf|infinity))$"
+    )
     return all(is_infinite.to_pylist())

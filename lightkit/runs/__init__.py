@@ -7,13 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _NAMES = {
-    "checkpoints": "choose_good digest find_class_names find_fault is_trusting last_good make_way_for_folder "
-    "digest_checkpoint newest_written refusal refuse_folder sidecar trusting warn_of_trust write_aside write_digest "
-    "write_folder_digests write_link",
+    "checkpoints": (
+        "choose_good digest find_class_names find_fault is_trusting last_good make_way_for_folder"
+        " digest_checkpoint newest_written refusal refuse_folder sidecar trusting warn_of_trust"
+        " write_aside write_digest write_folder_digests write_link"
+    ),
     "events": "EventStream WarningWatch print_event read_events",
     "files": "find_value read_json remove_leftovers write_json write_text",
     "fingerprints": "INPUTS Inputs join_changes list_changes read_inputs",
-    "folder": "Run activate check_name create current find list_runs newest_interrupted open_run point_latest",
+    "folder": (
+        "Run activate check_name create current find list_runs newest_interrupted open_run"
+        " point_latest"
+    ),
     "lock": "Lock lock_holder",
     "manifest": "build_manifest describe_git describe_hardware git_output",
     "metrics": "MetricsTable",

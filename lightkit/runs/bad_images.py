@@ -35,7 +35,10 @@ def read_bad_images(path: Path) -> list[BadImage]:
     if not path.is_file():  # a pipe would be waited for
         return []
     found = []
-    with suppress(OSError, csv.Error), path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with (
+        suppress(OSError, csv.Error),
+        path.open(encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
         for row in csv.reader(file):
             found.append(row)  # noqa: PERF402 (those before the error are kept)
     rows = [BadImage(*row) for row in found if len(row) == len(BadImage._fields)]
@@ -60,11 +63,18 @@ def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:
 def most_frequent(reasons: Iterable[str]) -> str:
     """Format the most frequent reasons in one line: ``2 Permission denied, 1 Truncated File Read``."""
     counts = Counter(reasons).most_common()
-    shown = [f"{count} {visible(' '.join(reason.split()), in_line=True)}" for reason, count in counts[:_NUM_REASONS]]
+    shown = [
+        f"{count} {visible(' '.join(reason.split()), in_line=True)}"
+        for reason, count in counts[:_NUM_REASONS]
+    ]
     rest = sum(count for _, count in counts[_NUM_REASONS:])
     return ", ".join([*shown, *([f"{rest} for other reasons"] if rest else [])])
 
 
 def _quote(field: str) -> str:
     # the csv module writes a bare carriage return before Python 3.13, and reads it as the end of the row
-    return '"{}"'.format(field.replace('"', '""')) if any(mark in field for mark in ',"\r\n') else field
+    return (
+        '"{}"'.format(field.replace('"', '""'))
+        if any(mark in field for mark in ',"\r\n')
+        else field
+    )

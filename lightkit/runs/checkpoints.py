@@ -203,8 +203,13 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[tuple[Path, 
 
 def _list_newest_first(checkpoints: Path) -> list[Path]:
     """List ``last.ckpt``, then the others from the newest to the oldest, without what no training goes on from."""
-    paths = [path for path in checkpoints.glob("*.ckpt") if path.exists() and path.name != "final.ckpt"]
-    return sorted(paths, key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
+    paths = [
+        path for path in checkpoints.glob("*.ckpt") if path.exists() and path.name != "final.ckpt"
+    ]
+    return sorted(
+        paths,
+        key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name),
+    )
 
 
 def _read_digests(path: Path) -> list[str]:
@@ -216,7 +221,9 @@ def _read_digests(path: Path) -> list[str]:
 
 
 def _write_digests(path: Path, digests: list[str]) -> None:
-    write_text(sidecar(path), "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests)))
+    write_text(
+        sidecar(path), "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests))
+    )
 
 
 def write_digest(path: Path) -> None:
@@ -258,7 +265,9 @@ def make_way_for_folder(path: Path) -> None:
     """
     if not path.is_dir():
         return
-    if path.name != "last.ckpt" or find_fault(path) is not None:  # what was kept before is worth more then
+    if (
+        path.name != "last.ckpt" or find_fault(path) is not None
+    ):  # what was kept before is worth more then
         sidecar(path).unlink(missing_ok=True)
         shutil.rmtree(path)
         return
@@ -275,9 +284,9 @@ def make_way_for_folder(path: Path) -> None:
 def refuse_folder(path: Path | str) -> str:
     """Format the error for a folder of shards where a file is needed."""
     return (
-        f"{path} is a folder of shards: fit, validate, test and predict with the strategy that wrote it read it, and "
-        f"nothing else does. Expected a file, which FSDPStrategy writes with state_dict_type: full and "
-        f"ModelParallelStrategy with save_distributed_checkpoint: false."
+        f"{path} is a folder of shards: fit, validate, test and predict with the strategy that"
+        " wrote it read it, and nothing else does. Expected a file, which FSDPStrategy writes with"
+        " state_dict_type: full and ModelParallelStrategy with save_distributed_checkpoint: false."
     )
 
 
@@ -286,7 +295,10 @@ def _find_folder_fault(folder: Path) -> str | None:
     try:
         lines = sidecar(folder).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return f"it has no {sidecar(folder).name}, so that some of its files may be missing or cut short"
+        return (
+            f"it has no {sidecar(folder).name}, so that some of its files may be missing or cut"
+            " short"
+        )
     for line in lines:
         value, _, name = line.partition("  ")
         path = folder.parent / name
@@ -306,7 +318,11 @@ def find_fault(path: Path) -> str | None:
     if path.is_dir():
         return _find_folder_fault(path)
     if digests := _read_digests(path):
-        return None if digest(path) in digests else f"its digest differs from that in {sidecar(path).name}"
+        return (
+            None
+            if digest(path) in digests
+            else f"its digest differs from that in {sidecar(path).name}"
+        )
     with path.open("rb") as stream:
         head = stream.read(16)
     if head[:1] == b"\x80":  # a pickle, which torch wrote before 1.6, has no checksums
@@ -322,11 +338,17 @@ def find_fault(path: Path) -> str | None:
         return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
     if "data.pkl" not in inside or inside & {"archive_format", "constants.pkl"}:
         return "it is another archive, such as one of torch.export or TorchScript"
-    return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"
+    return (
+        None
+        if damaged is None
+        else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"
+    )
 
 
 _trusted: list[set[str]] = []  # files of which a warning was given, by block
-_NAMED = re.compile(r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)\s+`?([A-Za-z_][\w.]*\.[\w.]*\w)")
+_NAMED = re.compile(
+    r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)\s+`?([A-Za-z_][\w.]*\.[\w.]*\w)"
+)
 
 
 @contextmanager
@@ -366,6 +388,7 @@ def refusal(path: Path | str, names: Collection[str]) -> str:
     """Format the error for a file that is not loaded. The arguments are those of `warn_of_trust`."""
     names = join_names(sorted(names)) or "objects"
     return (
-        f"{path} holds {names} besides tensors and plain values. Loading that can run code, so nothing of it was "
-        f"loaded. If you know who made the file, --trust on the command line allows it."
+        f"{path} holds {names} besides tensors and plain values. Loading that can run code, so"
+        " nothing of it was loaded. If you know who made the file, --trust on the command line"
+        " allows it."
     )

@@ -70,7 +70,9 @@ class CiReport:
         shares_page: Whether other processes of the command add to the page, so that it may have the end already.
     """
 
-    def __init__(self, command: str, junit: Path | None, *, case: str, shares_page: bool = False) -> None:
+    def __init__(
+        self, command: str, junit: Path | None, *, case: str, shares_page: bool = False
+    ) -> None:
         self._command = command
         self._junit = junit
         self._case = case
@@ -99,7 +101,9 @@ class CiReport:
         add_step_summary(markdown)
 
     def __enter__(self) -> CiReport:
-        if self._junit is not None and self._junit.is_file() and not self._junit.is_symlink():  # and no device
+        if (
+            self._junit is not None and self._junit.is_file() and not self._junit.is_symlink()
+        ):  # and no device
             with suppress(OSError):  # writing it reports the error
                 self._junit.unlink()
         return self
@@ -113,11 +117,15 @@ class CiReport:
         # an error of the command's own cases stands there already
         if not any(case.failure is not None for case in self._cases):
             self._write_failure(reason)
-        has_page = self._has_page or (self._size_before is not None and _read_page_size() > self._size_before)
+        has_page = self._has_page or (
+            self._size_before is not None and _read_page_size() > self._size_before
+        )
         if not has_page:
             first, *rest = reason.splitlines()
             details = "\n".join(["", "", "```", *rest, "```"]) if rest else ""
-            self.add_page(f"### {self._command}: exit code {code}\n\n{_escape_markdown(first)}{details}")
+            self.add_page(
+                f"### {self._command}: exit code {code}\n\n{_escape_markdown(first)}{details}"
+            )
 
     def _write_failure(self, reason: str) -> None:
         """Write the failed case, in the place of one of its name."""
@@ -180,7 +188,9 @@ def write_junit(path: Path | str, name: str, cases: Sequence[Case]) -> None:
     ET.indent(suites)
     document = ET.tostring(suites, encoding="unicode")
     try:
-        write_text(Path(path), f'<?xml version="1.0" encoding="utf-8"?>\n{document}\n', durable=False)
+        write_text(
+            Path(path), f'<?xml version="1.0" encoding="utf-8"?>\n{document}\n', durable=False
+        )
     except OSError as error:
         raise ConfigError(
             f"--junit: {path} cannot be written: {error.strerror or error}. Choose another file."
@@ -200,7 +210,10 @@ def add_step_summary(markdown: str) -> None:
         with Path(name).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{markdown.strip()}\n\n")
     except OSError as error:
-        message = f"{STEP_SUMMARY}: {name} cannot be written ({error.strerror or error}); the step has no summary"
+        message = (
+            f"{STEP_SUMMARY}: {name} cannot be written ({error.strerror or error}); the step has no"
+            " summary"
+        )
         logging.getLogger("lightkit").warning(message)
 
 
@@ -222,7 +235,12 @@ def add_fit_page(run: Run) -> None:
         return
     code = f" (exit code {record['exit_code']})" if record.get("exit_code") else ""
     head = f"### lightkit fit: {record.get('run')} {record.get('status')}{code}"
-    parts = [head, markdown_table(["", ""], [("run", f"`{shown_path(run.folder)}`"), *_list_fit_facts(record)])]
+    parts = [
+        head,
+        markdown_table(
+            ["", ""], [("run", f"`{shown_path(run.folder)}`"), *_list_fit_facts(record)]
+        ),
+    ]
     of_best = find_value(record, "metrics", "best") or {}
     of_last = find_value(record, "metrics", "last") or {}
     names = [name for name in dict.fromkeys([*of_best, *of_last]) if name not in ("epoch", "step")]
@@ -239,7 +257,9 @@ def _list_fit_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     checkpoint = paths.get("best_checkpoint") or paths.get("last_checkpoint")
     if checkpoint:
         is_scored = isinstance(best.get("value"), (int, float))
-        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if is_scored else ""
+        value = (
+            f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if is_scored else ""
+        )
         yield "checkpoint", f"`{checkpoint}`{value}"
     yield "epochs", record.get("epochs")
     yield "steps", record.get("steps")
@@ -266,7 +286,9 @@ def check_cases(files: Sequence[str], error: LightkitError | None, seconds: floa
     for text in mistakes:
         name = f"{subject}: {text.splitlines()[0].partition(': ')[0][:120]}"  # the key
         same = sum(case.name.partition(" (")[0] == name for case in cases)
-        cases.append(Case(f"{name} ({same + 1})" if same else name, seconds / len(mistakes), failure=text))
+        cases.append(
+            Case(f"{name} ({same + 1})" if same else name, seconds / len(mistakes), failure=text)
+        )
     return cases
 
 
@@ -281,4 +303,8 @@ def check_page(files: Sequence[str], error: LightkitError | None) -> str:
 
 
 def _list_mistakes(error: LightkitError) -> list[str]:
-    return [str(each) for each in error.problems] if isinstance(error, ConfigError) else str(error).split("\nerror: ")
+    return (
+        [str(each) for each in error.problems]
+        if isinstance(error, ConfigError)
+        else str(error).split("\nerror: ")
+    )

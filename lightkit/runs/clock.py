@@ -7,7 +7,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # on macOS the latter counts sleep as well
+_CLOCK = getattr(
+    time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC
+)  # on macOS the latter counts sleep as well
 
 
 def elapsed_s() -> float:

@@ -15,8 +15,8 @@ DEADLINE = "_LIGHTKIT_DEADLINE"
 """Environment variable with a deadline that is a duration from a process's start, for those that the process starts."""
 
 _EXPECTED = (
-    "expected a time of day such as 05:30, a duration such as 4h, 90m or 1h30m, or a date with a time such as "
-    "2026-11-23T05:30"
+    "expected a time of day such as 05:30, a duration such as 4h, 90m or 1h30m, or a date with a"
+    " time such as 2026-11-23T05:30"
 )
 _UNITS_S = (86400.0, 3600.0, 60.0, 1.0)
 _LONGEST_S = 366 * 86400.0
@@ -59,7 +59,9 @@ class Deadline:
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables by which another process on this machine takes the same deadline from `word`."""
-        return {} if self.ends_s is None else {DEADLINE: f"{self.word} {self.ends_s} {name_clock()}"}
+        return (
+            {} if self.ends_s is None else {DEADLINE: f"{self.word} {self.ends_s} {name_clock()}"}
+        )
 
     def before(self, seconds: float) -> Deadline:
         """Return the deadline that is so much earlier."""
@@ -67,7 +69,9 @@ class Deadline:
         return Deadline(self.moment - timedelta(seconds=seconds), ends_s)
 
 
-def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool = False) -> Deadline:
+def parse_deadline(
+    text: str, *, now: datetime | None = None, is_resolved: bool = False
+) -> Deadline:
     """Parse a deadline: a duration counts by a clock that nobody sets, a time of day or a date by the wall clock.
 
     Args:
@@ -87,7 +91,10 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
         return Deadline(_find_next(time(hour, minute, second), now))
     if (seconds := parse_duration(stripped)) is not None:
         if not 0 < seconds <= _LONGEST_S:
-            raise ConfigError(f"--deadline: expected a duration of more than nothing and at most a year, got {text!r}")
+            raise ConfigError(
+                "--deadline: expected a duration of more than nothing and at most a year, got"
+                f" {text!r}"
+            )
         return Deadline(now.astimezone(UTC) + timedelta(seconds=seconds), elapsed_s() + seconds)
     has_time = re.match(r"\d{4}-\d{2}-\d{2}[T ]\d", stripped)
     try:
@@ -124,7 +131,9 @@ def parse_duration(text: str) -> float | None:
     found = re.fullmatch(units, text.strip().lower())
     if found is None or not any(found.groups()):
         return None
-    return sum(float(number or 0) * unit for number, unit in zip(found.groups(), _UNITS_S, strict=True))
+    return sum(
+        float(number or 0) * unit for number, unit in zip(found.groups(), _UNITS_S, strict=True)
+    )
 
 
 def format_duration(seconds: float) -> str:

@@ -74,7 +74,11 @@ class EventStream:
     """
 
     def __init__(
-        self, path: Path | str, *, mirror: TextIO | None = None, redact: Callable[[Any], Any] = lambda value: value
+        self,
+        path: Path | str,
+        *,
+        mirror: TextIO | None = None,
+        redact: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         self.path = Path(path)
         self.redact = redact
@@ -157,7 +161,11 @@ def _format(event: str, fields: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
-_FOR_AUTHORS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)  # of a package, not for who runs it
+_FOR_AUTHORS = (
+    DeprecationWarning,
+    PendingDeprecationWarning,
+    FutureWarning,
+)  # of a package, not for who runs it
 
 
 class WarningWatch(logging.Handler):
@@ -181,7 +189,11 @@ class WarningWatch(logging.Handler):
 
     def watch_loggers(self) -> None:
         """Listen to the root logger and to those that tell it nothing; again after packages have set up theirs."""
-        known = [log for log in logging.root.manager.loggerDict.values() if isinstance(log, logging.Logger)]
+        known = [
+            log
+            for log in logging.root.manager.loggerDict.values()
+            if isinstance(log, logging.Logger)
+        ]
         for log in [logging.root, *(log for log in known if not log.propagate)]:
             if self not in log.handlers:
                 log.addHandler(self)
@@ -198,10 +210,14 @@ class WarningWatch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Report a record of a logger."""
         is_captured = record.name == "py.warnings" and warnings.showwarning == self._show_and_report
-        if not is_captured:  # else logging.captureWarnings makes it of a warning that is reported itself
+        if (
+            not is_captured
+        ):  # else logging.captureWarnings makes it of a warning that is reported itself
             self._report_once(record.getMessage(), record.name)
 
-    def _show_and_report(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def _show_and_report(
+        self, message: Warning | str, category: type[Warning], *where: Any, **more: Any
+    ) -> None:
         self._show(message, category, *where, **more)
         if not issubclass(category, _FOR_AUTHORS):
             self._report_once(str(message), category.__name__)

@@ -57,7 +57,11 @@ class Inputs:
         """The entry ``inputs`` of a manifest."""
         data = None
         if self.data is not None:
-            data = {"digest": _digest(self.data), "num_files": self.num_files, "size_bytes": self.size_bytes}
+            data = {
+                "digest": _digest(self.data),
+                "num_files": self.num_files,
+                "size_bytes": self.size_bytes,
+            }
             data |= {"unseen": list(self.unseen)} if self.unseen else {}
         code = {"digest": _digest(self.code), "num_files": len(self.code)}
         return {"config": _digest([self.config, self.hidden]), "data": data, "code": code}
@@ -66,7 +70,10 @@ class Inputs:
     def summary(self) -> str:
         """One line that says what was compared."""
         size = f", {in_bytes(self.size_bytes)}" if self.num_files else ""
-        return f"data: {_count_files(self.num_files)}{size}; config; code: {_count_files(len(self.code))}"
+        return (
+            f"data: {_count_files(self.num_files)}{size}; config; code:"
+            f" {_count_files(len(self.code))}"
+        )
 
     def write(self, folder: Path) -> None:
         """Write them into a run's folder."""
@@ -89,7 +96,10 @@ def list_changes(old: Inputs, new: Inputs) -> list[str]:
     """
     before = old.data or {}
     now = new.data or {}
-    files = [_compare_files(place, before.get(place, {}), now.get(place, {})) for place in {**before, **now}]
+    files = [
+        _compare_files(place, before.get(place, {}), now.get(place, {}))
+        for place in {**before, **now}
+    ]
     files.append(_compare_files("code", old.code, new.code))
     return [*filter(None, files), *_compare_values(old, new)]
 
@@ -124,11 +134,17 @@ def _count_files(number: int) -> str:
 def _compare_values(old: Inputs, new: Inputs) -> Iterator[str]:
     hidden = {*old.hidden, *new.hidden}
     for key in dict.fromkeys([*old.hidden, *new.hidden, *old.config, *new.config]):
-        before, now = (json.dumps(inputs.config[key]) if key in inputs.config else "(not set)" for inputs in (old, new))
+        before, now = (
+            json.dumps(inputs.config[key]) if key in inputs.config else "(not set)"
+            for inputs in (old, new)
+        )
         if key in hidden and (old.hidden.get(key), before) != (new.hidden.get(key), now):
             yield f"{key} has another value, which is not shown"
         elif before != now:
-            yield f"{key} {' -> '.join(t if len(t) <= _MAX_CHARS else f'{t[:_MAX_CHARS]}...' for t in (before, now))}"
+            yield (
+                f"{key}"
+                f" {' -> '.join(t if len(t) <= _MAX_CHARS else f'{t[:_MAX_CHARS]}...' for t in (before, now))}"
+            )
 
 
 def _digest(value: Any) -> str:

@@ -68,10 +68,15 @@ def check_name(name: str) -> str:
     Raises:
         ConfigError: If it cannot: the name says which rule it breaks.
     """
-    if name == _LATEST or not name.isprintable() or not re.fullmatch(r"[^\s.\-/\\]([^/\\]*[^\s/\\])?", name):
+    if (
+        name == _LATEST
+        or not name.isprintable()
+        or not re.fullmatch(r"[^\s.\-/\\]([^/\\]*[^\s/\\])?", name)
+    ):
         raise ConfigError(
-            f"run.name: {name!r} cannot name a folder of runs. Expected a name such as 'flowers': no slash, backslash "
-            f"or control character, no dot or hyphen at its start, no space at its ends, and not {_LATEST!r}."
+            f"run.name: {name!r} cannot name a folder of runs. Expected a name such as 'flowers':"
+            " no slash, backslash or control character, no dot or hyphen at its start, no space at"
+            f" its ends, and not {_LATEST!r}."
         )
     return name
 
@@ -115,14 +120,22 @@ def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
         resumed: Whether this process continues the run.
     """
     folder = Path(folder).resolve()
-    return Run(folder=folder, name=folder.parent.name, id=folder.name, root=folder.parent.parent, resumed=resumed)
+    return Run(
+        folder=folder,
+        name=folder.parent.name,
+        id=folder.name,
+        root=folder.parent.parent,
+        resumed=resumed,
+    )
 
 
 def list_runs(root: Path | str, name: str | None = None) -> list[Run]:
     """List the runs under a root, or those of one job, the newest first. What is no run's folder is passed over."""
     jobs = [Path(root) / name] if name is not None else _folders(Path(root))
     folders = [folder for job in jobs for folder in _folders(job) if _ID.fullmatch(folder.name)]
-    return [open_run(folder) for folder in sorted(folders, key=lambda folder: folder.name, reverse=True)]
+    return [
+        open_run(folder) for folder in sorted(folders, key=lambda folder: folder.name, reverse=True)
+    ]
 
 
 def find(reference: str, root: Path | str, name: str | None = None) -> Run:
@@ -145,7 +158,9 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
     else:
         job = path.parent if path.name == _LATEST else path
         folders = filter(_is_run, (path, root / path, *(each / path for each in jobs)))
-        found = next(chain(map(open_run, folders), filter(None, map(_latest, (job, root / job)))), None)
+        found = next(
+            chain(map(open_run, folders), filter(None, map(_latest, (job, root / job)))), None
+        )
     if found is None:
         raise _explain_missing(reference, root, name)
     return found
@@ -156,11 +171,15 @@ def _explain_missing(reference: str, root: Path, name: str | None) -> ConfigErro
     there = [f"{run.name}/{run.id}" for run in list_runs(root)]
     if not there:
         return ConfigError(
-            f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the first."
+            f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the"
+            " first."
         )
     hint = near(reference, [*there, *(run.split("/")[0] for run in there)]) or "."
     asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
-    return ConfigError(f"There is no run {reference!r}{asked} in {root}{hint} The newest runs: {join_names(there)}.")
+    return ConfigError(
+        f"There is no run {reference!r}{asked} in {root}{hint} The newest runs:"
+        f" {join_names(there)}."
+    )
 
 
 def newest_interrupted(root: Path | str, name: str) -> Run | None:
@@ -202,19 +221,23 @@ def _is_run(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     files = ("manifest.json", "config.yaml", "events.jsonl", "checkpoints")
-    return bool(_ID.fullmatch(folder.resolve().name)) or any((folder / file).exists() for file in files)
+    return bool(_ID.fullmatch(folder.resolve().name)) or any(
+        (folder / file).exists() for file in files
+    )
 
 
 def _latest(job: Path) -> Run | None:
     if (job / _LATEST).is_dir():
         return open_run(job / _LATEST)
-    return next(iter(list_runs(job.parent, job.name)), None)  # killed before it was set, or copied without links
+    return next(
+        iter(list_runs(job.parent, job.name)), None
+    )  # killed before it was set, or copied without links
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"run.root: cannot write {path}: {error.strerror or error}. Set run.root to a folder that can be written, "
-        "such as --run.root /tmp/runs."
+        f"run.root: cannot write {path}: {error.strerror or error}. Set run.root to a folder that"
+        " can be written, such as --run.root /tmp/runs."
     )
 
 

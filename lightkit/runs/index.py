@@ -96,7 +96,9 @@ class IndexedRun:
         }
 
 
-def index_runs(root: Path | str, name: str | None = None, *, metric: str | None = None) -> list[IndexedRun]:
+def index_runs(
+    root: Path | str, name: str | None = None, *, metric: str | None = None
+) -> list[IndexedRun]:
     """List the runs below a root, or those of one job, the newest first.
 
     Args:
@@ -123,14 +125,21 @@ def has_unknown_needs(each: IndexedRun) -> bool:
     """Check whether it is unknown from which run a run began: its manifest is damaged, or lost."""
     if each.run.manifest_path.exists():
         return inspect_json(each.run.manifest_path)[1] is not None
-    return next(each.run.checkpoints.glob("*.ckpt"), None) is not None  # else it was killed before it had anything
+    return (
+        next(each.run.checkpoints.glob("*.ckpt"), None) is not None
+    )  # else it was killed before it had anything
 
 
 def list_needs(each: IndexedRun) -> Iterator[Path]:
     """List the paths of what a run began from, and all that its config names, such as weights or a teacher."""
     yield from map(Path, each.needs)
     for _, value in flatten(read_config(each.run)):
-        if isinstance(value, str) and "/" in value and len(value) < _LONGEST_PATH and "\0" not in value:
+        if (
+            isinstance(value, str)
+            and "/" in value
+            and len(value) < _LONGEST_PATH
+            and "\0" not in value
+        ):
             yield each.began_in / value
 
 
@@ -138,7 +147,9 @@ def _list_aliases(promoted: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple(find_value(promoted, "aliases") or ())
 
 
-def infer_mode_of_runs(metric: str, entries: Sequence[IndexedRun], *, explicit: str | None = None) -> Mode | None:
+def infer_mode_of_runs(
+    metric: str, entries: Sequence[IndexedRun], *, explicit: str | None = None
+) -> Mode | None:
     """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best; None if unknown.
 
     Args:
@@ -147,7 +158,10 @@ def infer_mode_of_runs(metric: str, entries: Sequence[IndexedRun], *, explicit: 
         explicit: The mode that the user names.
     """
     chosen = (each.summary.get("best") or {} for each in entries)
-    mode = next((best["mode"] for best in chosen if best.get("monitor") == metric and best.get("mode")), None)
+    mode = next(
+        (best["mode"] for best in chosen if best.get("monitor") == metric and best.get("mode")),
+        None,
+    )
     recorded = merge_modes(each.summary for each in entries)
     return infer_mode(metric, explicit=explicit, recorded=recorded, chosen=mode)
 
@@ -178,7 +192,9 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     status = UNREADABLE if damage else _read_status(summary, may_be_worked_on=may_be_worked_on)
     metric = metric or find_value(summary, "best", "monitor")
     retrain = records["retrain.json"]
-    began_in = Path(manifest.get("working_directory") or "")  # which is rarely that of `lightkit gc`
+    began_in = Path(
+        manifest.get("working_directory") or ""
+    )  # which is rarely that of `lightkit gc`
     return IndexedRun(
         run,
         status=status,
@@ -230,7 +246,11 @@ def list_metrics(summary: Mapping[str, Any]) -> set[str]:
     """List the names of a run's metrics, in its best and last epochs and in later stages of its best checkpoint."""
     monitor = find_value(summary, "best", "monitor")
     last = find_value(summary, "metrics", "last") or {}
-    names = {name for table in [*_list_tables(summary), last, {monitor: None} if monitor else {}] for name in table}
+    names = {
+        name
+        for table in [*_list_tables(summary), last, {monitor: None} if monitor else {}]
+        for name in table
+    }
     return names - {"epoch", "step", "epoch_seconds", "samples_per_s"}
 
 
@@ -264,7 +284,11 @@ def read_config_values(run: Run) -> dict[str, Any]:
         values[".".join(map(str, path))] = value
         short = ".".join(str(part) for part in above if part != "init_args")
         is_class = last == "class_path" and isinstance(value, str)
-        values |= {short: value.rpartition(".")[2]} if is_class else {f"{short}.{last}" if short else str(last): value}
+        values |= (
+            {short: value.rpartition(".")[2]}
+            if is_class
+            else {f"{short}.{last}" if short else str(last): value}
+        )
     return values
 
 
@@ -283,7 +307,11 @@ def flatten(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 def list_differences(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the keys that have not the same value in all records; 1, 1.0 and true differ, and so does a missing key."""
     keys = dict.fromkeys(key for each in records for key in each)
-    return [key for key in keys if len({repr(each[key]) if key in each else None for each in records}) > 1]
+    return [
+        key
+        for key in keys
+        if len({repr(each[key]) if key in each else None for each in records}) > 1
+    ]
 
 
 def find_metric(metric: str, summary: Mapping[str, Any]) -> float | None:

@@ -65,7 +65,9 @@ class Lock:
     ) -> None:
         for key, seconds, least in (("wait_s", wait_s, 0.0), ("stale_s", stale_s, 1e-3)):
             if not least <= seconds < math.inf:
-                raise ConfigError(f"run.{key}: expected a number of seconds, {least:g} or more, got {seconds!r}")
+                raise ConfigError(
+                    f"run.{key}: expected a number of seconds, {least:g} or more, got {seconds!r}"
+                )
         self.path = (Path(root) / name / "lock.json").absolute()
         self._wait_s = wait_s
         self._stale_s = stale_s
@@ -93,20 +95,28 @@ class Lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             while (owner := self._take()) is not None:
                 if (left_s := began_s + self._wait_s - time.monotonic()) <= 0:
-                    advice = "Try again when it has ended, wait for it (--run.wait_s=600), or give this run another"
+                    advice = (
+                        "Try again when it has ended, wait for it (--run.wait_s=600), or give this"
+                        " run another"
+                    )
                     waited = f" Waited {self._wait_s:g} s for it." if self._wait_s else ""
-                    raise RunLocked(f"{owner} {advice} name (--run.name). Its lock is {self.path}.{waited}")
+                    raise RunLocked(
+                        f"{owner} {advice} name (--run.name). Its lock is {self.path}.{waited}"
+                    )
                 if not has_told:
                     self._tell(f"waits up to {self._wait_s:g} s: {owner}")
                 has_told = True
                 time.sleep(min(0.5, left_s))
         except OSError as error:
             raise ConfigError(
-                f"run.root: cannot write the lock {self.path}: {error.strerror or error}. Set run.root to a folder "
-                "that can be written, on a disk with space; then run the same command again."
+                f"run.root: cannot write the lock {self.path}: {error.strerror or error}. Set"
+                " run.root to a folder that can be written, on a disk with space; then run the"
+                " same command again."
             ) from error
         self._ended.clear()
-        self._thread = threading.Thread(target=self._send_heartbeats, name="lightkit-lock", daemon=True)
+        self._thread = threading.Thread(
+            target=self._send_heartbeats, name="lightkit-lock", daemon=True
+        )
         self._thread.start()
 
     def check(self) -> None:
@@ -175,15 +185,29 @@ class Lock:
             record, damage = inspect_json(self.path)
             if damage is not None:
                 raise ConfigError(
-                    f"run.root: the lock {self.path} cannot be read: {damage}. Delete it if no process runs this job."
+                    f"run.root: the lock {self.path} cannot be read: {damage}. Delete it if no"
+                    " process runs this job."
                 )
-            self._is_owner = record is None or record.get("token") != os.environ.get(SHARED_LOCK, "")
-            if record is not None and self._is_owner and _is_held(self.path, record, self._stale_s, now_s):
+            self._is_owner = record is None or record.get("token") != os.environ.get(
+                SHARED_LOCK, ""
+            )
+            if (
+                record is not None
+                and self._is_owner
+                and _is_held(self.path, record, self._stale_s, now_s)
+            ):
                 return _describe_owner(self.path, record, self._stale_s, now_s)
             if record is None or self._is_owner:
                 started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
-                record = {"started": started, "folder": None, "token": secrets.token_hex(8), "processes": []}
-            processes = [process for process in record.get("processes", ()) if is_gone(process) is not True]
+                record = {
+                    "started": started,
+                    "folder": None,
+                    "token": secrets.token_hex(8),
+                    "processes": [],
+                }
+            processes = [
+                process for process in record.get("processes", ()) if is_gone(process) is not True
+            ]
             self._record = {**record, "processes": [*processes, describe_process()]}
 
             # The former owner writes nothing from here on, and reads in the lock file who has the job.
@@ -219,7 +243,10 @@ class Lock:
         silent_s = elapsed_s() - self._beat_s
         if not job.is_dir():
             return f"Its folder {job} was deleted."
-        taken = f"Another process has run job {job.name!r} meanwhile: this one sent no heartbeat for {silent_s:.0f} s"
+        taken = (
+            f"Another process has run job {job.name!r} meanwhile: this one sent no heartbeat for"
+            f" {silent_s:.0f} s"
+        )
         if not self._fence.staging.is_dir():
             return f"{taken}, and its folder {self._fence.staging} was removed."
 
@@ -235,8 +262,15 @@ class Lock:
         """Check whether the run's events since `note_folder` have the start of a training by another process."""
         if self._events is None:
             return False
-        starts = (each for each in read_events(self._events, start=self._num_bytes) if each["event"] in _STARTS)
-        return any(each.get("stage") == "fit" and each.get("token") != self._record["token"] for each in starts)
+        starts = (
+            each
+            for each in read_events(self._events, start=self._num_bytes)
+            if each["event"] in _STARTS
+        )
+        return any(
+            each.get("stage") == "fit" and each.get("token") != self._record["token"]
+            for each in starts
+        )
 
     def _send_heartbeats(self) -> None:
         every_s = min(self._stale_s / 6, _HEARTBEAT_S)
@@ -306,21 +340,26 @@ def _describe_owner(path: Path, record: Mapping[str, Any], stale_s: float, now_s
     process = _choose_process(record)
     folder = f", in {record['folder']}" if record.get("folder") else ""
     lease = (
-        f" Its last heartbeat was {max(0.0, now_s - path.stat().st_mtime):.0f} s ago; it counts as dead after "
-        f"{stale_s:g} s (run.stale_s)."
+        f" Its last heartbeat was {max(0.0, now_s - path.stat().st_mtime):.0f} s ago; it counts as"
+        f" dead after {stale_s:g} s (run.stale_s)."
         if is_gone(process) is None
         else ""
     )
     return (
-        f"Job {path.parent.name!r} is being run by process {process.get('pid')} on {process.get('host')} since "
-        f"{record.get('started')}{folder}.{lease}"
+        f"Job {path.parent.name!r} is being run by process {process.get('pid')} on"
+        f" {process.get('host')} since {record.get('started')}{folder}.{lease}"
     )
 
 
 def describe_process() -> dict[str, Any]:
     """Describe this process so that `is_gone` can recognize it later, also from another process."""
     start = _read_start(os.getpid())
-    return {"host": socket.gethostname(), "kernel": _describe_kernel(), "pid": os.getpid(), "process_started": start}
+    return {
+        "host": socket.gethostname(),
+        "kernel": _describe_kernel(),
+        "pid": os.getpid(),
+        "process_started": start,
+    }
 
 
 def is_gone(process: Mapping[str, Any]) -> bool | None:
@@ -330,7 +369,9 @@ def is_gone(process: Mapping[str, Any]) -> bool | None:
         process: Result of `describe_process` in that process.
     """
     here = (socket.gethostname(), _describe_kernel())
-    if (process.get("host"), process.get("kernel")) != here or not isinstance(process.get("pid"), int):
+    if (process.get("host"), process.get("kernel")) != here or not isinstance(
+        process.get("pid"), int
+    ):
         return None
     started = _read_start(process["pid"])
     return started is None or started != process.get("process_started")

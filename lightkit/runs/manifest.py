@@ -34,8 +34,23 @@ def build_manifest(
         previous: The run's manifest so far, where this process resumes it; what was different then stays under
             ``earlier``.
     """
-    kept = ("created", "command", "lightkit", "python", "packages", "git", "data", "seed", "hardware", "auto")
-    earlier = [] if previous is None else [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
+    kept = (
+        "created",
+        "command",
+        "lightkit",
+        "python",
+        "packages",
+        "git",
+        "data",
+        "seed",
+        "hardware",
+        "auto",
+    )
+    earlier = (
+        []
+        if previous is None
+        else [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
+    )
     return {
         "schema": 1,
         "run": run,

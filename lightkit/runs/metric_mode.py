@@ -10,11 +10,40 @@ from typing import Any, Literal
 Mode = Literal["min", "max"]
 
 _SMALL_IS_GOOD = {
-    *("loss", "error", "err", "mae", "mse", "rmse", "mape", "perplexity", "nll", "wer", "cer", "fid", "brier", "ece"),
+    *(
+        "loss",
+        "error",
+        "err",
+        "mae",
+        "mse",
+        "rmse",
+        "mape",
+        "perplexity",
+        "nll",
+        "wer",
+        "cer",
+        "fid",
+        "brier",
+        "ece",
+    ),
     *("kl", "crossentropy", "distance", "smape", "msle", "rmsle", "logloss"),
 }
 _LARGE_IS_GOOD = {
-    *("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall", "iou", "miou", "dice", "map", "psnr", "ssim"),
+    *(
+        "accuracy",
+        "acc",
+        "f1",
+        "auc",
+        "auroc",
+        "precision",
+        "recall",
+        "iou",
+        "miou",
+        "dice",
+        "map",
+        "psnr",
+        "ssim",
+    ),
     *("r2", "bleu", "rouge", "mcc", "kappa", "specificity", "sensitivity", "ndcg", "mrr"),
     *("ap", "mar", "auprc", "oks", "pq"),
 }
@@ -30,7 +59,11 @@ _HUMP = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*")
 
 
 def infer_mode(
-    metric: str, *, explicit: str | None = None, recorded: Mapping[str, Any] | None = None, chosen: str | None = None
+    metric: str,
+    *,
+    explicit: str | None = None,
+    recorded: Mapping[str, Any] | None = None,
+    chosen: str | None = None,
 ) -> Mode | None:
     """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best; None if unknown.
 
@@ -44,7 +77,12 @@ def infer_mode(
             objects. That of another split counts as well.
         chosen: Mode of a callback that monitors the metric, which may be a default.
     """
-    for known in (explicit, _find_recorded(metric, recorded or {}), infer_mode_by_name(metric), chosen):
+    for known in (
+        explicit,
+        _find_recorded(metric, recorded or {}),
+        infer_mode_by_name(metric),
+        chosen,
+    ):
         if known == "min":
             return "min"
         if known == "max":
@@ -76,7 +114,9 @@ def override_modes(known: Mapping[str, Any], stronger: Mapping[str, Any]) -> dic
         known: Modes by metric, such as those of metric objects.
         stronger: Modes that override them, such as those of a config.
     """
-    return {name: mode for name, mode in known.items() if _find_recorded(name, stronger) is None} | dict(stronger)
+    return {
+        name: mode for name, mode in known.items() if _find_recorded(name, stronger) is None
+    } | dict(stronger)
 
 
 def merge_modes(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -117,7 +157,9 @@ def _find_recorded(metric: str, recorded: Mapping[str, Any]) -> str | None:
     if recorded.get(metric) in ("min", "max"):
         return str(recorded[metric])
     stem = _stem(metric)
-    of_stem = {mode for name, mode in recorded.items() if _stem(name) == stem and mode in ("min", "max")}
+    of_stem = {
+        mode for name, mode in recorded.items() if _stem(name) == stem and mode in ("min", "max")
+    }
     return str(*of_stem) if len(of_stem) == 1 else None
 
 

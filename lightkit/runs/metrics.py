@@ -94,10 +94,16 @@ def _read(path: Path) -> tuple[list[dict[str, float]], bool]:
     # The newest row may be written in this moment.
     newest = max(of_events, default=0)
     older = [row for row in merged if row["epoch"] < newest]
-    is_damaged |= path.is_file() and older != [row for row in of_file.values() if row["epoch"] < newest]
+    is_damaged |= path.is_file() and older != [
+        row for row in of_file.values() if row["epoch"] < newest
+    ]
     if is_damaged and path not in _warned:
         _warned.add(path)
-        rebuilt = "its rows are read from events.jsonl" if of_events else "rows that cannot be read are left out"
+        rebuilt = (
+            "its rows are read from events.jsonl"
+            if of_events
+            else "rows that cannot be read are left out"
+        )
         _log.warning("%s is damaged: %s.", path, rebuilt)
     return merged, is_damaged
 
@@ -130,7 +136,9 @@ def _parse_row(names: list[str], cells: list[str]) -> dict[str, float] | None:
         return None
     try:
         numbers: dict[str, float] = {key: int(found[key]) for key in _KEYS}
-        return numbers | {name: float(cell) for name, cell in found.items() if cell and name not in _KEYS}
+        return numbers | {
+            name: float(cell) for name, cell in found.items() if cell and name not in _KEYS
+        }
     except ValueError:
         return None
 
@@ -146,7 +154,10 @@ def _read_events(path: Path) -> tuple[dict[int, dict[str, float]], set[int]]:
         known.add(epoch)
         # What came after it is trained again.
         rows = {earlier: row for earlier, row in rows.items() if earlier < epoch}
-        measured = {name: math.nan if value is None else float(value) for name, value in event["metrics"].items()}
+        measured = {
+            name: math.nan if value is None else float(value)
+            for name, value in event["metrics"].items()
+        }
         rows[epoch] = {"epoch": epoch, "step": event["step"]}
         rows[epoch] |= {name: value for name, value in measured.items() if name not in _KEYS}
     return rows, known
@@ -155,7 +166,8 @@ def _read_events(path: Path) -> tuple[dict[int, dict[str, float]], set[int]]:
 def _is_same(row: Mapping[str, float], of_event: Mapping[str, float]) -> bool:
     """Check whether a row is that of its event; what is not finite is written alike there."""
     return row.keys() == of_event.keys() and all(
-        row[name] == value or not (math.isfinite(row[name]) or math.isfinite(value)) for name, value in of_event.items()
+        row[name] == value or not (math.isfinite(row[name]) or math.isfinite(value))
+        for name, value in of_event.items()
     )
 
 

@@ -409,7 +409,11 @@ def find_mismatch(value: Any, shape: Any, key: str = "") -> str | None:
 
     # Of a union, the one that is of the value's kind says what is wrong inside.
     options = get_args(shape) if get_origin(shape) in (Union, UnionType) else (shape,)
-    fitting = [each for each in options if isinstance(value, _kinds(each)) and not _is_odd_bool(value, each)]
+    fitting = [
+        each
+        for each in options
+        if isinstance(value, _kinds(each)) and not _is_odd_bool(value, each)
+    ]
     if not fitting:
         expected = " or ".join(_WORDS[get_origin(each) or _plain(each)] for each in options)
         return f"{key or 'it'} is {_shorten(value)}, expected {expected}"
@@ -447,7 +451,11 @@ def find_excess(value: Any) -> str | None:
 def keep_matching(value: Mapping[str, Any], shape: type) -> dict[str, Any]:
     """Leave out what is not of its type in a typed dictionary; keys that it does not have stay."""
     hints = _hints(shape)
-    return {name: child for name, child in value.items() if find_mismatch(child, hints.get(name, Any)) is None}
+    return {
+        name: child
+        for name, child in value.items()
+        if find_mismatch(child, hints.get(name, Any)) is None
+    }
 
 
 def _plain(shape: Any) -> type:

@@ -71,7 +71,9 @@ def _resume_named(run: runs.Run) -> RunStart:
     start = resume_run(run)
     if start.checkpoint is None:
         faults = "".join(f" {path} is not used: {fault}." for path, fault in start.passed_over)
-        raise ConfigError(f"run.resume: {start.run.folder} has no checkpoint to resume from.{faults}")
+        raise ConfigError(
+            f"run.resume: {start.run.folder} has no checkpoint to resume from.{faults}"
+        )
     return start
 
 
@@ -100,18 +102,33 @@ def choose_start(
     assert settings.name is not None
     if settings.resume not in ("auto", "never"):
         return _resume_named(open_named_run(settings.resume, settings.root, settings.name))
-    found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
+    found = (
+        None
+        if fresh or settings.resume == "never"
+        else runs.newest_interrupted(settings.root, settings.name)
+    )
     notice = None
     if found is not None:
-        changed = _list_changes(found, config=config, ckpt_path=ckpt_path, environment=environment, by_rule=by_rule)
+        changed = _list_changes(
+            found, config=config, ckpt_path=ckpt_path, environment=environment, by_rule=by_rule
+        )
         if not changed:
             start = resume_run(found)
             if other := _describe_other_hardware(found, config=config, by_rule=by_rule):
                 start = replace(start, notice=f"{start.notice}; {other}")
-            return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
+            return (
+                start
+                if start.checkpoint
+                else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
+            )
         notice = _describe_changes(found, changed)
     checkpoint, parent = _new_checkpoint(settings, ckpt_path)
-    return RunStart(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent, notice=notice)
+    return RunStart(
+        runs.create(settings.root, settings.name),
+        checkpoint=checkpoint,
+        parent=parent,
+        notice=notice,
+    )
 
 
 def _describe_changes(run: runs.Run, changed: Sequence[str]) -> str:
@@ -122,7 +139,9 @@ def _describe_changes(run: runs.Run, changed: Sequence[str]) -> str:
     )
 
 
-def _describe_other_hardware(run: runs.Run, *, config: Mapping[str, Any], by_rule: Collection[str]) -> str:
+def _describe_other_hardware(
+    run: runs.Run, *, config: Mapping[str, Any], by_rule: Collection[str]
+) -> str:
     """Write the values that `auto` chooses on this machine otherwise than on the one before; empty if there is none."""
     saved = read_config(run)
     before = _flatten(saved)
@@ -188,9 +207,13 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
     path = locate_checkpoint(run, choice)
     there = sorted(other.name for other in run.checkpoints.glob("*.ckpt"))
     if path is None:
-        raise ConfigError(f"{run.folder} has no {choice} checkpoint; it has {', '.join(there) or 'none at all'}.")
+        raise ConfigError(
+            f"{run.folder} has no {choice} checkpoint; it has {', '.join(there) or 'none at all'}."
+        )
     if (fault := runs.find_fault(path)) is not None:
-        raise ConfigError(f"{path} is not what was written: {fault}. Checkpoints there: {', '.join(there)}.")
+        raise ConfigError(
+            f"{path} is not what was written: {fault}. Checkpoints there: {', '.join(there)}."
+        )
     return path
 
 
@@ -205,7 +228,9 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     return {".".join(map(str, path)): value for path, value in flatten(config)}
 
 
-def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path | None, runs.Run | None]:
+def _new_checkpoint(
+    settings: RunSettings, ckpt_path: str | None
+) -> tuple[Path | None, runs.Run | None]:
     """Find the checkpoint that a new run starts from, and the run that it is from."""
     assert settings.name is not None
     if ckpt_path is None:
@@ -215,10 +240,18 @@ def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path 
         folder = checkpoint.resolve().parent.parent
         return checkpoint, runs.open_run(folder) if (folder / "manifest.json").is_file() else None
     parent = next(
-        (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
+        (
+            run
+            for run in runs.list_runs(settings.root, settings.name)
+            if any(run.checkpoints.glob("*.ckpt"))
+        ),
+        None,
     )
     if parent is None:
-        raise ConfigError(f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint.")
+        raise ConfigError(
+            f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a"
+            " checkpoint."
+        )
     return find_checkpoint(parent, ckpt_path), parent
 
 
@@ -230,12 +263,18 @@ def resume_run(run: runs.Run, *, first: str | None = None) -> RunStart:
         first: Checkpoint that it began from, which counts until it has one of its own.
     """
     checkpoint, passed_over = runs.choose_good(run.checkpoints)
-    whence = f"from {checkpoint.name}" if checkpoint else "from the start, since no checkpoint had been written"
+    whence = (
+        f"from {checkpoint.name}"
+        if checkpoint
+        else "from the start, since no checkpoint had been written"
+    )
     notice = f"resumes {run.folder} {whence}"
     notice += "".join(f"; {path} is not used: {fault}." for path, fault in passed_over)
     if checkpoint is None and first is not None:
         checkpoint = Path(first)
-    return RunStart(replace(run, resumed=True), checkpoint, notice=notice, is_old=True, passed_over=passed_over)
+    return RunStart(
+        replace(run, resumed=True), checkpoint, notice=notice, is_old=True, passed_over=passed_over
+    )
 
 
 def open_named_run(reference: str, root: Path | str, name: str | None) -> runs.Run:
@@ -252,7 +291,9 @@ def open_named_run(reference: str, root: Path | str, name: str | None) -> runs.R
     try:
         return runs.find(reference, root, name)
     except ConfigError as error:
-        raise ConfigError(f"run.resume: expected auto, never, latest or a run's folder; {error}") from error
+        raise ConfigError(
+            f"run.resume: expected auto, never, latest or a run's folder; {error}"
+        ) from error
 
 
 _OF_SHARDS = ("meta.pt", "checkpoint")
@@ -270,11 +311,16 @@ def check_checkpoint_file(path: str) -> Path:
     if is_of_shards and not runs.sidecar(file).exists():
         return file
     if not is_of_shards and not file.is_file():
-        raise ConfigError(f"--ckpt_path: {path} is {'a folder' if file.is_dir() else 'not a file'}. {_there(file)}")
+        raise ConfigError(
+            f"--ckpt_path: {path} is {'a folder' if file.is_dir() else 'not a file'}."
+            f" {_there(file)}"
+        )
     try:
         fault = runs.find_fault(file)
     except OSError as error:
-        raise ConfigError(f"--ckpt_path: {path} cannot be read: {error.strerror or error}.") from error
+        raise ConfigError(
+            f"--ckpt_path: {path} cannot be read: {error.strerror or error}."
+        ) from error
     if fault is not None:
         raise ConfigError(f"--ckpt_path: {path} is not a valid checkpoint: {fault}.")
     return file
@@ -283,7 +329,14 @@ def check_checkpoint_file(path: str) -> Path:
 def _there(file: Path) -> str:
     """Say which checkpoints there are where a file is not."""
     folder = file if file.is_dir() else file.parent
-    found = sorted(str(other.relative_to(folder)) for other in (*folder.glob("*.ckpt"), *folder.glob("checkpoints/*")))
+    found = sorted(
+        str(other.relative_to(folder))
+        for other in (*folder.glob("*.ckpt"), *folder.glob("checkpoints/*"))
+    )
     found = [name for name in found if name.endswith(".ckpt")]
     where = "in it" if file.is_dir() else "beside it"
-    return f"Checkpoints {where}: {', '.join(found)}." if found else "Expected best, last or a checkpoint."
+    return (
+        f"Checkpoints {where}: {', '.join(found)}."
+        if found
+        else "Expected best, last or a checkpoint."
+    )

@@ -96,7 +96,10 @@ def plan_deletions(
         else:
             kept[each.key] = "of another job"
     for job in jobs.values():
-        for each, reason in [*_list_protected(job, promoted, of_sweeps), *_apply_rules(job, rules, now)]:
+        for each, reason in [
+            *_list_protected(job, promoted, of_sweeps),
+            *_apply_rules(job, rules, now),
+        ]:
             kept.setdefault(each.key, reason)
     unknown = [each for each in entries if has_unknown_needs(each)]
     _keep_needed(entries, kept, unknown)
@@ -106,11 +109,15 @@ def plan_deletions(
         left_bytes=sum(each.size_bytes for each in of_jobs),
         unknown=unknown,
     )
-    _delete_until_small(plan, [each for each in of_jobs if each.key not in kept], rules.max_size_bytes)
+    _delete_until_small(
+        plan, [each for each in of_jobs if each.key not in kept], rules.max_size_bytes
+    )
     return plan
 
 
-def _delete_until_small(plan: DeletionPlan, candidates: Sequence[IndexedRun], max_size_bytes: int | None) -> None:
+def _delete_until_small(
+    plan: DeletionPlan, candidates: Sequence[IndexedRun], max_size_bytes: int | None
+) -> None:
     """Plan to delete runs, pruned ones and old ones first, until the others are small enough; all without a limit."""
     for each in sorted(candidates, key=lambda each: (each.status != PRUNED, each.run.id)):
         if max_size_bytes is not None and plan.left_bytes <= max_size_bytes:
@@ -120,7 +127,9 @@ def _delete_until_small(plan: DeletionPlan, candidates: Sequence[IndexedRun], ma
             plan.left_bytes -= each.size_bytes
 
 
-def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str], unknown: Sequence[IndexedRun]) -> None:
+def _keep_needed(
+    entries: Sequence[IndexedRun], kept: dict[str, str], unknown: Sequence[IndexedRun]
+) -> None:
     """Keep what kept runs need, and what that needs in its turn; one of unknown needs may need each older run.
 
     Args:
@@ -130,19 +139,26 @@ def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str], unknown: S
     """
     for each in entries:
         if unknown and each.run.id < unknown[0].run.id:
-            kept.setdefault(each.key, f"{unknown[0].key}, whose manifest.json cannot be read, may have begun from it")
+            kept.setdefault(
+                each.key,
+                f"{unknown[0].key}, whose manifest.json cannot be read, may have begun from it",
+            )
     by_folder = {each.run.folder: each for each in entries}
     to_follow = [each for each in entries if each.key in kept]
     while to_follow:
         each = to_follow.pop()
         for path in map(Path.resolve, list_needs(each)):
-            needed = next((by_folder[folder] for folder in (path, *path.parents) if folder in by_folder), None)
+            needed = next(
+                (by_folder[folder] for folder in (path, *path.parents) if folder in by_folder), None
+            )
             if needed is not None and needed.key not in kept:
                 kept[needed.key] = f"{each.key} began from it"
                 to_follow.append(needed)
 
 
-def _explain_protection(run: IndexedRun, promoted: Collection[str], of_sweeps: Collection[str]) -> str | None:
+def _explain_protection(
+    run: IndexedRun, promoted: Collection[str], of_sweeps: Collection[str]
+) -> str | None:
     """Return why no rule deletes a run, by its own state; None where one may."""
     if run.is_locked or run.status == "running":
         return "a process works on it"
@@ -169,15 +185,28 @@ def _list_protected(
         yield trainings[0], "its retrain is not finished"
     trainings.sort(key=lambda each: each.status != "done")  # an unfinished one is better than none
     if (good := next(filter(_has_good_checkpoint, trainings), None)) is not None:
-        yield good, "the newest good one" if good.status == "done" else "the newest with a good checkpoint"
+        yield (
+            good,
+            (
+                "the newest good one"
+                if good.status == "done"
+                else "the newest with a good checkpoint"
+            ),
+        )
 
 
-def _apply_rules(job: Sequence[IndexedRun], rules: RetentionRules, now: float) -> Iterator[tuple[IndexedRun, str]]:
-    whole = [each for each in job if each.status != PRUNED]  # of what a sweep has stopped nothing is kept for its age
+def _apply_rules(
+    job: Sequence[IndexedRun], rules: RetentionRules, now: float
+) -> Iterator[tuple[IndexedRun, str]]:
+    whole = [
+        each for each in job if each.status != PRUNED
+    ]  # of what a sweep has stopped nothing is kept for its age
     yield from ((each, "one of the newest") for each in whole[: rules.keep_last or 0])
     yield from ((each, "one of the best") for each in _list_best(job, rules))
     if rules.older_than_s is not None:
-        yield from ((each, "not old enough") for each in job if now - each.created < rules.older_than_s)
+        yield from (
+            (each, "not old enough") for each in job if now - each.created < rules.older_than_s
+        )
 
 
 def _list_best(job: Sequence[IndexedRun], rules: RetentionRules) -> Iterator[IndexedRun]:
@@ -191,7 +220,9 @@ def _list_best(job: Sequence[IndexedRun], rules: RetentionRules) -> Iterator[Ind
         yield from islice(filter(_has_good_checkpoint, best_first), rules.keep_best)
 
 
-def _sort_trainings(metric: str, trainings: Sequence[IndexedRun], rules: RetentionRules) -> list[IndexedRun]:
+def _sort_trainings(
+    metric: str, trainings: Sequence[IndexedRun], rules: RetentionRules
+) -> list[IndexedRun]:
     """Sort the trainings of a job that have a metric, the best first and those whose value is not finite last.
 
     Raises:
@@ -201,23 +232,28 @@ def _sort_trainings(metric: str, trainings: Sequence[IndexedRun], rules: Retenti
     known = infer_mode_of_runs(metric, trainings)
     if rules.metric is None and None not in (rules.mode, known) and known != rules.mode:
         raise ConfigError(
-            f"gc: --mode {rules.mode}: of {metric}, by which runs of {trainings[0].run.name} were chosen, "
-            f"{'small' if known == 'min' else 'large'} values are good. Name the metric that is meant with --metric."
+            f"gc: --mode {rules.mode}: of {metric}, by which runs of {trainings[0].run.name} were"
+            f" chosen, {'small' if known == 'min' else 'large'} values are good. Name the metric"
+            " that is meant with --metric."
         )
     mode = rules.mode or known
     if mode is None and len(trainings) > (rules.keep_best or 0):
         raise ConfigError(
-            f"gc: --keep-best: neither the runs of {trainings[0].run.name} nor its name tell whether a small or a "
-            f"large {metric} is good. Set --mode min or --mode max."
+            f"gc: --keep-best: neither the runs of {trainings[0].run.name} nor its name tell"
+            f" whether a small or a large {metric} is good. Set --mode min or --mode max."
         )
-    return sorted(trainings, key=lambda each: rank_value(each.value, mode or "min"))  # unknown where all are kept
+    return sorted(
+        trainings, key=lambda each: rank_value(each.value, mode or "min")
+    )  # unknown where all are kept
 
 
 def _has_good_checkpoint(each: IndexedRun) -> bool:
     return choose_good(each.run.checkpoints)[0] is not None
 
 
-def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]) -> list[IndexedRun]:
+def delete_runs(
+    root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
+) -> list[IndexedRun]:
     """Delete runs. Each is renamed first, so that no start can find half of one; links are removed, never followed.
 
     No lock is needed: a start goes on with the newest training of its job, or with trials of its sweep, which no plan
@@ -242,7 +278,9 @@ def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
         except FileNotFoundError:  # another gc was faster
             continue
         except OSError as error:
-            raise ConfigError(f"run.root: {folder} cannot be deleted: {error.strerror or error}.") from error
+            raise ConfigError(
+                f"run.root: {folder} cannot be deleted: {error.strerror or error}."
+            ) from error
         gone.append(each)
     for name in jobs:
         _remove_hidden(root, name)

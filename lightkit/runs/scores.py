@@ -68,13 +68,21 @@ class StageScore:
         Args:
             data: Fingerprint of the run's data.
         """
-        parts = ["a model without a checkpoint" if self.checkpoint is None else PurePath(self.checkpoint).name]
+        parts = [
+            (
+                "a model without a checkpoint"
+                if self.checkpoint is None
+                else PurePath(self.checkpoint).name
+            )
+        ]
         if self.epoch is not None:
             parts.append(f"epoch {self.epoch}")
         changed = []
         for key, value in self.changed.items():
             text = str(value)
-            changed.append(f"{key}: {text if len(text) <= _MAX_CHARS else f'{text[:_MAX_CHARS]}...'}")
+            changed.append(
+                f"{key}: {text if len(text) <= _MAX_CHARS else f'{text[:_MAX_CHARS]}...'}"
+            )
         if changed:
             parts.append(f"with {', '.join(changed)}")
         if None not in (self.data, data) and self.data != data:
@@ -88,7 +96,11 @@ def read_scores(summary: Mapping[str, Any]) -> list[StageScore]:
     known = {each.name for each in fields(StageScore)}
     scores = []
     for entry in recorded if isinstance(recorded, list) else ():
-        if isinstance(entry, Mapping) and isinstance(entry.get("metrics"), Mapping) and "stage" in entry:
+        if (
+            isinstance(entry, Mapping)
+            and isinstance(entry.get("metrics"), Mapping)
+            and "stage" in entry
+        ):
             values = {name: value for name, value in entry.items() if name in known}
             scores.append(StageScore(**{**values, "changed": values.get("changed") or {}}))
     return scores
@@ -100,7 +112,13 @@ def add_score(scores: Iterable[StageScore], new: StageScore) -> list[StageScore]
     def identify(score: StageScore) -> tuple[Any, ...]:
         # without a digest, weights are known by their file alone
         weights = score.sha256 or score.checkpoint
-        return score.stage, weights, score.data, score.limit, sorted(map(str, score.changed.items()))
+        return (
+            score.stage,
+            weights,
+            score.data,
+            score.limit,
+            sorted(map(str, score.changed.items())),
+        )
 
     return [*(each for each in scores if identify(each) != identify(new)), new]
 
@@ -116,7 +134,9 @@ def find_best_checkpoint(run: Run, summary: Mapping[str, Any]) -> Path:
     return run.folder / named if isinstance(named, str) else run.checkpoints / "best.ckpt"
 
 
-def list_own_scores(run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[StageScore]:
+def list_own_scores(
+    run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> list[StageScore]:
     """List the scores of a run's best checkpoint on the run's own data; the newest of each stage.
 
     Of a run that trained nothing, such as one of ``lightkit test -c``, they are the newest.
@@ -134,7 +154,9 @@ def list_own_scores(run: Run, summary: Mapping[str, Any], manifest: Mapping[str,
     return list({each.stage: each for each in scores}.values())
 
 
-def keep_own_stages(run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+def keep_own_stages(
+    run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a summary whose ``stages`` are those of the run's best checkpoint and own data alone.
 
     A summary of an earlier version, which has no ``scores``, does not tell, and stays as it is.

@@ -19,7 +19,11 @@ PATIENCE_S = 11.5
 
 _LAST_WORDS_S = 2.0
 _SAME_WISH_S = 0.5  # `timeout` sends its signal to the process and then to its group
-_ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
+_ASKING = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+    if hasattr(signal, name)
+)
 _LISTENING: set[int] = set()
 """Ids of the processes that read their signals' numbers from a pipe."""
 _Handler = Callable[[int, FrameType | None], object] | int | None
@@ -46,7 +50,9 @@ def kill_children() -> None:
         left = []
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
-                if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
+                if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(
+                    child.cmdline()
+                ):
                     left.append(child)
                     child.kill()
         if not left:
@@ -194,7 +200,9 @@ class SignalWatch:
             self._is_handed_over = False
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a loader's, which Ctrl-C reaches too: the batch that is being saved may need it
+        if (
+            os.getpid() != self._pid
+        ):  # a loader's, which Ctrl-C reaches too: the batch that is being saved may need it
             if signum == signal.SIGTERM:
                 signal.signal(signum, signal.SIG_DFL)
                 os.kill(os.getpid(), signum)

@@ -50,8 +50,16 @@ def new_summary(run: str) -> Summary:
     Args:
         run: ``NAME/ID``.
     """
-    unknown = dict.fromkeys(("exit_code", "error", "stopped_by", "stopped_early", "started", "ended"))
-    numbers = {"durations": {}, "epochs": 0, "steps": 0, "throughput": {"samples_per_s": None}, "phases": {}}
+    unknown = dict.fromkeys(
+        ("exit_code", "error", "stopped_by", "stopped_early", "started", "ended")
+    )
+    numbers = {
+        "durations": {},
+        "epochs": 0,
+        "steps": 0,
+        "throughput": {"samples_per_s": None},
+        "phases": {},
+    }
     results: Summary = {"metrics": {"best": {}, "last": {}}, "best": None, "notes": [], "paths": {}}
     results |= {"stages": {}, "scores": [], "samples": {}, "modes": {}}
     return {"schema": 1, "run": run, "status": "running", **unknown, **numbers, **results}
@@ -60,7 +68,9 @@ def new_summary(run: str) -> Summary:
 def read_summary(path: Path) -> Summary | None:
     """Read a summary; None if there is nothing readable."""
     found = read_json(path)
-    return {**new_summary(f"{path.parent.parent.name}/{path.parent.name}"), **found} if found else None
+    return (
+        {**new_summary(f"{path.parent.parent.name}/{path.parent.name}"), **found} if found else None
+    )
 
 
 def write_summary(path: Path, summary: Summary) -> None:

@@ -21,7 +21,9 @@ from urllib.parse import urlsplit, urlunsplit
 from lightkit.errors import ConfigError, exception_chain
 
 _log = logging.getLogger(__name__)
-logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its lines print the path, a secret
+logging.getLogger("urllib3.connectionpool").setLevel(
+    logging.ERROR
+)  # its lines print the path, a secret
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that the end of a process waits for unsent messages."""
 Sign = Literal["start", "ok", "fail"]
@@ -63,8 +65,13 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
 
     try:
         headers = {"User-Agent": "lightkit", **headers}
-        response = requests.post(url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False)
-    except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
+        response = requests.post(
+            url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False
+        )
+    except (
+        requests.RequestException,
+        ValueError,
+    ) as error:  # their texts hold the host, or the headers
         *_, cause = exception_chain(error)
         raise DeliveryError(f"it cannot be sent ({type(cause).__name__})") from None
     status = response.status_code
@@ -85,11 +92,15 @@ def check_address(url: str, name: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_address = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        )
     except ValueError:  # a port that is no number
         is_address = False
     if not is_address or re.search(r"[\s\x00-\x1f\x7f]", url):
-        raise ConfigError(f"{name}: expected an address such as https://host/path, got one that cannot be asked.")
+        raise ConfigError(
+            f"{name}: expected an address such as https://host/path, got one that cannot be asked."
+        )
     return url
 
 
@@ -119,7 +130,9 @@ class BackgroundSender:
         self._queue.put(message)
         if self._thread is None:
             name = f"lightkit-send-{self._name}"
-            self._thread = threading.Thread(target=self._work, args=(self._queue,), name=name, daemon=True)
+            self._thread = threading.Thread(
+                target=self._work, args=(self._queue,), name=name, daemon=True
+            )
             self._thread.start()
             atexit.register(self.close)
 
@@ -130,7 +143,9 @@ class BackgroundSender:
             self._thread.join(timeout_s)
             atexit.unregister(self.close)
             if self._thread.is_alive():  # the end of the queue is one of the tasks
-                self._lose("the server was too slow at the end", num=self._queue.unfinished_tasks - 1)
+                self._lose(
+                    "the server was too slow at the end", num=self._queue.unfinished_tasks - 1
+                )
             self._thread = None
             self._queue = queue.Queue()
         return self._num_lost
@@ -160,7 +175,11 @@ class BackgroundSender:
 
     def _lose(self, reason: str, *, num: int = 1) -> None:
         if self._num_lost == 0:
-            _log.warning("%s: a message was not delivered: %s; further ones are only counted", self._name, reason)
+            _log.warning(
+                "%s: a message was not delivered: %s; further ones are only counted",
+                self._name,
+                reason,
+            )
         self._num_lost += num
 
 
@@ -168,7 +187,9 @@ def close_all(senders: Iterable[BackgroundSender], timeout_s: float = CLOSE_TIME
     """Wait until the queues of all senders are sent, at most ``timeout_s`` together."""
     deadline_s = time.monotonic() + timeout_s
     for sender in senders:
-        sender.close(max(0.1, deadline_s - time.monotonic()))  # one with an empty queue ends at once
+        sender.close(
+            max(0.1, deadline_s - time.monotonic())
+        )  # one with an empty queue ends at once
 
 
 def heartbeat_sign(code: int) -> Literal["ok", "fail"] | None:

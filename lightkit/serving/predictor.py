@@ -16,7 +16,12 @@ import numpy as np
 from lightkit.errors import DataError, visible
 from lightkit.export.formats import open_model
 from lightkit.export.metadata import Metadata
-from lightkit.images.image_file import UnreadableImageError, count_threads, decode_rgb, pillow_warnings
+from lightkit.images.image_file import (
+    UnreadableImageError,
+    count_threads,
+    decode_rgb,
+    pillow_warnings,
+)
 from lightkit.images.mask_file import write_mask
 from lightkit.prediction.exported import check_image_model, predict_arrays, prepare_image
 from lightkit.prediction.masks import decide_mask
@@ -59,7 +64,12 @@ def find_row_length(metadata: Metadata, file: Path) -> int | None:
     if is_row and not is_of_pictures:
         batch, length = shape
         output = metadata.outputs[0].shape
-        if batch is None and length is not None and output[:1] == (None,) and None not in output[1:]:
+        if (
+            batch is None
+            and length is not None
+            and output[:1] == (None,)
+            and None not in output[1:]
+        ):
             return length
     check_image_model(metadata, file)
     return None
@@ -75,7 +85,14 @@ class Predictor:
         threads: Of the runtime; its default if None.
     """
 
-    def __init__(self, file: Path, metadata: Metadata, *, top_k: int | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        file: Path,
+        metadata: Metadata,
+        *,
+        top_k: int | None = None,
+        threads: int | None = None,
+    ) -> None:
         self._file = file
         self._metadata = metadata
         self._rows = metadata.row_preprocessing
@@ -107,7 +124,9 @@ class Predictor:
     @staticmethod
     def _encode(items: Sequence[Item], preprocessing: RowPreprocessing) -> Samples | Refusal:
         """Prepare rows of a table by the code of `lightkit predict`."""
-        from lightkit.rows.values import table_of_records  # here: pyarrow, which models of images need not load
+        from lightkit.rows.values import (
+            table_of_records,
+        )  # here: pyarrow, which models of images need not load
 
         records = [item.content for item in items if isinstance(item.content, dict)]
         rows, defects = preprocessing.read(table_of_records(records, list(preprocessing.columns)))
@@ -117,7 +136,9 @@ class Predictor:
 
     def predict(self, requests: Sequence[Samples | Refusal]) -> list[list[Array] | Refusal]:
         """Predict the samples of all requests at once; a refused request stays refused."""
-        samples: list[Any] = [sample for request in requests if isinstance(request, list) for sample in request]
+        samples: list[Any] = [
+            sample for request in requests if isinstance(request, list) for sample in request
+        ]
         if self._rows is None or not samples:
             values = iter(predict_arrays(self._run, self._metadata, samples, file=self._file))
         else:
@@ -152,7 +173,10 @@ class Predictor:
             labels = [{"label": label, "probability": float(value)} for label, value in pairs]
             decided = {} if predicted is None else {"predicted": predicted}
             return {"name": name, **decided, "labels": labels}
-        return {"name": name, "values": [float(value) if np.isfinite(value) else None for value in values]}
+        return {
+            "name": name,
+            "values": [float(value) if np.isfinite(value) else None for value in values],
+        }
 
     def _describe_mask(self, name: str, values: Array) -> dict[str, Any]:
         """Describe a mask: a PNG in base64, in the size of the model's input, and the share of each class.
@@ -167,7 +191,8 @@ class Predictor:
         write_mask(content := io.BytesIO(), mask, len(names))
         counts = np.bincount(mask.ravel(), minlength=len(names))
         classes = [
-            {"label": label, "share": float(count / mask.size)} for label, count in zip(names, counts, strict=False)
+            {"label": label, "share": float(count / mask.size)}
+            for label, count in zip(names, counts, strict=False)
         ]
         return {"mask": base64.b64encode(content.getvalue()).decode(), "classes": classes}
 
@@ -181,6 +206,12 @@ def _decode_picture(metadata: Metadata, item: Item) -> Array | Refusal:
         return Refusal(422, f"{name}: this picture cannot be decoded ({error.reason})")
     try:
         return prepare_image(metadata, image)
-    except (MemoryError, OverflowError, ValueError) as error:  # of one that is a thousand times as long as wide
+    except (
+        MemoryError,
+        OverflowError,
+        ValueError,
+    ) as error:  # of one that is a thousand times as long as wide
         reason = str(error) or "too much memory"
-        return Refusal(422, f"{name}: {image.width} x {image.height} pixels cannot be prepared ({reason})")
+        return Refusal(
+            422, f"{name}: {image.width} x {image.height} pixels cannot be prepared ({reason})"
+        )

@@ -15,8 +15,9 @@ _JSON = "application/json"
 _FIELD = "image"
 _NUM_SHOWN = 3  # columns in the words of an error
 _EXPECTED_IMAGES = (
-    "expected a picture: as the field `image` of a form, such as curl -F image=@photo.jpg, which may come several "
-    "times, or as the body itself, with its type, such as Content-Type: image/jpeg"
+    "expected a picture: as the field `image` of a form, such as curl -F image=@photo.jpg, which"
+    " may come several times, or as the body itself, with its type, such as Content-Type:"
+    " image/jpeg"
 )
 _EXPECTED_ROWS = 'expected Content-Type: application/json and {"rows": [[1.5, 2.0], ...]}'
 
@@ -79,7 +80,9 @@ def _check_announced_size(request: Request, rules: RequestRules) -> None:
 
 def _too_large(rules: RequestRules) -> HTTPException:
     limit = f"{rules.max_bytes / 1e6:g} MB"
-    return HTTPException(413, f"the request is larger than {limit}; --max-request of lightkit serve sets the limit")
+    return HTTPException(
+        413, f"the request is larger than {limit}; --max-request of lightkit serve sets the limit"
+    )
 
 
 async def _read_pictures(request: Request, rules: RequestRules) -> list[Item]:
@@ -102,7 +105,9 @@ async def _read_form(request: Request, rules: RequestRules) -> list[Item]:
     except BaseHTTPException as error:  # Starlette's, of which FastAPI's is a subclass
         if error.status_code == 413:
             raise
-        raise HTTPException(400, f"the form cannot be read ({error.detail}); {_EXPECTED_IMAGES}") from error
+        raise HTTPException(
+            400, f"the form cannot be read ({error.detail}); {_EXPECTED_IMAGES}"
+        ) from error
     items = []
     for value in form.getlist(_FIELD):
         if isinstance(value, str):
@@ -114,7 +119,9 @@ async def _read_form(request: Request, rules: RequestRules) -> list[Item]:
         items.append(Item(name, content))
     if not items:
         fields = ", ".join(sorted(form)) or "none"
-        raise HTTPException(400, f"the form has no field `image` (its fields: {fields}); {_EXPECTED_IMAGES}")
+        raise HTTPException(
+            400, f"the form has no field `image` (its fields: {fields}); {_EXPECTED_IMAGES}"
+        )
     return items
 
 
@@ -146,12 +153,16 @@ async def _read_records(request: Request, columns: Sequence[str]) -> list[Item]:
             raise HTTPException(422, f"rows[{at}]: expected an object, got {type(row).__name__}")
         missing = [name for name in columns if name not in row]
         if missing:
-            raise HTTPException(422, f"rows[{at}]: there is no {missing[0]!r}; write null where it is missing")
+            raise HTTPException(
+                422, f"rows[{at}]: there is no {missing[0]!r}; write null where it is missing"
+            )
         for name in columns:
             if isinstance(row[name], list | dict):
                 found = json.dumps(row[name])[:40]
                 raise HTTPException(
-                    422, f"rows[{at}]: column {name!r} has {found}, expected a text, a number, a boolean or null"
+                    422,
+                    f"rows[{at}]: column {name!r} has {found}, expected a text, a number, a boolean"
+                    " or null",
                 )
     return [Item(str(at), row) for at, row in enumerate(rows)]
 
@@ -166,8 +177,14 @@ def _read_row(at: int, row: Any, length: int) -> list[float]:
         found = f"{len(row)} numbers" if isinstance(row, list) else type(row).__name__
         raise HTTPException(422, f"rows[{at}]: expected a list of {length} numbers, got {found}")
     for column, value in enumerate(row):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise HTTPException(422, f"rows[{at}][{column}]: expected a finite number, got {json.dumps(value)[:40]}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise HTTPException(
+                422, f"rows[{at}][{column}]: expected a finite number, got {json.dumps(value)[:40]}"
+            )
     return row
 
 

@@ -62,7 +62,9 @@ class PatientLoop(BatchedLoop):  # type: ignore[misc]  # as below
     without any takes a good part of a core.
     """
 
-    def get_batch_requests(self, lit_api: Any, request_queue: Any, transport: Any) -> tuple[list[Any], list[Any]]:
+    def get_batch_requests(
+        self, lit_api: Any, request_queue: Any, transport: Any
+    ) -> tuple[list[Any], list[Any]]:
         """Return the requests of a batch, and those that have waited too long; none of both after a second."""
         try:
             first = request_queue.get(timeout=_IDLE_WAIT_S)
@@ -100,7 +102,9 @@ class ModelAPI(litserve.LitAPI):  # type: ignore[misc]  # LitServe 0.2 has no ty
     """
 
     def __init__(self, file: Path, settings: ServerSettings) -> None:
-        super().__init__(max_batch_size=settings.max_batch_size, batch_timeout=_BATCH_WAIT_S, loop=PatientLoop())
+        super().__init__(
+            max_batch_size=settings.max_batch_size, batch_timeout=_BATCH_WAIT_S, loop=PatientLoop()
+        )
         self._file = file
         self._settings = settings
         self._predictor: Predictor | None = None
@@ -114,7 +118,10 @@ class ModelAPI(litserve.LitAPI):  # type: ignore[misc]  # LitServe 0.2 has no ty
     def setup(self, device: str) -> None:
         """Load the model in the process that predicts."""
         self._predictor = Predictor(
-            self._file, read_metadata(self._file), top_k=self._settings.top_k, threads=self._settings.threads
+            self._file,
+            read_metadata(self._file),
+            top_k=self._settings.top_k,
+            threads=self._settings.threads,
         )
 
     def decode_request(self, request: Annotated[list[Item], Depends(read_items)]) -> Any:
@@ -140,7 +147,10 @@ class ModelAPI(litserve.LitAPI):  # type: ignore[misc]  # LitServe 0.2 has no ty
         if isinstance(answer, Refusal):
             return JSONResponse({"detail": answer.reason}, status_code=answer.status)
         try:
-            described = [self.predictor.describe(name, values) for name, values in zip(names, answer, strict=True)]
+            described = [
+                self.predictor.describe(name, values)
+                for name, values in zip(names, answer, strict=True)
+            ]
         except DataError as error:
             return JSONResponse({"detail": str(error)}, status_code=500)
         return JSONResponse({"predictions": described})
@@ -160,8 +170,8 @@ def check_address(host: str, port: int) -> None:
             probe.listen(1)
         except OSError as error:
             raise ConfigError(
-                f"--port {port}: nothing can listen at port {port} of {host} ({error.strerror}), as where another "
-                "process does. Choose another port with --port."
+                f"--port {port}: nothing can listen at port {port} of {host} ({error.strerror}), as"
+                " where another process does. Choose another port with --port."
             ) from error
 
 
@@ -199,7 +209,9 @@ def serve_model(file: Path, metadata: Metadata, settings: ServerSettings) -> Non
     )
     server.app.state.rules = RequestRules(settings.max_bytes, row_length, columns)
     with _leave_no_process(), _signals_as_keyboard_interrupt(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of forks beside threads: uvicorn's processes are LitServe's choice
+        warnings.simplefilter(
+            "ignore"
+        )  # of forks beside threads: uvicorn's processes are LitServe's choice
         server.run(
             host=settings.host,
             port=settings.port,
@@ -225,11 +237,15 @@ def _signals_as_keyboard_interrupt() -> Iterator[None]:
     server = os.getpid()
 
     def interrupt(signum: int, _frame: object) -> None:
-        if os.getpid() != server:  # a process of uvicorn's, which has ended its requests and repeats the signal
+        if (
+            os.getpid() != server
+        ):  # a process of uvicorn's, which has ended its requests and repeats the signal
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
             return
-        signal.signal(signum, signal.SIG_IGN)  # it ends already; a second wish is the clock's of the command
+        signal.signal(
+            signum, signal.SIG_IGN
+        )  # it ends already; a second wish is the clock's of the command
         raise KeyboardInterrupt
 
     before = {}

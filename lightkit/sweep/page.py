@@ -31,7 +31,9 @@ _MOST_ROWS = 200
 _MOST_SLICES = 24
 
 
-def try_sweep_page(path: Path, name: str, trials: Sequence[Trial], plan: Plan, metric: str, mode: str) -> Path | None:
+def try_sweep_page(
+    path: Path, name: str, trials: Sequence[Trial], plan: Plan, metric: str, mode: str
+) -> Path | None:
     """Write the page; where that fails, warn: no sweep fails by its page."""
     try:
         write_text(path, render_sweep(name, trials, plan, metric, mode), durable=False)
@@ -107,7 +109,9 @@ def _draw_figures(trials: Sequence[Trial], plan: Plan, metric: str, mode: str) -
     drawn = [
         PageFigure(
             "history",
-            draw_history([each.number for each in complete], list_values(complete), history, metric),
+            draw_history(
+                [each.number for each in complete], list_values(complete), history, metric
+            ),
             f"{metric} of each complete trial, and the best so far",
             f"{metric} by number of the trial",
         )
@@ -135,5 +139,9 @@ def _draw_slice(trials: Sequence[Trial], dimension: Dimension, metric: str) -> F
     known = [(at, value) for at, value in zip(positions, values, strict=True) if at is not None]
     labels = [_write(each) for each in dimension.choices]
     return draw_slice(
-        [at for at, _ in known], [value for _, value in known], key=dimension.key, name=metric, labels=labels
+        [at for at, _ in known],
+        [value for _, value in known],
+        key=dimension.key,
+        name=metric,
+        labels=labels,
     )

@@ -171,8 +171,9 @@ class SweepRecord:
                 self._apply(_parse_line(line))
             except (ValueError, KeyError, IndexError) as error:
                 raise ConfigError(
-                    f"{self.path}, line {number}: this is no line of a sweep ({type(error).__name__}: {error}). Move "
-                    "the folder away; the same command then begins a new sweep."
+                    f"{self.path}, line {number}: this is no line of a sweep"
+                    f" ({type(error).__name__}: {error}). Move the folder away; the same command"
+                    " then begins a new sweep."
                 ) from None
         return self
 
@@ -208,13 +209,19 @@ class SweepRecord:
             flush(self.path.parent)
         except OSError as error:
             raise ConfigError(
-                f"sweep: cannot write {self.path}: {error.strerror or error}. It stands next to the run root; set "
-                "run.root to a folder in one that can be written, such as --run.root /tmp/sweep/runs."
+                f"sweep: cannot write {self.path}: {error.strerror or error}. It stands next to the"
+                " run root; set run.root to a folder in one that can be written, such as"
+                " --run.root /tmp/sweep/runs."
             ) from error
 
     def begin(self, trial: Trial) -> None:
         """Record a trial that is about to be started."""
-        fields = {"trial": trial.number, "params": dict(trial.params), "kind": trial.kind, "seed": trial.seed}
+        fields = {
+            "trial": trial.number,
+            "params": dict(trial.params),
+            "kind": trial.kind,
+            "seed": trial.seed,
+        }
         self._append({"event": "begin", **fields, "of": trial.of})
 
     def end(self, trial: Trial) -> None:
@@ -268,13 +275,17 @@ class SweepRecord:
             number = len(self.trials)
             if line["trial"] != number:
                 raise ValueError(f"trial {line['trial']} follows trial {number - 1}")
-            self.trials.append(Trial(number, line["params"], line["kind"], line["seed"], line["of"]))
+            self.trials.append(
+                Trial(number, line["params"], line["kind"], line["seed"], line["of"])
+            )
             self.is_done = False
         elif event == "end":
             trial = self.trials[line["trial"]]
             state = line["state"]
             if state not in get_args(State) or (state == "complete" and line["value"] is None):
-                raise ValueError(f"trial {trial.number} is {state!r}, with the value {line['value']}")
+                raise ValueError(
+                    f"trial {trial.number} is {state!r}, with the value {line['value']}"
+                )
             trial.state = state
             trial.value = line["value"]
             trial.epoch = line["epoch"]

@@ -73,7 +73,9 @@ class Confirmation:
 
 def rank_trials(trials: Sequence[Trial], plan: Plan, mode: str) -> list[Trial]:
     """List the complete trials of the search that are within all bounds, the best first."""
-    found = [each for each in trials if each.kind == "search" and each.is_feasible(plan.constraints)]
+    found = [
+        each for each in trials if each.kind == "search" and each.is_feasible(plan.constraints)
+    ]
     return sorted(found, key=lambda each: (rank_value(each.value, mode), each.number))
 
 
@@ -124,7 +126,9 @@ def _describe_confirmation(confirmation: Confirmation) -> str:
     return f"again {name}: mean {mean.describe()} of {len(mean.values)} fresh seeds{gain}"
 
 
-def _describe_gain(best: Trial, own: Trial, confirmed: Sequence[Confirmation], plan: Plan) -> str | None:
+def _describe_gain(
+    best: Trial, own: Trial, confirmed: Sequence[Confirmation], plan: Plan
+) -> str | None:
     """Write the gain over the config itself; None where that failed.
 
     Args:
@@ -146,8 +150,9 @@ def _describe_gain(best: Trial, own: Trial, confirmed: Sequence[Confirmation], p
     if own.value is None or best.value is None:
         return None
     return (
-        f"{abs(best.value - own.value):.4g} over the config itself ({own.value:.4g}), in one run each, of which the "
-        "best was chosen: it may be chance. sweep.confirm trains the best again with fresh seeds"
+        f"{abs(best.value - own.value):.4g} over the config itself ({own.value:.4g}), in one run"
+        " each, of which the best was chosen: it may be chance. sweep.confirm trains the best"
+        " again with fresh seeds"
     )
 
 
@@ -168,7 +173,11 @@ def describe_without_effect(trials: Sequence[Trial], metric: str) -> list[str]:
     The values of all epochs are compared. A share of few samples is equal by chance, too: it counts where it had three
     different values.
     """
-    complete = [each for each in trials if each.kind == "search" and each.state == "complete" and each.values]
+    complete = [
+        each
+        for each in trials
+        if each.kind == "search" and each.state == "complete" and each.values
+    ]
     least = 3 if is_share(metric) else 1
     groups: dict[tuple[tuple[int, float], ...], list[Trial]] = {}
     for each in complete:
@@ -183,7 +192,10 @@ def describe_without_effect(trials: Sequence[Trial], metric: str) -> list[str]:
                     found.setdefault(key, (first.number, other.number))
     lines = []
     for key, (one, two) in found.items():
-        lines.append(f"equal {metric} of trials {one} and {two}, to the last digit: {key} seems to have no effect here")
+        lines.append(
+            f"equal {metric} of trials {one} and {two}, to the last digit: {key} seems to have no"
+            " effect here"
+        )
     return lines
 
 
@@ -223,12 +235,33 @@ def write_table(path: Path, trials: Sequence[Trial], plan: Plan, metric: str) ->
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     bounded = [name for name in plan.constraints if name != "params"]  # which each trial has
-    head = ["trial", "kind", "of", "seed", "state", metric, "epoch", *plan.space.keys, *bounded, "params"]
+    head = [
+        "trial",
+        "kind",
+        "of",
+        "seed",
+        "state",
+        metric,
+        "epoch",
+        *plan.space.keys,
+        *bounded,
+        "params",
+    ]
     table.writerow([*head, "seconds", "run", "reason"])
     for each in trials:
         params = [each.params.get(key) for key in plan.space.keys]
         bounds = [each.constraints.get(name) for name in bounded]
-        row = [each.number, each.kind, each.of, each.seed, each.state, each.value, each.epoch, *params, *bounds]
+        row = [
+            each.number,
+            each.kind,
+            each.of,
+            each.seed,
+            each.state,
+            each.value,
+            each.epoch,
+            *params,
+            *bounds,
+        ]
         table.writerow([*row, each.num_params, each.seconds, each.run, each.reason])
     write_text(path, text.getvalue(), durable=False)
 

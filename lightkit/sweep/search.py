@@ -33,7 +33,9 @@ def require_optuna(plan: Plan) -> None:
         from optuna.trial import Trial as OptunaTrial  # here: it is an extra
     except ImportError:
         key = "sampler" if plan.sampler == "tpe" else "pruner"
-        raise ConfigError(f"sweep.{key}: it needs Optuna 5: {_ADVICE}; or choose sampler: random, no pruner") from None
+        raise ConfigError(
+            f"sweep.{key}: it needs Optuna 5: {_ADVICE}; or choose sampler: random, no pruner"
+        ) from None
     if not hasattr(OptunaTrial, "set_constraint"):
         raise ConfigError(f"sweep: it needs Optuna 5, and an older one is installed: {_ADVICE}")
 
@@ -86,13 +88,19 @@ class Search:
             number: Number of the trial.
         """
         if self._plan.sampler == "grid":
-            return next((each for each in self._plan.space.iterate_points() if not self._is_known(each)), None)
+            return next(
+                (each for each in self._plan.space.iterate_points() if not self._is_known(each)),
+                None,
+            )
         for attempt in range(_MOST_ATTEMPTS):
             params = self._sample(number, attempt)
             if not self._is_known(params):
                 return params
         if self._plan.space.is_finite:  # what is left of it is hard to hit
-            return next((each for each in self._plan.space.iterate_points() if not self._is_known(each)), None)
+            return next(
+                (each for each in self._plan.space.iterate_points() if not self._is_known(each)),
+                None,
+            )
         return None
 
     def _is_known(self, params: Mapping[str, Any]) -> bool:
@@ -107,7 +115,9 @@ class Search:
             from scipy.stats import qmc  # here: it takes half a second
 
             engine = qmc.Sobol(len(space.dimensions), scramble=True, rng=self._plan.seed)
-            with warnings.catch_warnings():  # a power of two is advised, and no trial count is known before
+            with (
+                warnings.catch_warnings()
+            ):  # a power of two is advised, and no trial count is known before
                 warnings.simplefilter("ignore", UserWarning)
                 shares = engine.random(number + attempt * 1021 + 1)[-1]
             return space.from_unit([float(share) for share in shares])
@@ -121,16 +131,22 @@ class Search:
         import optuna  # here: it takes half a second, and is an extra
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        direction: Literal["minimize", "maximize"] = "minimize" if self._mode == "min" else "maximize"
+        direction: Literal["minimize", "maximize"] = (
+            "minimize" if self._mode == "min" else "maximize"
+        )
         sampler = optuna.samplers.TPESampler(seed=seed)
-        return optuna.create_study(study_name=STUDY, direction=direction, sampler=sampler, pruner=self._create_pruner())
+        return optuna.create_study(
+            study_name=STUDY, direction=direction, sampler=sampler, pruner=self._create_pruner()
+        )
 
     def _create_pruner(self) -> optuna.pruners.BasePruner:
         import optuna
 
         pruner = self._plan.pruner
         if pruner.kind == "median":
-            return optuna.pruners.MedianPruner(n_startup_trials=NUM_STARTUP, n_warmup_steps=pruner.warmup_epochs)
+            return optuna.pruners.MedianPruner(
+                n_startup_trials=NUM_STARTUP, n_warmup_steps=pruner.warmup_epochs
+            )
         if pruner.kind == "hyperband":
             most = self._plan.max_epochs
             return optuna.pruners.HyperbandPruner(
@@ -158,7 +174,9 @@ class Search:
         if self._study is None or not space.contains(trial.params):
             return
         active = [each for each in space.dimensions if space.is_active(each, trial.params)]
-        self._study.enqueue_trial({each.key: _encode(each, trial.params[each.key]) for each in active})
+        self._study.enqueue_trial(
+            {each.key: _encode(each, trial.params[each.key]) for each in active}
+        )
         live = self._study.ask()
         for each in active:
             _suggest(live, each)
@@ -253,17 +271,27 @@ def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
     if isinstance(distribution, optuna.distributions.IntDistribution):
         return dimension.clean(
             trial.suggest_int(
-                dimension.key, distribution.low, distribution.high, log=distribution.log, step=distribution.step
+                dimension.key,
+                distribution.low,
+                distribution.high,
+                log=distribution.log,
+                step=distribution.step,
             )
         )
     assert isinstance(distribution, optuna.distributions.FloatDistribution)
     value = trial.suggest_float(
-        dimension.key, distribution.low, distribution.high, log=distribution.log, step=distribution.step
+        dimension.key,
+        distribution.low,
+        distribution.high,
+        log=distribution.log,
+        step=distribution.step,
     )
     return dimension.clean(value)
 
 
-def compute_importance(plan: Plan, mode: str, trials: Iterable[Trial]) -> tuple[dict[str, float], int]:
+def compute_importance(
+    plan: Plan, mode: str, trials: Iterable[Trial]
+) -> tuple[dict[str, float], int]:
     """Compute the share of each key in the metric by PED-ANOVA, and the number of trials that it is made of.
 
     https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed or there are too few trials.
@@ -281,11 +309,15 @@ def compute_importance(plan: Plan, mode: str, trials: Iterable[Trial]) -> tuple[
     except ImportError:
         return {}, len(complete)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(study_name=STUDY, direction="minimize" if mode == "min" else "maximize")
+    study = optuna.create_study(
+        study_name=STUDY, direction="minimize" if mode == "min" else "maximize"
+    )
     distributions = {one.key: _distribute(one) for one in varied}
     for each in complete:
         params = {one.key: _encode(one, each.params[one.key]) for one in varied}
-        study.add_trial(optuna.create_trial(value=each.value, params=params, distributions=distributions))
+        study.add_trial(
+            optuna.create_trial(value=each.value, params=params, distributions=distributions)
+        )
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -19,7 +19,11 @@ NUM_STARTUP = 5
 _DEFAULT_TRIALS = 40
 _MOST_GRID_POINTS = 100_000
 _PRUNERS = ("median", "hyperband", "none")
-_PRUNER_KEYS = {"median": ("kind", "warmup_epochs"), "hyperband": ("kind", "min_epochs"), "none": ("kind",)}
+_PRUNER_KEYS = {
+    "median": ("kind", "warmup_epochs"),
+    "hyperband": ("kind", "min_epochs"),
+    "none": ("kind",),
+}
 _CONFIRM_KEYS = ("top", "seeds")
 _BOUNDS = ("min", "max")
 
@@ -138,7 +142,11 @@ def read_sweep(resolved: Resolved, problems: Problems) -> Plan:
     """
     section = resolved.section(SECTION)
     known = {each.name for each in fields(SweepSettings)}
-    given = {key: _read_number(value) for key, value in section.items() if key in known and value is not None}
+    given = {
+        key: _read_number(value)
+        for key, value in section.items()
+        if key in known and value is not None
+    }
     reader = _Reader(resolved, given, problems)
     space = parse_space(resolved, problems)
     max_epochs = _read_number(resolved.section("trainer").get("max_epochs"))
@@ -208,7 +216,9 @@ class _Reader:
         self._problems = problems
 
     def _note(self, key: str, text: str, *more: str) -> None:
-        origin = self._resolved.origin_of((SECTION, key, *more)) or self._resolved.origin_of((SECTION, key))
+        origin = self._resolved.origin_of((SECTION, key, *more)) or self._resolved.origin_of(
+            (SECTION, key)
+        )
         self._problems.add(error_at(f"sweep.{'.'.join((key, *more))}: {text}", origin))
 
     def read_word(self, key: str, choices: tuple[str, ...], default: str | None) -> str | None:
@@ -237,8 +247,8 @@ class _Reader:
         if metric.replace("_", "/").startswith("test/"):
             self._note(
                 "metric",
-                f"expected a metric of the validation split, such as val/loss, got {metric}: a model that is chosen by "
-                "the test split has none left to be judged by",
+                f"expected a metric of the validation split, such as val/loss, got {metric}: a"
+                " model that is chosen by the test split has none left to be judged by",
             )
             return None
         return metric
@@ -250,19 +260,30 @@ class _Reader:
             return Pruner()
         block = {"kind": given} if isinstance(given, str) else given
         if not isinstance(block, Mapping):
-            self._note("pruner", f"expected {', '.join(_PRUNERS)}, or a mapping with its kind, got {given!r}")
+            self._note(
+                "pruner",
+                f"expected {', '.join(_PRUNERS)}, or a mapping with its kind, got {given!r}",
+            )
             return Pruner()
         kind = block.get("kind", "median")
         if kind not in _PRUNERS:
-            self._note("pruner", f"expected {', '.join(_PRUNERS)}, got {kind!r}{near(str(kind), _PRUNERS)}")
+            self._note(
+                "pruner", f"expected {', '.join(_PRUNERS)}, got {kind!r}{near(str(kind), _PRUNERS)}"
+            )
             return Pruner()
         values = {}
         for key, value in block.items():
             number = _read_number(value)
             if key not in _PRUNER_KEYS[kind]:
                 known = _PRUNER_KEYS[kind]
-                self._note("pruner", f"{kind} has no such key{near(str(key), known)}; it has {', '.join(known)}", key)
-            elif key != "kind" and not (isinstance(number, int) and number >= (key == "min_epochs")):
+                self._note(
+                    "pruner",
+                    f"{kind} has no such key{near(str(key), known)}; it has {', '.join(known)}",
+                    key,
+                )
+            elif key != "kind" and not (
+                isinstance(number, int) and number >= (key == "min_epochs")
+            ):
                 self._note("pruner", f"expected a number of epochs, got {value!r}", key)
             elif key != "kind":
                 values[str(key)] = number
@@ -275,15 +296,30 @@ class _Reader:
         if given is None:
             return found
         if not isinstance(given, Mapping):
-            self._note("constraints", f"expected bounds by metric, such as {{params: {{max: 5e6}}}}, got {given!r}")
+            self._note(
+                "constraints",
+                f"expected bounds by metric, such as {{params: {{max: 5e6}}}}, got {given!r}",
+            )
             return found
         for name, bounds in given.items():
             if bounds is None:
                 continue
-            block = {key: _read_number(each) for key, each in bounds.items()} if isinstance(bounds, Mapping) else {}
+            block = (
+                {key: _read_number(each) for key, each in bounds.items()}
+                if isinstance(bounds, Mapping)
+                else {}
+            )
             is_right = {*block} <= {*_BOUNDS} and all(is_number(each) for each in block.values())
-            if not block or not is_right or block.get("min", -math.inf) > block.get("max", math.inf):
-                self._note("constraints", f"expected bounds such as {{max: 0.8}}, got {bounds!r}", str(name))
+            if (
+                not block
+                or not is_right
+                or block.get("min", -math.inf) > block.get("max", math.inf)
+            ):
+                self._note(
+                    "constraints",
+                    f"expected bounds such as {{max: 0.8}}, got {bounds!r}",
+                    str(name),
+                )
                 continue
             found[str(name)] = {str(key): float(each) for key, each in block.items()}
         return found
@@ -293,10 +329,19 @@ class _Reader:
         given = self._given.get("confirm")
         if given is None:
             return {}
-        block = {key: _read_number(each) for key, each in given.items()} if isinstance(given, Mapping) else {}
-        is_right = {*block} == {*_CONFIRM_KEYS} and all(isinstance(each, int) for each in block.values())
+        block = (
+            {key: _read_number(each) for key, each in given.items()}
+            if isinstance(given, Mapping)
+            else {}
+        )
+        is_right = {*block} == {*_CONFIRM_KEYS} and all(
+            isinstance(each, int) for each in block.values()
+        )
         if not is_right or block["top"] < 1 or block["seeds"] < 2:
-            text = f"expected {{top: 3, seeds: 3}}: points, at least 1, and seeds, at least 2; got {given!r}"
+            text = (
+                "expected {top: 3, seeds: 3}: points, at least 1, and seeds, at least 2; got"
+                f" {given!r}"
+            )
             self._note("confirm", text)
             return {}
         return {str(key): int(each) for key, each in block.items()}
@@ -311,23 +356,29 @@ def _check_together(plan: Plan, resolved: Resolved, problems: Problems) -> None:
     if plan.sampler == "grid":
         for each in plan.space.dimensions:
             if each.num_values is None:
-                text = f"sweep.space.{each.key}: a grid needs a list of values, or a range with a step"
+                text = (
+                    f"sweep.space.{each.key}: a grid needs a list of values, or a range with a step"
+                )
                 note(f"{text}; or choose another sweep.sampler", "space", each.key)
     pruner = plan.pruner
     if pruner.kind == "median":
         if plan.max_epochs is not None and pruner.warmup_epochs >= plan.max_epochs:
             note(
-                f"sweep.pruner: it can never prune: warmup_epochs is {pruner.warmup_epochs}, and a trial has "
-                f"trainer.max_epochs={plan.max_epochs}",
+                f"sweep.pruner: it can never prune: warmup_epochs is {pruner.warmup_epochs}, and a"
+                f" trial has trainer.max_epochs={plan.max_epochs}",
                 *("pruner", "warmup_epochs"),
             )
         if plan.num_trials <= NUM_STARTUP:
             note(
-                f"sweep.pruner: it can never prune: the median needs {NUM_STARTUP} complete trials before it, and "
-                f"sweep.trials is {plan.num_trials}",
+                f"sweep.pruner: it can never prune: the median needs {NUM_STARTUP} complete trials"
+                f" before it, and sweep.trials is {plan.num_trials}",
                 "pruner",
             )
-    if pruner.kind == "hyperband" and plan.max_epochs is not None and pruner.min_epochs >= plan.max_epochs:
+    if (
+        pruner.kind == "hyperband"
+        and plan.max_epochs is not None
+        and pruner.min_epochs >= plan.max_epochs
+    ):
         note(
             f"sweep.pruner: it can never prune: min_epochs is {pruner.min_epochs}, and a trial has "
             f"trainer.max_epochs={plan.max_epochs}",
@@ -343,8 +394,9 @@ def require_space(plan: Plan) -> None:
     """
     if not plan.space.dimensions and plan.sampler != "seeds":
         raise ConfigError(
-            "sweep: nothing is searched: set sweep.space in the config, such as model.learning_rate: "
-            "{log: [1e-5, 1e-1]}, or give --space KEY=VALUE,VALUE, or --seeds N"
+            "sweep: nothing is searched: set sweep.space in the config, such as"
+            " model.learning_rate: {log: [1e-5, 1e-1]}, or give --space KEY=VALUE,VALUE, or"
+            " --seeds N"
         )
 
 
@@ -354,6 +406,9 @@ def list_shadowed(plan: Plan, resolved: Resolved) -> list[ConfigError]:
     for dimension in plan.space.dimensions:
         origin = None if dimension.kind == "layers" else resolved.origin_of(dimension.key)
         if origin is not None and origin.kind in ("flag", "variable"):
-            text = f"{dimension.key} is searched (sweep.space), and is set by {origin}, which would win over each trial"
+            text = (
+                f"{dimension.key} is searched (sweep.space), and is set by {origin}, which would"
+                " win over each trial"
+            )
             found.append(error_at(f"{text}; leave one of them out", origin))
     return found

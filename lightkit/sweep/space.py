@@ -20,7 +20,9 @@ Params = Mapping[str, Any]
 
 _KINDS = ("log", "float", "int", "choice", "layers")
 _OPTIONS = {"log": (), "float": ("step", "log"), "int": ("step", "log"), "choice": (), "layers": ()}
-_EXAMPLE = "{log: [1e-5, 1e-1]}, {float: [0, 0.3]}, {int: [16, 128]}, [a, b] or {layers: [a.yaml, b.yaml]}"
+_EXAMPLE = (
+    "{log: [1e-5, 1e-1]}, {float: [0, 0.3]}, {int: [16, 128]}, [a, b] or {layers: [a.yaml, b.yaml]}"
+)
 _ROUND_DIGITS = 12
 
 
@@ -71,7 +73,10 @@ class Dimension:
         """List all values of a choice or of a range with steps."""
         if not self.is_range:
             return list(self.choices)
-        return [self._round(self.low + number * (self._grid_step or 1.0)) for number in range(self.num_values or 0)]
+        return [
+            self._round(self.low + number * (self._grid_step or 1.0))
+            for number in range(self.num_values or 0)
+        ]
 
     def list_ends(self) -> list[Any]:
         """List the values that a check tries: the ends of a range, or each choice."""
@@ -86,7 +91,9 @@ class Dimension:
             return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
         count = self.num_values
         if count is not None and not self.is_log:
-            return self._round(self.low + min(int(share * count), count - 1) * (self._grid_step or 1.0))
+            return self._round(
+                self.low + min(int(share * count), count - 1) * (self._grid_step or 1.0)
+            )
         if not self.is_log:
             return self.low + share * (self.high - self.low)
         # an integer stands for the half open range around it
@@ -148,7 +155,10 @@ class Space:
 
     def is_active(self, dimension: Dimension, params: Params) -> bool:
         """Return whether a key is in effect, by the values of the keys before it."""
-        return all(key in params and find_choice(values, params[key]) is not None for key, values in dimension.when)
+        return all(
+            key in params and find_choice(values, params[key]) is not None
+            for key, values in dimension.when
+        )
 
     def contains(self, params: Params) -> bool:
         """Return whether values are a point of the space: all keys in effect have one of their values."""
@@ -235,7 +245,11 @@ def parse_space(resolved: Resolved, problems: Problems) -> Space:
         return Space()
     if not isinstance(given, Mapping):
         origin = resolved.origin_of(("sweep", "space"))
-        problems.add(error_at(f"sweep.space: expected a mapping from keys to their values, got {given!r}", origin))
+        problems.add(
+            error_at(
+                f"sweep.space: expected a mapping from keys to their values, got {given!r}", origin
+            )
+        )
         return Space()
     dimensions: dict[str, Dimension] = {}
     for key, value in given.items():
@@ -257,43 +271,60 @@ def _parse_dimension(key: str, value: Any, resolved: Resolved) -> Dimension:
     if isinstance(value, list):
         value = {"choice": value}
     if not isinstance(value, Mapping):
-        raise error_at(f"sweep.space.{key}: expected values such as {_EXAMPLE}, got {value!r}", origin)
+        raise error_at(
+            f"sweep.space.{key}: expected values such as {_EXAMPLE}, got {value!r}", origin
+        )
     kinds = [kind for kind in _KINDS if kind in value]
     if "log" in kinds and len(kinds) > 1:  # as in {int: [1, 100], log: true}
         kinds.remove("log")
     if len(kinds) != 1:
         found = " and ".join(kinds) or ", ".join(map(str, value)) or "nothing"
         hint = near(next(iter(map(str, value)), ""), _KINDS)
-        raise error_at(f"sweep.space.{key}: expected one of {', '.join(_KINDS)}, got {found}{hint}", origin)
+        raise error_at(
+            f"sweep.space.{key}: expected one of {', '.join(_KINDS)}, got {found}{hint}", origin
+        )
     kind = kinds[0]
     known = (kind, "when", *_OPTIONS[kind])
     for option in value:
         if option not in known:
             text = f"sweep.space.{key}: {kind} has no {option!r}{near(str(option), known)}"
-            raise error_at(f"{text}; it has {', '.join(known)}", resolved.origin_of((*place, option)))
+            raise error_at(
+                f"{text}; it has {', '.join(known)}", resolved.origin_of((*place, option))
+            )
     when = _parse_when(key, value.get("when"), resolved)
     if kind in ("choice", "layers"):
         return _parse_choice(key, kind, value[kind], when, resolved)
     return _parse_range(key, kind, value, when, resolved)
 
 
-def _parse_when(key: str, given: Any, resolved: Resolved) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+def _parse_when(
+    key: str, given: Any, resolved: Resolved
+) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     if given is None:
         return ()
     origin = resolved.origin_of(("sweep", "space", key, "when"))
     if not isinstance(given, Mapping) or not given:
         text = f"sweep.space.{key}.when: expected keys of the space with their values, such as"
         raise error_at(f"{text} {{model.backbone: [resnet18]}}, got {given!r}", origin)
-    return tuple((str(name), tuple(each) if isinstance(each, list) else (each,)) for name, each in given.items())
+    return tuple(
+        (str(name), tuple(each) if isinstance(each, list) else (each,))
+        for name, each in given.items()
+    )
 
 
 def _parse_choice(
-    key: str, kind: str, values: Any, when: tuple[tuple[str, tuple[Any, ...]], ...], resolved: Resolved
+    key: str,
+    kind: str,
+    values: Any,
+    when: tuple[tuple[str, tuple[Any, ...]], ...],
+    resolved: Resolved,
 ) -> Dimension:
     place = ("sweep", "space", key)
     origin = resolved.origin_of((*place, kind)) or resolved.origin_of(place)
     if not isinstance(values, list) or not values:
-        raise error_at(f"sweep.space.{key}: expected a list of values to choose from, got {values!r}", origin)
+        raise error_at(
+            f"sweep.space.{key}: expected a list of values to choose from, got {values!r}", origin
+        )
     choices: list[Any] = []
     for value in values:
         if find_choice(choices, value) is not None:
@@ -312,23 +343,33 @@ def _find_layer(key: str, name: Any, origin: Origin | None) -> Path:
         ConfigError: If there is none.
     """
     if not isinstance(name, str):
-        raise error_at(f"sweep.space.{key}: expected the names of config files, got {name!r}", origin)
+        raise error_at(
+            f"sweep.space.{key}: expected the names of config files, got {name!r}", origin
+        )
     folders = [Path()] if origin is None or origin.file is None else [origin.file.parent, Path()]
     for folder in folders:
         if (folder / name).is_file():
             return (folder / name).absolute()
     wanted = folders[0] / name
-    raise error_at(f"sweep.space.{key}: {shown_path(wanted)}: no such file{near_files(wanted)}", origin)
+    raise error_at(
+        f"sweep.space.{key}: {shown_path(wanted)}: no such file{near_files(wanted)}", origin
+    )
 
 
 def _parse_range(
-    key: str, kind: str, given: Mapping[str, Any], when: tuple[tuple[str, tuple[Any, ...]], ...], resolved: Resolved
+    key: str,
+    kind: str,
+    given: Mapping[str, Any],
+    when: tuple[tuple[str, tuple[Any, ...]], ...],
+    resolved: Resolved,
 ) -> Dimension:
     origin = resolved.origin_of(("sweep", "space", key, kind))
     is_log = kind == "log" or given.get("log") is True
     low, high = _read_ends(key, given[kind], origin)
     if is_log and low <= 0:
-        raise error_at(f"sweep.space.{key}: a logarithmic range begins above 0, and this at {low:g}", origin)
+        raise error_at(
+            f"sweep.space.{key}: a logarithmic range begins above 0, and this at {low:g}", origin
+        )
     step = given.get("step")
     if step is not None:
         _check_step(key, step, resolved.origin_of(("sweep", "space", key, "step")), is_log=is_log)
@@ -348,10 +389,15 @@ def _read_ends(key: str, ends: Any, origin: Origin | None) -> tuple[float, float
     """
     numbers = ends if isinstance(ends, list) else []
     if len(numbers) != 2 or not all(map(is_number, numbers)):
-        raise error_at(f"sweep.space.{key}: expected two numbers, the least and the greatest, got {ends!r}", origin)
+        raise error_at(
+            f"sweep.space.{key}: expected two numbers, the least and the greatest, got {ends!r}",
+            origin,
+        )
     low, high = numbers
     if low > high:
-        raise error_at(f"sweep.space.{key}: the least value, {low:g}, is above the greatest, {high:g}", origin)
+        raise error_at(
+            f"sweep.space.{key}: the least value, {low:g}, is above the greatest, {high:g}", origin
+        )
     return low, high
 
 
@@ -385,7 +431,11 @@ def _sort_by_conditions(
         problems.add(error_at(error, resolved.origin_of(("sweep", "space", key, "when"))))
     done: set[str] = set()
     while left:
-        ready = [each for each in left.values() if all(name in done for name, _ in each.when if name in dimensions)]
+        ready = [
+            each
+            for each in left.values()
+            if all(name in done for name, _ in each.when if name in dimensions)
+        ]
         if not ready:
             key = next(iter(left))
             text = f"sweep.space.{key}.when: {' and '.join(left)} depend on one another"
@@ -404,7 +454,10 @@ def _find_impossible(dimension: Dimension, dimensions: Mapping[str, Dimension]) 
         head = f"sweep.space.{dimension.key}.when"
         if other is None:
             known = [key for key in dimensions if key != dimension.key]
-            return f"{head}: {name} is not searched{near(name, known)}; searched are {', '.join(known) or 'no others'}"
+            return (
+                f"{head}: {name} is not searched{near(name, known)}; searched are"
+                f" {', '.join(known) or 'no others'}"
+            )
         wrong = [value for value in values if not _find_values(other, value)]
         if wrong:
             return f"{head}: it never holds: {name} is never {', '.join(map(str, wrong))}"
@@ -414,7 +467,9 @@ def _find_impossible(dimension: Dimension, dimensions: Mapping[str, Dimension]) 
 def _find_values(dimension: Dimension, value: Any) -> list[Any]:
     """Return the values of a dimension that one in a condition stands for: layers by the end of their paths."""
     if dimension.kind == "layers" and isinstance(value, str):
-        return [each for each in dimension.choices if each == value or str(each).endswith(f"/{value}")]
+        return [
+            each for each in dimension.choices if each == value or str(each).endswith(f"/{value}")
+        ]
     return [dimension.clean(value)] if dimension.contains(value) else []
 
 

@@ -6,8 +6,23 @@
 
 from lightkit.task.arrays import TOLERANCE, Array, as_floats, find_improbable, sigmoid
 from lightkit.task.classification import CLASSIFICATION, ClassForm
-from lightkit.task.interface import Activation, Measure, OutputKind, PredictionForm, Recorded, ReportBlock, Task
-from lightkit.task.lookup import UNDECLARED, find_class_names, list_main_metrics, task_of, task_of_kind, task_of_record
+from lightkit.task.interface import (
+    Activation,
+    Measure,
+    OutputKind,
+    PredictionForm,
+    Recorded,
+    ReportBlock,
+    Task,
+)
+from lightkit.task.lookup import (
+    UNDECLARED,
+    find_class_names,
+    list_main_metrics,
+    task_of,
+    task_of_kind,
+    task_of_record,
+)
 from lightkit.task.multilabel import MULTILABEL, LabelForm
 from lightkit.task.regression import REGRESSION, ValueForm
 from lightkit.task.segmentation import SEGMENTATION, MaskForm

@@ -25,7 +25,9 @@ def sigmoid(values: Array) -> Array:
     """Compute the logistic function, without an overflow for large values."""
     with np.errstate(over="ignore"):
         small = np.exp(-np.abs(values))
-    return np.where(values >= 0, 1 / (1 + small), small / (1 + small)).astype(values.dtype, copy=False)
+    return np.where(values >= 0, 1 / (1 + small), small / (1 + small)).astype(
+        values.dtype, copy=False
+    )
 
 
 def find_improbable(values: Array) -> NDArray[np.bool_]:

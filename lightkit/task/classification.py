@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.task.arrays import Array, Statistic
-from lightkit.task.interface import Measure, PredictionForm, Recorded, Task, find_counted, register_form
+from lightkit.task.interface import (
+    Measure,
+    PredictionForm,
+    Recorded,
+    Task,
+    find_counted,
+    register_form,
+)
 
 MAX_RECORDED_CLASSES = 100
 """Most classes of which each has its probability in the recorded predictions."""
@@ -24,7 +31,9 @@ class ClassForm(PredictionForm):
     in_graph_kind = "probabilities"
     has_probabilities = True
 
-    def describe_targets(self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool) -> str | None:
+    def describe_targets(
+        self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool
+    ) -> str | None:
         """Return what is expected in place of targets that are neither a class nor a share of each class a sample."""
         if len(outputs) != 2:
             return None
@@ -43,7 +52,13 @@ class ClassForm(PredictionForm):
         target = tensors["target"]
         scores = self._compute_scores(tensors, task)
         is_whole = not target.is_floating_point() and target.ndim == 1
-        if scores is None or scores.ndim != 2 or len(scores) != len(target) or scores.shape[1] < 2 or not is_whole:
+        if (
+            scores is None
+            or scores.ndim != 2
+            or len(scores) != len(target)
+            or scores.shape[1] < 2
+            or not is_whole
+        ):
             return None
         num_classes = scores.shape[1]
         probability, predicted = scores.max(dim=1)
@@ -102,7 +117,9 @@ class ClassForm(PredictionForm):
         has_own_names = len(set(predictions.class_names)) == len(predictions.class_names)
         if predictions.class_probability.size and has_own_names:
             for at, name in enumerate(predictions.class_names):
-                columns[f"probability_{name}"] = pa.array(predictions.class_probability[:, at], pa.float32())
+                columns[f"probability_{name}"] = pa.array(
+                    predictions.class_probability[:, at], pa.float32()
+                )
         return columns
 
     def from_columns(self, table: Any, names: Sequence[str]) -> dict[str, Array]:
@@ -118,7 +135,9 @@ class ClassForm(PredictionForm):
             columns[name] = table[name].to_numpy()
         own = [f"probability_{name}" for name in names]
         if own and set(own) <= set(table.column_names):  # an earlier version has not written them
-            columns["class_probability"] = np.stack([table[name].to_numpy() for name in own], axis=1)
+            columns["class_probability"] = np.stack(
+                [table[name].to_numpy() for name in own], axis=1
+            )
         return columns
 
     def name_columns(self, names: Sequence[str], *, top_k: int) -> list[str]:
@@ -170,7 +189,9 @@ class ClassForm(PredictionForm):
         """Return the probability of the prediction."""
         return predictions.probability
 
-    def list_statistics(self, predictions: Recorded, score: float) -> dict[str, tuple[Array, Statistic]]:
+    def list_statistics(
+        self, predictions: Recorded, score: float
+    ) -> dict[str, tuple[Array, Statistic]]:
         """List accuracy, error, loss, and the means over the classes that occur."""
         is_correct = self.find_correct(predictions).astype(float)
         losses = -np.log(np.maximum(predictions.label_probability.astype(float), 1e-38))
@@ -213,7 +234,9 @@ class ClassForm(PredictionForm):
         targets = predictions.target
         num = len(predictions.class_names)
         hits = targets[self.find_correct(predictions)]
-        return tuple(np.bincount(each, minlength=num) for each in (hits, predictions.prediction, targets))  # type: ignore[return-value]
+        return tuple(
+            np.bincount(each, minlength=num) for each in (hits, predictions.prediction, targets)
+        )  # type: ignore[return-value]
 
 
 def _macro(precision_weight: float, recall_weight: float) -> Statistic:

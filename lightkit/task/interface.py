@@ -107,7 +107,9 @@ class PredictionForm:
     thresholds: tuple[float, ...] | None = None
     """Probabilities of a model from which on its labels are predicted; None where it has none."""
 
-    def describe_targets(self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool) -> str | None:
+    def describe_targets(
+        self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool
+    ) -> str | None:
         """Return the targets that are expected where a batch has others; None where they fit.
 
         Args:
@@ -224,7 +226,9 @@ class PredictionForm:
         """Return how certain each prediction is, ``(samples,)``."""
         return np.zeros(len(predictions.target))
 
-    def list_statistics(self, predictions: Recorded, score: float) -> dict[str, tuple[Array, Statistic]]:
+    def list_statistics(
+        self, predictions: Recorded, score: float
+    ) -> dict[str, tuple[Array, Statistic]]:
         """List what a gate may test: by the last part of a metric's name its values of the samples, and the statistic.
 
         Args:
@@ -261,7 +265,9 @@ class PredictionForm:
         """Return the value that one class has of one of the `class_metrics`; None where it has none."""
         raise NotImplementedError
 
-    def list_class_statistic(self, predictions: Recorded, number: int) -> tuple[Array, Statistic] | None:
+    def list_class_statistic(
+        self, predictions: Recorded, number: int
+    ) -> tuple[Array, Statistic] | None:
         """Return what `score_class` is computed from: a class's values of all samples, and the statistic of them.
 
         None where its interval is not known.
@@ -345,7 +351,9 @@ class Task:
             targets: Tensor ``(batch, ...)``.
         """
         are_whole = not (targets.is_floating_point() or targets.is_complex())
-        return self.form.describe_targets(tuple(outputs.shape), tuple(targets.shape), are_whole=are_whole)
+        return self.form.describe_targets(
+            tuple(outputs.shape), tuple(targets.shape), are_whole=are_whole
+        )
 
     def compute_losses(self, outputs: Any, targets: Any, **options: Any) -> Any:
         """Compute the loss with the function of `torch.nn.functional` that the task names.
@@ -355,7 +363,9 @@ class Task:
             targets: Tensor, as that function takes it.
             options: Of the function, such as ``reduction="none"``.
         """
-        functional = import_module("torch.nn.functional")  # by its name: a report asks a task too, and has no torch
+        functional = import_module(
+            "torch.nn.functional"
+        )  # by its name: a report asks a task too, and has no torch
         return getattr(functional, str(self.loss))(outputs, targets, **options)
 
     def build_metrics(self, num_outputs: int) -> dict[str, Any]:
@@ -443,7 +453,9 @@ class Task:
 
     # -- columns of a prediction ---------------------------------------------------------------------------------------
 
-    def choose_names(self, shape: Sequence[int | None], names: Sequence[str] | None) -> tuple[str, ...] | None:
+    def choose_names(
+        self, shape: Sequence[int | None], names: Sequence[str] | None
+    ) -> tuple[str, ...] | None:
         """Return the names of classes or labels if each output is known to be a probability, or to become one.
 
         This one rule holds for checkpoints and exported files: numbers of unknown meaning are no probabilities.
@@ -458,11 +470,15 @@ class Task:
         if self.form.has_masks:
             fits = self.has_axis(shape, len(names))
         elif self.has_probabilities:
-            is_row = len(shape) > 1 and shape[1] == len(names) and all(size == 1 for size in shape[2:])
+            is_row = (
+                len(shape) > 1 and shape[1] == len(names) and all(size == 1 for size in shape[2:])
+            )
             fits = is_row or self.is_pair(shape, len(names))
         return tuple(map(str, names)) if fits else None
 
-    def name_columns(self, names: Sequence[str] | None, *, num_values: int, top_k: int) -> list[str]:
+    def name_columns(
+        self, names: Sequence[str] | None, *, num_values: int, top_k: int
+    ) -> list[str]:
         """List the columns of a prediction.
 
         Args:

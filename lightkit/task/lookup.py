@@ -59,7 +59,10 @@ def task_of(model: object) -> Task:
     if isinstance(own, Task) and kind in (None, own.output_kind):
         return own
     if kind is not None and kind not in get_args(OutputKind):
-        text = f"{type(model).__name__}.output_kind: expected one of {', '.join(get_args(OutputKind))}, got {kind!r}"
+        text = (
+            f"{type(model).__name__}.output_kind: expected one of"
+            f" {', '.join(get_args(OutputKind))}, got {kind!r}"
+        )
         if text not in _has_warned:
             _has_warned.add(text)
             _log.warning("%s; its outputs are taken for numbers of unknown meaning", text)

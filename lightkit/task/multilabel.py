@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.task.arrays import Array, Statistic
-from lightkit.task.interface import Measure, PredictionForm, Recorded, Task, find_counted, register_form
+from lightkit.task.interface import (
+    Measure,
+    PredictionForm,
+    Recorded,
+    Task,
+    find_counted,
+    register_form,
+)
 
 DEFAULT_THRESHOLD = 0.5
 """Probability from which on a label is predicted, where no threshold was chosen for it."""
@@ -53,7 +60,11 @@ class LabelForm(PredictionForm):
 
     def list_cells(self, values: Array, names: Sequence[str], *, top_k: int) -> list[Any]:
         """List the names of the labels that are predicted, where thresholds say it, and the probability of each."""
-        first = [] if self.thresholds is None else [SEPARATOR.join(_list_names(names, self.predict(values)))]
+        first = (
+            []
+            if self.thresholds is None
+            else [SEPARATOR.join(_list_names(names, self.predict(values)))]
+        )
         return [*first, *values]
 
     def list_predicted(self, values: Array, names: Sequence[str]) -> list[str] | None:
@@ -64,9 +75,15 @@ class LabelForm(PredictionForm):
         """Return the probability of the least certain label, of its being there or not."""
         return float(np.maximum(values, 1 - values).min())
 
-    def describe_targets(self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool) -> str | None:
+    def describe_targets(
+        self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool
+    ) -> str | None:
         """Return the shape that is expected where the targets have another."""
-        return None if tuple(outputs) == tuple(targets) else f"0 or 1 for each label, of shape {tuple(outputs)}"
+        return (
+            None
+            if tuple(outputs) == tuple(targets)
+            else f"0 or 1 for each label, of shape {tuple(outputs)}"
+        )
 
     def reduce(self, tensors: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], int] | None:
         """Reduce ``logits`` or ``probabilities``, and ``target``, all ``(batch, labels)``."""
@@ -96,7 +113,9 @@ class LabelForm(PredictionForm):
         names = predictions.class_names
         columns: dict[str, Any] = {}
         for name, marks in (("labels", predictions.target), ("predicted", predictions.prediction)):
-            columns[name] = pa.array([_list_names(names, row) for row in marks], pa.list_(pa.string()))
+            columns[name] = pa.array(
+                [_list_names(names, row) for row in marks], pa.list_(pa.string())
+            )
         for at, name in enumerate(names):
             columns[f"probability_{name}"] = pa.array(predictions.probability[:, at], pa.float32())
         return columns
@@ -128,7 +147,11 @@ class LabelForm(PredictionForm):
 
     def describe_certainty(self, predictions: Recorded, at: int) -> str:
         """Write the probability of the label that is missed most."""
-        truth = np.where(predictions.target[at] == 1, predictions.probability[at], 1 - predictions.probability[at])
+        truth = np.where(
+            predictions.target[at] == 1,
+            predictions.probability[at],
+            1 - predictions.probability[at],
+        )
         least = int(truth.argmin())
         return f"{predictions.class_names[least]} {predictions.probability[at, least]:.2f}"
 
@@ -139,16 +162,23 @@ class LabelForm(PredictionForm):
 
     def measure_certainty(self, predictions: Recorded) -> Array:
         """Return the probability of the least certain label, of its being there or not."""
-        return np.asarray(np.maximum(predictions.probability, 1 - predictions.probability).min(axis=1))
+        return np.asarray(
+            np.maximum(predictions.probability, 1 - predictions.probability).min(axis=1)
+        )
 
-    def list_statistics(self, predictions: Recorded, score: float) -> dict[str, tuple[Array, Statistic]]:
+    def list_statistics(
+        self, predictions: Recorded, score: float
+    ) -> dict[str, tuple[Array, Statistic]]:
         """List mAP, F1, the share of samples with all labels right, and the loss."""
         probability = predictions.probability.astype(float)
         target = predictions.target
         truth = np.maximum(np.where(target == 1, probability, 1 - probability), 1e-38)
         is_correct = self.find_correct(predictions).astype(float)
         return {
-            "map": (np.stack([target.astype(float), probability], axis=1), _average_pairs(mean_average_precision)),
+            "map": (
+                np.stack([target.astype(float), probability], axis=1),
+                _average_pairs(mean_average_precision),
+            ),
             "f1": (np.stack([target, predictions.prediction], axis=1), _average_pairs(mean_f1)),
             "subset_accuracy": (is_correct, np.mean),
             "loss": (-np.log(truth).mean(axis=1), np.mean),
@@ -184,7 +214,10 @@ class LabelForm(PredictionForm):
 
     def list_class_statistic(self, predictions: Recorded, number: int) -> tuple[Array, Statistic]:
         """Return target and probability of a label in each sample, ``(samples, 2)``, and the average precision."""
-        pairs = [predictions.target[:, number].astype(float), predictions.probability[:, number].astype(float)]
+        pairs = [
+            predictions.target[:, number].astype(float),
+            predictions.probability[:, number].astype(float),
+        ]
         return np.stack(pairs, axis=1), _average_column
 
     def renumber(self, labels: Any, own: Sequence[str], known: Sequence[str]) -> Any:
@@ -284,7 +317,9 @@ def choose_threshold(target: Array, probability: Array) -> float:
     following = np.append(ordered, 0.0)[places + 1]
     middles = (ordered[places] + following) / 2
     # rounding to float32 may reach the following one, which would be predicted too
-    middles = np.where(middles.astype(np.float32) > following.astype(np.float32), middles, ordered[places])
+    middles = np.where(
+        middles.astype(np.float32) > following.astype(np.float32), middles, ordered[places]
+    )
     best = np.flatnonzero(f1 >= f1.max() - 1e-12)
     return float(middles[best[np.abs(middles[best] - DEFAULT_THRESHOLD).argmin()]])
 

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from lightkit.task.arrays import Array, Statistic
-from lightkit.task.interface import Measure, PredictionForm, Recorded, Task, find_counted, register_form
+from lightkit.task.interface import (
+    Measure,
+    PredictionForm,
+    Recorded,
+    Task,
+    find_counted,
+    register_form,
+)
 
 _TOLERANCE = 1e-3  # relative: scores are sums of float32
 
@@ -20,7 +27,9 @@ class ValueForm(PredictionForm):
     in_graph_kind = "values"
     own_units = frozenset({"loss"})
 
-    def describe_targets(self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool) -> str | None:
+    def describe_targets(
+        self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool
+    ) -> str | None:
         """Return the shape that is expected where the targets have another."""
         return None if tuple(outputs) == tuple(targets) else str(tuple(outputs))
 
@@ -33,8 +42,19 @@ class ValueForm(PredictionForm):
         names = {str(each.dtype) for each in (target, prediction)}
         wide = "double" if "torch.float64" in names else "float"
         none = target.new_zeros(len(target)).float()
-        columns = {"target": getattr(target.flatten(), wide)(), "prediction": getattr(prediction.flatten(), wide)()}
-        return columns | {"probability": none, "label_probability": none, "counts": find_counted(tensors)}, 0
+        columns = {
+            "target": getattr(target.flatten(), wide)(),
+            "prediction": getattr(prediction.flatten(), wide)(),
+        }
+        return (
+            columns
+            | {
+                "probability": none,
+                "label_probability": none,
+                "counts": find_counted(tensors),
+            },
+            0,
+        )
 
     def arrange(self, rows: Mapping[str, Array]) -> dict[str, Array]:
         """Return targets and predictions; there are no probabilities."""
@@ -63,10 +83,15 @@ class ValueForm(PredictionForm):
         """Return the absolute errors, infinite where one is NaN."""
         return np.nan_to_num(_measure_distances(predictions), nan=np.inf)
 
-    def list_statistics(self, predictions: Recorded, score: float) -> dict[str, tuple[Array, Statistic]]:
+    def list_statistics(
+        self, predictions: Recorded, score: float
+    ) -> dict[str, tuple[Array, Statistic]]:
         """List mean absolute and mean squared error; a loss is the one of the two that it equals."""
         errors = _measure_distances(predictions)
-        known: dict[str, tuple[Array, Statistic]] = {"mae": (errors, np.mean), "mse": (errors**2, np.mean)}
+        known: dict[str, tuple[Array, Statistic]] = {
+            "mae": (errors, np.mean),
+            "mse": (errors**2, np.mean),
+        }
         is_absolute = math.isclose(errors.mean(), score, rel_tol=_TOLERANCE)
         known["loss"] = known["mae" if is_absolute else "mse"]
         return known

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.task.arrays import Array, Statistic
-from lightkit.task.interface import Measure, PredictionForm, Recorded, Task, find_counted, register_form
+from lightkit.task.interface import (
+    Measure,
+    PredictionForm,
+    Recorded,
+    Task,
+    find_counted,
+    register_form,
+)
 
 SHARE_COLUMN = "share_"
 """Beginning of a column of a table of predictions, with the share of a class in the pixels of an image."""
@@ -30,7 +37,9 @@ class MaskForm(PredictionForm):
     class_metrics = frozenset({"iou"})
     hub_task = ("image-segmentation", "Image Segmentation")
 
-    def describe_targets(self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool) -> str | None:
+    def describe_targets(
+        self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool
+    ) -> str | None:
         """Return what is expected in place of targets that are no mask of the outputs."""
         expected = (*outputs[:1], *outputs[2:])
         if are_whole and len(outputs) == 4 and tuple(targets) == expected:
@@ -95,7 +104,12 @@ class MaskForm(PredictionForm):
 
         none = np.empty(0, np.float32)
         prediction = np.stack([read("predicted"), read("right")], axis=2)
-        return {"target": read("target"), "prediction": prediction, "probability": none, "label_probability": none}
+        return {
+            "target": read("target"),
+            "prediction": prediction,
+            "probability": none,
+            "label_probability": none,
+        }
 
     def name_columns(self, names: Sequence[str], *, top_k: int) -> list[str]:
         """List ``mask``, the file, and ``share_NAME`` of each class, of the pixels of an image."""
@@ -107,7 +121,9 @@ class MaskForm(PredictionForm):
 
     def list_labels(self, predictions: Recorded) -> list[Any]:
         """Return the number of pixels of each class, by name."""
-        order = sorted(range(len(predictions.class_names)), key=lambda at: predictions.class_names[at])
+        order = sorted(
+            range(len(predictions.class_names)), key=lambda at: predictions.class_names[at]
+        )
         return [row[order].tolist() for row in predictions.target]
 
     def describe(self, predictions: Recorded, value: Any) -> str:
@@ -127,7 +143,9 @@ class MaskForm(PredictionForm):
         errors = 1 - measure_images(_join(predictions))
         return np.where(errors > 0, errors, -np.inf)
 
-    def list_statistics(self, predictions: Recorded, score: float) -> dict[str, tuple[Array, Statistic]]:
+    def list_statistics(
+        self, predictions: Recorded, score: float
+    ) -> dict[str, tuple[Array, Statistic]]:
         """List the mean IoU of all pixels, the mean over the samples of that of each, and the share of right pixels."""
         counts = _join(predictions)
         return {

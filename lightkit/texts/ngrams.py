@@ -74,7 +74,9 @@ class Bags(NamedTuple):
     def split(self) -> list[Bag]:
         """Return the n-grams of each text by itself."""
         ends = np.cumsum(self.sizes)[:-1]
-        return list(zip(np.split(self.ids, ends), np.split(self.counts, ends), strict=True))[: len(self.sizes)]
+        return list(zip(np.split(self.ids, ends), np.split(self.counts, ends), strict=True))[
+            : len(self.sizes)
+        ]
 
 
 def join_bags(bags: Sequence[Bag]) -> Bags:
@@ -115,8 +117,17 @@ class NgramHashing:
         known = {name: record[name] for name in cls.__dataclass_fields__}
         chars = known["char_ngrams"]
         known["char_ngrams"] = None if chars is None else tuple(chars)
-        numbers = [known["buckets"], known["word_ngrams"], known["max_length"], *(known["char_ngrams"] or (1, 1))]
-        if not all(type(each) is int and each >= 0 for each in numbers) or len(numbers) != 5 or not known["buckets"]:
+        numbers = [
+            known["buckets"],
+            known["word_ngrams"],
+            known["max_length"],
+            *(known["char_ngrams"] or (1, 1)),
+        ]
+        if (
+            not all(type(each) is int and each >= 0 for each in numbers)
+            or len(numbers) != 5
+            or not known["buckets"]
+        ):
             raise TypeError(f"expected whole numbers for the hashing of n-grams, got {known!r}")
         return cls(**known)
 
@@ -243,7 +254,9 @@ def _hash_words(spaced: _Spaced, longest: int) -> Iterator[tuple[NDArray[np.int6
         yield of_text[is_whole], hashes[is_whole]
 
 
-def _hash_characters(spaced: _Spaced, shortest: int, longest: int) -> Iterator[tuple[NDArray[np.int64], Hashes]]:
+def _hash_characters(
+    spaced: _Spaced, shortest: int, longest: int
+) -> Iterator[tuple[NDArray[np.int64], Hashes]]:
     """Hash the n-grams of characters of each length, with the numbers of their texts."""
     codes = spaced.codes
     num = len(codes)
@@ -268,7 +281,9 @@ def _hash_characters(spaced: _Spaced, shortest: int, longest: int) -> Iterator[t
         is_part = room[:last] >= length
         if length == 1:
             is_part &= ~is_space
-        if length == 2:  # of two spaces in a row there are none, of a text without words there is one
+        if (
+            length == 2
+        ):  # of two spaces in a row there are none, of a text without words there is one
             is_part &= ~(is_space[:last] & is_space[1:])
         yield owner[:last][is_part], hashes[is_part]
 

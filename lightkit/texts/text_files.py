@@ -44,7 +44,9 @@ def _list_classes(folder: Path) -> dict[str, list[Path]]:
     found = {}
     for each in sorted(folder.iterdir()):
         if each.is_dir() and not each.name.startswith("."):
-            found[each.name] = [Path(path) for path in walk_files(str(each)) if path.lower().endswith(TEXT_SUFFIX)]
+            found[each.name] = [
+                Path(path) for path in walk_files(str(each)) if path.lower().endswith(TEXT_SUFFIX)
+            ]
     return found
 
 
@@ -53,7 +55,10 @@ def is_text_folder(place: str | Path) -> bool:
     root = Path(place).expanduser()
     if not root.is_dir() or (root / "_delta_log").is_dir():
         return False
-    return any(path.lower().endswith(TEXT_SUFFIX) and Path(path).parent != root for path in walk_files(str(root)))
+    return any(
+        path.lower().endswith(TEXT_SUFFIX) and Path(path).parent != root
+        for path in walk_files(str(root))
+    )
 
 
 def read_folder(root: Path, *, encoding: str) -> Iterator[TextRow]:
@@ -76,8 +81,8 @@ def read_folder(root: Path, *, encoding: str) -> Iterator[TextRow]:
         for name, files in classes.items():
             if not files and split == "train":
                 raise DataError(
-                    f"{root / (split if has_splits else '') / name}: this class has no {TEXT_SUFFIX} files. Add some, "
-                    "or remove the folder."
+                    f"{root / (split if has_splits else '') / name}: this class has no"
+                    f" {TEXT_SUFFIX} files. Add some, or remove the folder."
                 )
             for path in files:
                 text, used = read_text(path, encoding=encoding)
@@ -126,6 +131,7 @@ def read_text(path: Path, *, encoding: str) -> tuple[str, str]:
     start = getattr(fault, "start", 0)
     line = content[:start].count(b"\n") + 1
     raise DataError(
-        f"{path}, line {line}: this text is not in {encoding} (byte {content[start : start + 1].hex()}). Set "
-        "data.init_args.encoding to its encoding, or to auto."
+        f"{path}, line {line}: this text is not in {encoding} (byte"
+        f" {content[start : start + 1].hex()}). Set data.init_args.encoding to its encoding, or to"
+        " auto."
     )

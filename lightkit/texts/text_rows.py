@@ -118,7 +118,9 @@ class _Table:
             self.weights.append(_read_weight(row))
         self.digests.append(digest)
         key = row.key
-        self.keys.append(digest if key is None else hashlib.sha256(_clean(str(key)).encode()).digest())
+        self.keys.append(
+            digest if key is None else hashlib.sha256(_clean(str(key)).encode()).digest()
+        )
         self._open["texts"].append(text)
         self._open["places"].append(_clean(row.place))
         if len(self._open["texts"]) == self._CHUNK:
@@ -153,8 +155,8 @@ def _read_split(row: TextRow) -> Split | None:
     split = split_named(str(row.split))
     if split is None:
         raise DataError(
-            f"{row.place}: the column of splits has {row.split!r}; expected train, val or test, or another usual name "
-            "of theirs."
+            f"{row.place}: the column of splits has {row.split!r}; expected train, val or test, or"
+            " another usual name of theirs."
         )
     return split
 
@@ -165,7 +167,9 @@ def _read_weight(row: TextRow) -> float:
     except (TypeError, ValueError):
         weight = math.nan
     if not (math.isfinite(weight) and weight >= 0):
-        raise DataError(f"{row.place}: the weight is {row.weight!r}; expected a number of 0 or more.")
+        raise DataError(
+            f"{row.place}: the weight is {row.weight!r}; expected a number of 0 or more."
+        )
     return weight
 
 
@@ -196,7 +200,9 @@ def read_labels(row: TextRow, separator: str | None) -> list[str]:
     if separator is not None:
         return [part.strip() for part in name.split(separator) if part.strip()]
     if not name:
-        raise DataError(f"{row.place}: there is no label ({cell!r}). Fill it in, or take the row out.")
+        raise DataError(
+            f"{row.place}: there is no label ({cell!r}). Fill it in, or take the row out."
+        )
     return [name]
 
 
@@ -246,7 +252,9 @@ def index_texts(
         raise DataError(f"{root}: there are no texts.")
     given = [split for split in SPLITS if split in table.splits]
     if given and "train" not in given:
-        raise DataError(f"{root}: no text is in the train split; the splits are {', '.join(given)}.")
+        raise DataError(
+            f"{root}: no text is in the train split; the splits are {', '.join(given)}."
+        )
     _warn_of_empty(table, root)
 
     # each text in its split
@@ -307,9 +315,9 @@ def require_classes(index: TextIndex, root: str) -> None:
     if len(found) < 2:
         label = index.class_names[int(found[0])]
         raise DataError(
-            f"data.init_args.label: {root}: each of the {len(targets):,} texts of the training split has the label "
-            f"{visible(label, in_line=True)!r}, so that there is nothing to predict. Name another column, or add texts "
-            "of other classes."
+            f"data.init_args.label: {root}: each of the {len(targets):,} texts of the training"
+            f" split has the label {visible(label, in_line=True)!r}, so that there is nothing to"
+            " predict. Name another column, or add texts of other classes."
         )
 
 
@@ -331,7 +339,9 @@ def _assign_splits(
     for at, named in enumerate(table.splits):
         split = named or "train"
         if split == "train" and is_divided:
-            split = split_of(table.keys[at].hex(), val_fraction=val_fraction, test_fraction=own_test)
+            split = split_of(
+                table.keys[at].hex(), val_fraction=val_fraction, test_fraction=own_test
+            )
         assigned[at] = SPLITS.index(split)
     if is_divided:
         _keep_one_of_each_class(table, assigned)
@@ -382,7 +392,9 @@ def _warn_of_copies(table: _Table, assigned: NDArray[np.uint8]) -> None:
     groups = [numbers for numbers in same.values() if len(numbers) > 1]
     across = [group for group in groups if len({int(assigned[at]) for at in group}) > 1]
     unlike = [group for group in groups if len({tuple(table.labels[at]) for at in group}) > 1]
-    _warn_of_groups(table, across, "in more than one split, which makes results look better than they are")
+    _warn_of_groups(
+        table, across, "in more than one split, which makes results look better than they are"
+    )
     _warn_of_groups(table, unlike, "there with different labels, of which at most one is right")
 
 
@@ -411,12 +423,15 @@ def _require_splits(
         if share > 0 and not len(splits[split]):
             fraction = "test_fraction" if split == "test" else "val_fraction"
             raise DataError(
-                f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} texts are too few for "
-                f"val_fraction and test_fraction: add texts, or change data.init_args.{fraction} (0 goes without)."
+                f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} texts"
+                " are too few for val_fraction and test_fraction: add texts, or change"
+                f" data.init_args.{fraction} (0 goes without)."
             )
 
 
-def _list_classes(labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8], root: str) -> list[str]:
+def _list_classes(
+    labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8], root: str
+) -> list[str]:
     """List the classes of the training texts: whole numbers by size, other names as text.
 
     Raises:
@@ -424,7 +439,10 @@ def _list_classes(labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8], 
     """
     names = {label for at in np.flatnonzero(assigned == 0).tolist() for label in labels[at]}
     if len(names) > _MAX_CLASSES:
-        raise DataError(f"{root}: the labels have more than {_MAX_CLASSES:,} different values, too many for classes.")
+        raise DataError(
+            f"{root}: the labels have more than {_MAX_CLASSES:,} different values, too many for"
+            " classes."
+        )
     check_spelling(names, place=f"{root}: the column of labels")
     return sort_classes(names)
 
@@ -437,14 +455,16 @@ def _number_labels(table: _Table, names: Sequence[str], *, has_several: bool) ->
     """
     numbers = {name: number for number, name in enumerate(names)}
     num = len(table)
-    targets: NDArray[Any] = np.zeros((num, len(names)), np.uint8) if has_several else np.zeros(num, np.int64)
+    targets: NDArray[Any] = (
+        np.zeros((num, len(names)), np.uint8) if has_several else np.zeros(num, np.int64)
+    )
     for at, labels in enumerate(table.labels):
         for label in labels:
             if label not in numbers:
                 place = table.join("places")[at].as_py()
                 raise DataError(
-                    f"{place}: the label {label!r} is no class; the classes are {join_names(names, most=10)}"
-                    f"{near(label, names) or '.'}"
+                    f"{place}: the label {label!r} is no class; the classes are"
+                    f" {join_names(names, most=10)}{near(label, names) or '.'}"
                 )
             if has_several:
                 targets[at, numbers[label]] = 1
@@ -453,7 +473,9 @@ def _number_labels(table: _Table, names: Sequence[str], *, has_several: bool) ->
     return targets
 
 
-def _compute_fingerprint(table: _Table, assigned: NDArray[np.uint8], kept: NDArray[np.bool_]) -> str:
+def _compute_fingerprint(
+    table: _Table, assigned: NDArray[np.uint8], kept: NDArray[np.bool_]
+) -> str:
     lines = []
     for at in np.flatnonzero(kept).tolist():
         labels = "\n".join(table.labels[at])

@@ -42,9 +42,15 @@ class Tokenizing:
             TypeError: If a field has another type.
         """
         known = {name: record[name] for name in cls.__dataclass_fields__}
-        is_fine = isinstance(known["tokenizer"], str) and type(known["max_length"]) is type(known["padding"]) is int
+        is_fine = (
+            isinstance(known["tokenizer"], str)
+            and type(known["max_length"]) is type(known["padding"]) is int
+        )
         if not is_fine or known["max_length"] < 1:
-            raise TypeError("expected the tokenizer as text, max_length of 1 or more, and the number of the padding")
+            raise TypeError(
+                "expected the tokenizer as text, max_length of 1 or more, and the number of the"
+                " padding"
+            )
         return cls(**known)
 
     @cached_property
@@ -52,7 +58,9 @@ class Tokenizing:
         try:
             from tokenizers import Tokenizer  # an extra
         except ImportError as error:
-            raise ConfigError(f"Texts are cut into tokens by the package tokenizers ({error}): {INSTALL}.") from error
+            raise ConfigError(
+                f"Texts are cut into tokens by the package tokenizers ({error}): {INSTALL}."
+            ) from error
         loaded = Tokenizer.from_str(self.tokenizer)
         loaded.no_padding()
         loaded.enable_truncation(self.max_length)
@@ -62,7 +70,9 @@ class Tokenizing:
         """Return the tokens ``(texts, tokens)``, and 1 for each of them, 0 for what fills up a shorter text."""
         # a lone surrogate is no text to the tokenizer, which is written in Rust
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        rows = [each.ids or [self.padding] for each in self._loaded.encode_batch(clean)]  # a network needs one token
+        rows = [
+            each.ids or [self.padding] for each in self._loaded.encode_batch(clean)
+        ]  # a network needs one token
         width = max(map(len, rows), default=1)
         ids = np.full((len(rows), width), self.padding, np.int64)
         mask = np.zeros((len(rows), width), np.int64)

@@ -16,7 +16,13 @@ from typing import Any, Literal
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_utilities.core.apply_func import apply_to_collection
-from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from pytorch_lightning import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    seed_everything,
+)
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.tuner.tuning import Tuner
 from pytorch_lightning.utilities.combined_loader import CombinedLoader
@@ -75,7 +81,11 @@ class Variant:
 
     def __str__(self) -> str:
         switches = [key for key in ("compile", "tf32", "fused") if getattr(self, key)]
-        numbers = [f"{key} {vars(self)[key]}" for key in ("threads", "num_workers") if vars(self)[key] is not None]
+        numbers = [
+            f"{key} {vars(self)[key]}"
+            for key in ("threads", "num_workers")
+            if vars(self)[key] is not None
+        ]
         return ", ".join([self.precision, self.memory_format, *switches, *numbers])
 
 
@@ -192,7 +202,11 @@ class Benchmark:
     def gain_of(self, trial: Trial) -> float:
         """Return how many times as fast as what `fit` does a trial was; 0 if it has no steps."""
         has_loader = trial.variant.num_workers is not None
-        first = next(each for each in self.trials.values() if (each.variant.num_workers is not None) == has_loader)
+        first = next(
+            each
+            for each in self.trials.values()
+            if (each.variant.num_workers is not None) == has_loader
+        )
         return first.step_s / trial.step_s if trial.times else 0.0
 
     def _try(self, variant: Variant) -> Trial:
@@ -226,7 +240,9 @@ class Benchmark:
         except Exception as error:
             if not self.trials:  # it is no fault of a variant
                 raise
-            trial.refused = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}"
+            trial.refused = (
+                f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}"
+            )
         if variant.compile:
             torch.compiler.reset()
         gc.collect()
@@ -326,7 +342,9 @@ class _EndlessLoader:
         if self._held is None:
             return loaded
         self._held += islice(loaded, _NUM_BATCHES - len(self._held))
-        return (apply_to_collection(batch, Tensor, Tensor.clone) for batch in cycle(self._held))  # a step may change it
+        return (
+            apply_to_collection(batch, Tensor, Tensor.clone) for batch in cycle(self._held)
+        )  # a step may change it
 
 
 class _StepTimer(Callback):
@@ -338,7 +356,9 @@ class _StepTimer(Callback):
         self._num_steps = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        seed_everything(self._seed, verbose=False)  # building and setting up may have drawn less or more
+        seed_everything(
+            self._seed, verbose=False
+        )  # building and setting up may have drawn less or more
         self._last_s = time.perf_counter()
 
     def on_train_batch_end(

@@ -142,6 +142,9 @@ def trained(
         **{"max_epochs": 20, "num_sanity_val_steps": 0, "log_every_n_steps": 1, **trainer},
     )
     loader = DataLoader(data, sampler=sampler)
-    with mock.patch.object(interruption, "elapsed_s", hands), mock.patch.object(deadline, "elapsed_s", hands):
+    with (
+        mock.patch.object(interruption, "elapsed_s", hands),
+        mock.patch.object(deadline, "elapsed_s", hands),
+    ):
         made.fit(Plane(), loader, DataLoader(TensorDataset(torch.ones(5, 2))), ckpt_path=ckpt)
     return made, stopped

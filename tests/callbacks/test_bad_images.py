@@ -80,7 +80,9 @@ def bad_image_events(run: runs.Run) -> list[dict[str, Any]]:
     return [event for event in runs.read_events(run.events_path) if event["event"] == "bad_images"]
 
 
-def test_a_scan_and_each_epoch_are_reported_once(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_scan_and_each_epoch_are_reported_once(
+    run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
     data = Losing(["s"], {0: ["a", "b"], 1: ["a"], 2: ["c", "s"]})
     trainer_for(run).fit(Line(), datamodule=data)
     assert read_bad_images(run.folder / "bad_images.csv") == [
@@ -89,7 +91,10 @@ def test_a_scan_and_each_epoch_are_reported_once(run: runs.Run, caplog: pytest.L
         BadImage("b", "gone", "epoch 0"),
         BadImage("c", "gone", "epoch 2"),
     ]
-    assert [(event["count"], event["reasons"], event["found"], event["path"]) for event in bad_image_events(run)] == [
+    assert [
+        (event["count"], event["reasons"], event["found"], event["path"])
+        for event in bad_image_events(run)
+    ] == [
         (1, {"cut short": 1}, "scan", "bad_images.csv"),
         (2, {"gone": 2}, "epoch 0", "bad_images.csv"),
         (1, {"gone": 1}, "epoch 2", "bad_images.csv"),
@@ -113,14 +118,22 @@ def test_a_test_adds_to_the_list_of_its_run(run: runs.Run) -> None:
     assert [event["found"] for event in bad_image_events(run)[before:]] == ["scan", "test"]
 
 
-def test_what_other_ranks_have_met_is_listed_by_the_first(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_other_ranks_have_met_is_listed_by_the_first(
+    run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gather_two(trainer: Trainer, rows: list[BadImage]) -> list[list[BadImage]]:
-        return [rows, [BadImage("theirs", "gone", "epoch 1")] if trainer.current_epoch == 1 and rows else []]
+        return [
+            rows,
+            [BadImage("theirs", "gone", "epoch 1")] if trainer.current_epoch == 1 and rows else [],
+        ]
 
     monkeypatch.setattr(recorder, "gather", gather_two)
     trainer_for(run).fit(Line(), datamodule=Losing([], {1: ["mine"]}))
     assert [(event["count"], event["found"]) for event in bad_image_events(run)] == [(2, "epoch 1")]
-    assert [row.path for row in read_bad_images(run.folder / "bad_images.csv")] == ["mine", "theirs"]
+    assert [row.path for row in read_bad_images(run.folder / "bad_images.csv")] == [
+        "mine",
+        "theirs",
+    ]
 
 
 def test_before_an_exception_what_is_known_is_listed(run: runs.Run) -> None:
@@ -134,7 +147,9 @@ def test_before_an_exception_what_is_known_is_listed(run: runs.Run) -> None:
     assert len(bad_image_events(run)) == 1
 
 
-def test_data_without_bad_images_leave_no_list(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_without_bad_images_leave_no_list(
+    run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer_for(run).fit(Line(), datamodule=Losing([], {}))
     plain: Any = DataLoader(torch.zeros(2, 1), batch_size=1)  # type: ignore[arg-type]
     trainer_for(run).fit(Line(), train_dataloaders=plain)

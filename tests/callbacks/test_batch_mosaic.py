@@ -9,7 +9,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from lightkit.callbacks.batch_mosaic import find_images, join_images, restore_colors, try_batch_mosaic
+from lightkit.callbacks.batch_mosaic import (
+    find_images,
+    join_images,
+    restore_colors,
+    try_batch_mosaic,
+)
 from lightkit.images.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(resize=8, crop=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.1))
@@ -17,9 +22,9 @@ PREPROCESSING = Preprocessing(resize=8, crop=(8, 8), mean=(0.5, 0.4, 0.3), std=(
 
 def test_colours_are_those_before_the_normalisation() -> None:
     whole = torch.tensor([255, 128, 0], dtype=torch.float32)[:, None, None].expand(3, 8, 8)
-    normal = (whole / 255 - torch.tensor(PREPROCESSING.mean)[:, None, None]) / torch.tensor(PREPROCESSING.std)[
-        :, None, None
-    ]
+    normal = (whole / 255 - torch.tensor(PREPROCESSING.mean)[:, None, None]) / torch.tensor(
+        PREPROCESSING.std
+    )[:, None, None]
     found = restore_colors(normal[None], PREPROCESSING)
     assert found.shape == (1, 8, 8, 3)
     assert found[0, 0, 0].tolist() == [255, 128, 0]

@@ -24,7 +24,9 @@ class Rising(pl.LightningModule):
         self.layer, self.metric = torch.nn.Linear(4, 1), metric
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        loss: torch.Tensor = self.layer(batch if isinstance(batch, torch.Tensor) else batch[0]).pow(2).mean()
+        loss: torch.Tensor = (
+            self.layer(batch if isinstance(batch, torch.Tensor) else batch[0]).pow(2).mean()
+        )
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -66,7 +68,9 @@ class Saves(pl.Callback):
     def __init__(self) -> None:
         self.steps: list[int] = []
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any
+    ) -> None:
         self.steps.append(trainer.global_step)
 
 
@@ -116,7 +120,9 @@ def test_the_best_epoch_is_kept_next_to_the_last(
 
 
 def test_a_metric_that_is_not_logged_is_an_error_that_names_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"monitor: 'val/lose' is not logged.*val/loss.*logged are val/loss"):
+    with pytest.raises(
+        ConfigError, match=r"monitor: 'val/lose' is not logged.*val/loss.*logged are val/loss"
+    ):
         fit(Checkpoint("val/lose", dirpath=str(tmp_path)), Rising())
 
 
@@ -134,11 +140,16 @@ def test_best_and_last_of_one_epoch_are_two_names_of_one_file(tmp_path: Path) ->
 
 def test_an_epoch_that_is_not_the_best_has_a_last_checkpoint_of_its_own(tmp_path: Path) -> None:
     assert fit(Checkpoint(dirpath=str(tmp_path)), Rising()) == [5, 10, 15]
-    steps = {path.name: torch.load(path, weights_only=True)["global_step"] for path in tmp_path.glob("*.ckpt")}
+    steps = {
+        path.name: torch.load(path, weights_only=True)["global_step"]
+        for path in tmp_path.glob("*.ckpt")
+    }
     assert steps == {"best.ckpt": 10, "last.ckpt": 15, "last-1.ckpt": 10}
 
 
-def test_who_does_more_when_the_last_checkpoint_is_written_is_called_in_each_epoch(tmp_path: Path) -> None:
+def test_who_does_more_when_the_last_checkpoint_is_written_is_called_in_each_epoch(
+    tmp_path: Path,
+) -> None:
     class Sending(Checkpoint):
         sent = 0
 
@@ -151,13 +162,19 @@ def test_who_does_more_when_the_last_checkpoint_is_written_is_called_in_each_epo
     assert keeper.sent == 3
 
 
-def test_the_last_checkpoint_is_written_within_epochs_that_can_be_resumed_there(tmp_path: Path) -> None:
-    steps = fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=2), Rising(), exact=True)
+def test_the_last_checkpoint_is_written_within_epochs_that_can_be_resumed_there(
+    tmp_path: Path,
+) -> None:
+    steps = fit(
+        Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=2), Rising(), exact=True
+    )
     assert sorted({*steps}) == [2, 4, 5, 7, 9, 10, 12, 14, 15]
 
 
 def test_time_makes_a_write_due_too(tmp_path: Path) -> None:
-    steps = fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0), Rising(), exact=True)
+    steps = fit(
+        Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0), Rising(), exact=True
+    )
     assert sorted({*steps})[:6] == [1, 2, 3, 4, 5, 6]
 
 
@@ -172,7 +189,12 @@ def test_ranks_ask_each_other_only_where_a_write_may_come(
         return wanted
 
     monkeypatch.setattr(DistributedFlag, "after_batch", after_batch)
-    fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0), Rising(), exact=exact, max_epochs=1)
+    fit(
+        Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0),
+        Rising(),
+        exact=exact,
+        max_epochs=1,
+    )
     assert asked == ([1, 2, 3, 4] if exact else [])
 
 
@@ -181,7 +203,9 @@ def test_other_data_gets_checkpoints_at_the_end_of_epochs_alone(tmp_path: Path) 
     assert sorted({*steps}) == [5, 10, 15]
 
 
-def test_before_a_validation_within_the_epoch_nothing_is_written_but_behind_it(tmp_path: Path) -> None:
+def test_before_a_validation_within_the_epoch_nothing_is_written_but_behind_it(
+    tmp_path: Path,
+) -> None:
     keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
     module = Validated()
     steps = fit(keeper, module, exact=True, val_check_interval=2)
@@ -197,11 +221,18 @@ def test_nor_before_one_that_counts_batches_across_epochs(tmp_path: Path) -> Non
     assert module.saved_validated == [3, 6, 9, 12]  # 15 is the end of an epoch
 
 
-def test_a_damaged_last_checkpoint_is_written_again_where_nothing_is_left_to_train(tmp_path: Path) -> None:
+def test_a_damaged_last_checkpoint_is_written_again_where_nothing_is_left_to_train(
+    tmp_path: Path,
+) -> None:
     fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), max_epochs=2)
     (tmp_path / "last.ckpt").unlink()  # another name of best.ckpt
     (tmp_path / "last.ckpt").write_bytes(b"cut short")
-    fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), max_epochs=2, ckpt_path=str(tmp_path / "best.ckpt"))
+    fit(
+        Checkpoint(monitor=None, dirpath=str(tmp_path)),
+        Rising(),
+        max_epochs=2,
+        ckpt_path=str(tmp_path / "best.ckpt"),
+    )
     assert runs.find_fault(tmp_path / "last.ckpt") is None
     last = str(tmp_path / "last.ckpt")
     assert fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), ckpt_path=last) == [15]
@@ -232,8 +263,12 @@ def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("is_moved", "best"), [(False, 1), (True, 2)], ids=["same-folder", "new-run"])
-def test_a_best_score_counts_where_its_checkpoint_is(tmp_path: Path, is_moved: bool, best: int) -> None:
+@pytest.mark.parametrize(
+    ("is_moved", "best"), [(False, 1), (True, 2)], ids=["same-folder", "new-run"]
+)
+def test_a_best_score_counts_where_its_checkpoint_is(
+    tmp_path: Path, is_moved: bool, best: int
+) -> None:
     first = tmp_path / "first"
     fit(Checkpoint(dirpath=str(first)), Rising(), max_epochs=2)
     folder = tmp_path / "second" if is_moved else first

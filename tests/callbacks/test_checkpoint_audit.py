@@ -55,7 +55,11 @@ def _trained(*callbacks: Callback, plugin: CheckpointIO | None = None) -> Traine
 
 def _kept(folder: Path) -> Trainer:
     every: Any = ModelCheckpoint(
-        dirpath=folder / "elsewhere", filename="{step}", save_top_k=-1, every_n_train_steps=1, save_last=True
+        dirpath=folder / "elsewhere",
+        filename="{step}",
+        save_top_k=-1,
+        every_n_train_steps=1,
+        save_last=True,
     )
     return _trained(Checkpoint(monitor=None, dirpath=str(folder / "checkpoints")), every)
 
@@ -65,7 +69,13 @@ def test_all_is_well_where_all_are_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints/best.ckpt", "checkpoints/last.ckpt", "elsewhere/step=4.ckpt", "elsewhere/last.ckpt"]
+    "name",
+    [
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+        "elsewhere/step=4.ckpt",
+        "elsewhere/last.ckpt",
+    ],
 )
 def test_a_checkpoint_that_is_gone_is_reported(name: str, tmp_path: Path) -> None:
     trainer = _kept(tmp_path)
@@ -74,18 +84,26 @@ def test_a_checkpoint_that_is_gone_is_reported(name: str, tmp_path: Path) -> Non
 
 
 def test_nan_is_never_the_best_and_is_reported_where_no_epoch_had_more(tmp_path: Path) -> None:
-    trainer = _trained(Scores([math.nan, math.nan]), Checkpoint(monitor="score", dirpath=str(tmp_path)))
+    trainer = _trained(
+        Scores([math.nan, math.nan]), Checkpoint(monitor="score", dirpath=str(tmp_path))
+    )
     broken = missing_checkpoint(trainer) or ""
-    assert broken.startswith(f"{tmp_path}/best.ckpt was not written: score, which callbacks.checkpoint monitors, was")
+    assert broken.startswith(
+        f"{tmp_path}/best.ckpt was not written: score, which callbacks.checkpoint monitors, was"
+    )
     assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["last-1.ckpt", "last.ckpt"]
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize(("scores", "best"), [([math.nan, 2.0], 1), ([2.0, math.nan], 0)], ids=["first", "then"])
+@pytest.mark.parametrize(
+    ("scores", "best"), [([math.nan, 2.0], 1), ([2.0, math.nan], 0)], ids=["first", "then"]
+)
 def test_an_epoch_that_was_measured_is_better_than_nan(
     mode: Any, scores: list[float], best: int, tmp_path: Path
 ) -> None:
-    trainer = _trained(Scores(scores), keeper := Checkpoint(monitor="score", mode=mode, dirpath=str(tmp_path)))
+    trainer = _trained(
+        Scores(scores), keeper := Checkpoint(monitor="score", mode=mode, dirpath=str(tmp_path))
+    )
     assert missing_checkpoint(trainer) is None
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best
     assert keeper.best_model_score == 2.0

@@ -25,9 +25,13 @@ CONTENT = {
 def test_a_checkpoint_has_a_digest_next_to_it_and_is_announced(tmp_path: Path) -> None:
     told: list[tuple[Path, int, int]] = []
     path = tmp_path / "checkpoints" / "last.ckpt"
-    VerifiedCheckpointIO(on_saved=lambda *saved: told.append(saved)).save_checkpoint(dict(CONTENT), path)
+    VerifiedCheckpointIO(on_saved=lambda *saved: told.append(saved)).save_checkpoint(
+        dict(CONTENT), path
+    )
     assert runs.find_fault(path) is None
-    assert torch.equal(torch.load(path, weights_only=True)["state_dict"]["weight"], torch.arange(3.0))
+    assert torch.equal(
+        torch.load(path, weights_only=True)["state_dict"]["weight"], torch.arange(3.0)
+    )
     assert told == [(path, 1, 20)]
     assert sorted(file.name for file in path.parent.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
 
@@ -43,7 +47,9 @@ def test_secrets_are_masked_before_they_are_written(tmp_path: Path) -> None:
         dict(CONTENT), tmp_path / "a.ckpt"
     )
     assert b"hunter2" not in (tmp_path / "a.ckpt").read_bytes()
-    assert torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"] == {"token": "${oc.env:TOKEN}"}
+    assert torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"] == {
+        "token": "${oc.env:TOKEN}"
+    }
 
 
 @pytest.mark.parametrize(
@@ -67,14 +73,18 @@ def test_a_write_that_fails_is_an_error_and_leaves_the_checkpoint_before(
         raise error
 
     monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: .*Free space or change"):
+    with pytest.raises(
+        CheckpointError, match=r"last\.ckpt cannot be written: .*Free space or change"
+    ):
         VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
     assert path.read_bytes() == before
     assert runs.find_fault(path) is None
     assert not list(tmp_path.glob(".*"))
 
 
-def test_what_does_not_read_back_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_read_back_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, save = tmp_path / "last.ckpt", torch.save
     VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
 
@@ -84,7 +94,9 @@ def test_what_does_not_read_back_replaces_nothing(tmp_path: Path, monkeypatch: p
         file.write(b"\xff" * 300)
 
     monkeypatch.setattr(torch, "save", flip_a_bit)
-    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: .* read back as it was written"):
+    with pytest.raises(
+        CheckpointError, match=r"last\.ckpt cannot be written: .* read back as it was written"
+    ):
         VerifiedCheckpointIO().save_checkpoint({**CONTENT, "more": torch.ones(1000)}, path)
     assert runs.find_fault(path) is None
     assert torch.load(path, weights_only=True).keys() == CONTENT.keys()
@@ -96,7 +108,10 @@ def _saved(writer: VerifiedCheckpointIO, folder: Path, step: int, name: str = "l
 
 def _steps(folder: Path) -> dict[str, int]:
     assert all(runs.find_fault(path) is None for path in folder.glob("*.ckpt"))
-    return {path.stem: torch.load(path, weights_only=True)["global_step"] for path in folder.glob("*.ckpt")}
+    return {
+        path.stem: torch.load(path, weights_only=True)["global_step"]
+        for path in folder.glob("*.ckpt")
+    }
 
 
 def test_the_one_before_the_last_is_kept(tmp_path: Path) -> None:
@@ -112,7 +127,9 @@ def test_one_that_was_damaged_meanwhile_does_not_replace_the_one_before_it(tmp_p
     for step in range(2):
         _saved(VerifiedCheckpointIO(), tmp_path, step)
     (tmp_path / "last.ckpt").write_bytes(b"damaged")
-    _saved(VerifiedCheckpointIO(), tmp_path, 2)  # as a process that has resumed from the one before does
+    _saved(
+        VerifiedCheckpointIO(), tmp_path, 2
+    )  # as a process that has resumed from the one before does
     assert _steps(tmp_path) == {"last": 2, "last-1": 0}
 
 
@@ -136,17 +153,25 @@ def test_equal_weights_have_one_digest_in_whatever_file_and_order(tmp_path: Path
     weights = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3)}
 
     def digest_of(name: str, state: dict[str, torch.Tensor], **more: object) -> str:
-        torch.save({"state_dict": state, "pytorch-lightning_version": "2.6.6", **more}, tmp_path / name)
+        torch.save(
+            {"state_dict": state, "pytorch-lightning_version": "2.6.6", **more}, tmp_path / name
+        )
         return digest_weights(tmp_path / name)
 
     known = digest_of("one.ckpt", weights)
     assert digest_of("two.ckpt", dict(reversed(weights.items())), epoch=3) == known
-    others = [{**weights, "b": torch.tensor(4)}, {**weights, "a": weights["a"].reshape(3, 2)}, {"a": weights["a"]}]
+    others = [
+        {**weights, "b": torch.tensor(4)},
+        {**weights, "a": weights["a"].reshape(3, 2)},
+        {"a": weights["a"]},
+    ]
     others.append({**weights, "b": torch.tensor(3, dtype=torch.int32)})
     assert known not in [digest_of(f"other-{at}.ckpt", state) for at, state in enumerate(others)]
 
 
-def test_each_phase_of_a_long_checkpoint_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_phase_of_a_long_checkpoint_is_a_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The watchdog sees the longest phase, not the sum of all."""
     beat, silent_s = watchdog.heartbeat(), []
     now_s = beat.progress_at_s

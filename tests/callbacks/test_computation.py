@@ -37,16 +37,31 @@ class Looks(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         convolutions = [layer for layer in pl_module.modules() if isinstance(layer, nn.Conv2d)]
-        states = [state["exp_avg"] for state in trainer.optimizers[0].state.values() if "exp_avg" in state]
+        states = [
+            state["exp_avg"] for state in trainer.optimizers[0].state.values() if "exp_avg" in state
+        ]
         self.seen = {
-            "weights": all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in convolutions),
-            "states": all(one.is_contiguous(memory_format=torch.channels_last) for one in states if one.dim() == 4),
+            "weights": all(
+                layer.weight.is_contiguous(memory_format=torch.channels_last)
+                for layer in convolutions
+            ),
+            "states": all(
+                one.is_contiguous(memory_format=torch.channels_last)
+                for one in states
+                if one.dim() == 4
+            ),
             "fused": [group.get("fused") for group in trainer.optimizers[0].param_groups],
-            "steps": {str(state["step"].device) for state in trainer.optimizers[0].state.values() if "step" in state},
+            "steps": {
+                str(state["step"].device)
+                for state in trainer.optimizers[0].state.values()
+                if "step" in state
+            },
         }
 
 
-def fit(trainer_of: Callable[..., Trainer], module: LightningModule, how: Computation, **values: Any) -> Looks:
+def fit(
+    trainer_of: Callable[..., Trainer], module: LightningModule, how: Computation, **values: Any
+) -> Looks:
     looks = Looks()
     trainer = trainer_of(callbacks=[how, looks, *values.pop("callbacks", [])], **values)
     trainer.fit(module, datamodule=Pictures())
@@ -70,7 +85,11 @@ def test_weights_are_channels_last_in_training_and_in_no_checkpoint(
     assert looks.seen["states"]
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=False)
     saved = [*checkpoint["state_dict"].values()]
-    saved += [value for state in checkpoint["optimizer_states"][0]["state"].values() for value in state.values()]
+    saved += [
+        value
+        for state in checkpoint["optimizer_states"][0]["state"].values()
+        for value in state.values()
+    ]
     assert len(saved) > len(checkpoint["state_dict"])
     assert all(value.is_contiguous() for value in saved)
     assert all(value.is_contiguous() for value in model.parameters())
@@ -87,14 +106,20 @@ def test_a_checkpoint_of_weights_alone_is_contiguous_and_states_are_laid_out_on_
             trainer.save_checkpoint(tmp_path / "all.ckpt")
 
     looks = fit(
-        trainer_of, Small(), Computation("channels_last"), callbacks=[Saves()], plugins=[VerifiedCheckpointIO()]
+        trainer_of,
+        Small(),
+        Computation("channels_last"),
+        callbacks=[Saves()],
+        plugins=[VerifiedCheckpointIO()],
     )
     assert looks.seen["states"]  # saving has left the optimizer's own as it was
     saved = torch.load(tmp_path / "weights.ckpt", weights_only=False)["state_dict"]
     assert all(value.is_contiguous() for value in saved.values())
     checkpoint = torch.load(tmp_path / "all.ckpt", weights_only=False)
     moment = checkpoint["optimizer_states"][0]["state"][0]["exp_avg"]
-    checkpoint["optimizer_states"][0]["state"][0]["exp_avg"] = moment.contiguous(memory_format=torch.channels_last)
+    checkpoint["optimizer_states"][0]["state"][0]["exp_avg"] = moment.contiguous(
+        memory_format=torch.channels_last
+    )
     torch.save(checkpoint, tmp_path / "old.ckpt")
     trainer = trainer_of(callbacks=[Computation()], max_epochs=2)
     trainer.fit(Small(), datamodule=Pictures(), ckpt_path=tmp_path / "old.ckpt")
@@ -111,7 +136,9 @@ def test_an_optimizer_that_was_built_fused_and_is_not_to_be_lets_gradients_be_un
 
 
 def test_compiling_nothing_is_warned_of(
-    trainer_of: Callable[..., Trainer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    trainer_of: Callable[..., Trainer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Bare(Small):
         def __init__(self) -> None:
@@ -164,7 +191,9 @@ def test_a_fused_optimizer_learns_the_same_and_resumes_either_way(
         for number, fused in enumerate(ways):
             looks = Looks()
             trainer = trainer_of(
-                callbacks=[Computation(fused=fused), looks], max_epochs=number + 1, gradient_clip_val=1.0
+                callbacks=[Computation(fused=fused), looks],
+                max_epochs=number + 1,
+                gradient_clip_val=1.0,
             )
             trainer.fit(module, datamodule=Pictures(), ckpt_path=checkpoint)
             assert looks.seen["fused"] == [fused]
@@ -177,10 +206,16 @@ def test_a_fused_optimizer_learns_the_same_and_resumes_either_way(
     torch.testing.assert_close(trained(False, True), plain)
 
 
-def test_an_optimizer_without_a_fused_kernel_is_refused_by_name(trainer_of: Callable[..., Trainer]) -> None:
-    with pytest.raises(ConfigError, match=r"accelerator.fused: true, but RMSprop has no fused kernel"):
+def test_an_optimizer_without_a_fused_kernel_is_refused_by_name(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"accelerator.fused: true, but RMSprop has no fused kernel"
+    ):
         fit(trainer_of, Small(optimizer="RMSprop"), Computation(fused=True))
-    assert fit(trainer_of, Small(optimizer="RMSprop"), Computation(fused=False)).seen["fused"] == [None]
+    assert fit(trainer_of, Small(optimizer="RMSprop"), Computation(fused=False)).seen["fused"] == [
+        None
+    ]
 
 
 class Adversaries(LightningModule):
@@ -189,7 +224,10 @@ class Adversaries(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.generator, self.discriminator = nn.Linear(4, 3 * 256), nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(1))
+        self.generator, self.discriminator = (
+            nn.Linear(4, 3 * 256),
+            nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(1)),
+        )
 
     def training_step(self, batch: list[Tensor]) -> None:
         first, second = cast("list[torch.optim.Optimizer]", self.optimizers())
@@ -206,7 +244,10 @@ class Adversaries(LightningModule):
         pass
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        return [torch.optim.Adam(self.generator.parameters()), torch.optim.SGD(self.discriminator.parameters())]
+        return [
+            torch.optim.Adam(self.generator.parameters()),
+            torch.optim.SGD(self.discriminator.parameters()),
+        ]
 
 
 def test_several_optimizers_and_steps_by_hand_work(trainer_of: Callable[..., Trainer]) -> None:
@@ -243,7 +284,9 @@ def test_parts_are_compiled_for_training_on_full_batches_alone(
 @pytest.mark.long
 # 2026-11, torch 2.15: dynamo itself looks at the gradient of what a part is given
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_a_compiled_model_learns_what_the_plain_one_learns(trainer_of: Callable[..., Trainer]) -> None:
+def test_a_compiled_model_learns_what_the_plain_one_learns(
+    trainer_of: Callable[..., Trainer],
+) -> None:
     losses = []
     for compiled in (False, True):
         torch.manual_seed(2)
@@ -258,11 +301,15 @@ def test_what_cannot_be_compiled_here_is_refused_before_the_first_step(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no-such-compiler" in (computation.missing_for_compiling("cpu") or "")
-    with pytest.raises(ConfigError, match=r"torch.compile needs a C\+\+ compiler \(no-such-compiler is not"):
+    with pytest.raises(
+        ConfigError, match=r"torch.compile needs a C\+\+ compiler \(no-such-compiler is not"
+    ):
         fit(trainer_of, Small(), Computation(compile=True))
 
 
-def test_a_failed_stage_leaves_the_strategy_and_the_model_as_they_were(trainer_of: Callable[..., Trainer]) -> None:
+def test_a_failed_stage_leaves_the_strategy_and_the_model_as_they_were(
+    trainer_of: Callable[..., Trainer],
+) -> None:
     class Fails(Small):
         def training_step(self, batch: list[Tensor]) -> Tensor:
             raise ValueError("planted")

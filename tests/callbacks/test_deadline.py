@@ -24,7 +24,9 @@ from tests.callbacks.late_training import BATCHES, Hands, OfTwo, trained
     [(105 + 115.5 + 1, 1), (105 + 115.5 + 3, 2), (600, 5), (100000, 20)],
     ids=["the second would be late", "the second just fits", "five fit", "all fit"],
 )
-def test_training_stops_after_the_last_epoch_that_leaves_time(tmp_path: Path, deadline_s: float, epochs: int) -> None:
+def test_training_stops_after_the_last_epoch_that_leaves_time(
+    tmp_path: Path, deadline_s: float, epochs: int
+) -> None:
     hands = Hands()
     trainer, stopped = trained(tmp_path, deadline_s, hands)
     assert trainer.current_epoch == epochs
@@ -35,7 +37,9 @@ def test_training_stops_after_the_last_epoch_that_leaves_time(tmp_path: Path, de
 
 
 @pytest.mark.parametrize("limits", [{"max_epochs": 1}, {"max_steps": 10}], ids=["epochs", "steps"])
-def test_a_training_that_is_done_was_not_stopped_by_its_deadline(tmp_path: Path, limits: dict[str, Any]) -> None:
+def test_a_training_that_is_done_was_not_stopped_by_its_deadline(
+    tmp_path: Path, limits: dict[str, Any]
+) -> None:
     _, stopped = trained(tmp_path, 180, Hands(), **limits)
     assert stopped == []
 
@@ -55,13 +59,19 @@ def test_an_epoch_that_becomes_slow_is_ended_in_time_for_its_validation(tmp_path
     assert torch.load(tmp_path / "last.ckpt")["global_step"] == trainer.global_step
 
 
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended")  # said by lightkit where it is so
+@pytest.mark.filterwarnings(
+    "ignore:You're resuming from a checkpoint that ended"
+)  # said by lightkit where it is so
 def test_without_time_for_one_epoch_it_is_saved_and_goes_on_the_next_night(tmp_path: Path) -> None:
-    with pytest.raises(OutOfTime, match=r"no time for the first epoch; the same command goes on from .*last\.ckpt"):
+    with pytest.raises(
+        OutOfTime, match=r"no time for the first epoch; the same command goes on from .*last\.ckpt"
+    ):
         trained(tmp_path, 75, Hands(), resumable=True)
     saved = torch.load(tmp_path / "last.ckpt")
     assert 0 < saved["global_step"] < BATCHES
-    with pytest.raises(TooLittleTime, match=r"ended before a batch, and training from .*last\.ckpt gets no further"):
+    with pytest.raises(
+        TooLittleTime, match=r"ended before a batch, and training from .*last\.ckpt gets no further"
+    ):
         trained(tmp_path, 10, Hands(start_s=11), resumable=True, ckpt=tmp_path / "last.ckpt")
 
     hands = Hands(start_s=1000)
@@ -69,7 +79,9 @@ def test_without_time_for_one_epoch_it_is_saved_and_goes_on_the_next_night(tmp_p
     assert (trainer.global_step, trainer.current_epoch, stopped) == (BATCHES, 1, ["deadline"])
 
 
-def test_what_cannot_be_saved_within_an_epoch_is_reported_with_the_time_it_needs(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_within_an_epoch_is_reported_with_the_time_it_needs(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(TooLittleTime, match=r"nothing could be saved before its end\. Say a later"):
         trained(tmp_path, 100, Hands())
     assert not (tmp_path / "last.ckpt").exists()
@@ -84,7 +96,9 @@ def test_a_training_that_is_resumed_too_late_is_done_with_what_it_has(tmp_path: 
 
 def test_without_any_time_nothing_is_trained(tmp_path: Path) -> None:
     hands = Hands(start_s=1000)
-    with pytest.raises(TooLittleTime, match=r"nothing could be saved before its end\. Say a later --deadline"):
+    with pytest.raises(
+        TooLittleTime, match=r"nothing could be saved before its end\. Say a later --deadline"
+    ):
         trained(tmp_path, 999, hands)
     assert hands.now_s == 1000
 
@@ -112,7 +126,11 @@ def test_ranks_that_ask_now_and_then_stop_where_one_process_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     lots, steps = random.Random(seed), dict[str, int]()
-    batch_s, slow_from, slow_s = lots.uniform(0.001, 0.05), lots.randrange(110, 170), lots.uniform(2, 5)
+    batch_s, slow_from, slow_s = (
+        lots.uniform(0.001, 0.05),
+        lots.randrange(110, 170),
+        lots.uniform(2, 5),
+    )
     spikes_s = {lots.randrange(300): lots.uniform(0.1, 2) for _ in range(10)}
     deadline_s = 100 + lots.uniform(0, 20)
     strategy = OfTwo()
@@ -128,7 +146,9 @@ def test_ranks_that_ask_now_and_then_stop_where_one_process_does(
     assert 0 < strategy.num_messages < steps["alone"] / 2
 
 
-def test_a_wish_of_the_first_rank_holds_until_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wish_of_the_first_rank_holds_until_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hands = Hands(batch_s=0.001)
     hands.spikes_s = {96: 300.0}  # one more like this is too many; the next question comes later
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=hands))
@@ -144,7 +164,9 @@ def test_an_epoch_that_is_resumed_at_its_end_is_none_that_took_no_time(tmp_path:
     assert (trainer.current_epoch, stopped, hands.now_s) == (2, ["deadline"], 1105)
 
 
-def test_a_stop_that_waits_for_the_fewest_epochs_does_not_outlast_the_deadline(tmp_path: Path) -> None:
+def test_a_stop_that_waits_for_the_fewest_epochs_does_not_outlast_the_deadline(
+    tmp_path: Path,
+) -> None:
     hands = Hands()
     stops = EarlyStopping("val/loss", patience=1, min_delta=1e6)
     trainer, stopped = trained(tmp_path, 600, hands, min_epochs=10, callbacks=[stops])

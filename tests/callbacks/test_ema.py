@@ -62,7 +62,11 @@ def points() -> DataLoader[Any]:
 def fit(folder: Path, ema: EMA, *callbacks: Callback, max_epochs: int = 2, **options: Any) -> Line:
     module = Line()
     trainer = quiet_trainer(
-        folder, callbacks=[ema, *callbacks], max_epochs=max_epochs, enable_checkpointing=True, **options
+        folder,
+        callbacks=[ema, *callbacks],
+        max_epochs=max_epochs,
+        enable_checkpointing=True,
+        **options,
     )
     trainer.fit(module, points(), points())
     return module
@@ -78,7 +82,9 @@ def average(values: list[Tensor], *, decay: float) -> Tensor:
 
 
 @pytest.mark.parametrize("decay", [0.999, 0.5])
-def test_the_average_is_that_of_the_formula_in_validation_checkpoint_and_model(decay: float, tmp_path: Path) -> None:
+def test_the_average_is_that_of_the_formula_in_validation_checkpoint_and_model(
+    decay: float, tmp_path: Path
+) -> None:
     watch = Watch()
     keeper = ModelCheckpoint(tmp_path, filename="last")
     module = fit(tmp_path, EMA(decay=decay), watch, keeper)
@@ -95,14 +101,20 @@ def test_the_average_is_that_of_the_formula_in_validation_checkpoint_and_model(d
 def test_the_average_follows_the_weights_until_its_start(tmp_path: Path) -> None:
     watch = Watch()
     module = fit(tmp_path, EMA(update_starting_at_epoch=1), watch, num_sanity_val_steps=0)
-    torch.testing.assert_close(module.scored[0], watch.weights[5])  # the validation before the start
-    torch.testing.assert_close(module.layer.weight.detach(), average(watch.weights[6:], decay=0.999))
+    torch.testing.assert_close(
+        module.scored[0], watch.weights[5]
+    )  # the validation before the start
+    torch.testing.assert_close(
+        module.layer.weight.detach(), average(watch.weights[6:], decay=0.999)
+    )
 
 
 def test_every_second_step_counts_where_that_is_asked_for(tmp_path: Path) -> None:
     watch = Watch()
     module = fit(tmp_path, EMA(update_every_n_steps=2, update_starting_at_step=3), watch)
-    torch.testing.assert_close(module.layer.weight.detach(), average(watch.weights[4::2], decay=0.999))
+    torch.testing.assert_close(
+        module.layer.weight.detach(), average(watch.weights[4::2], decay=0.999)
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,31 +124,44 @@ def test_every_second_step_counts_where_that_is_asked_for(tmp_path: Path) -> Non
         ({"update_starting_at_epoch": 2}, "2 epochs are never over, as trainer.max_epochs is 2"),
     ],
 )
-def test_a_start_that_is_never_reached_is_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_start_that_is_never_reached_is_refused(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=words):
         fit(tmp_path, EMA(**options))
 
 
-@pytest.mark.parametrize(("name", "value"), [("decay", 1.0), ("decay", -0.1), ("update_every_n_steps", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("decay", 1.0), ("decay", -0.1), ("update_every_n_steps", 0)]
+)
 def test_numbers_out_of_bounds_are_refused(name: str, value: float, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=name):
         EMA(**{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
-@pytest.mark.parametrize("options", [{}, {"update_starting_at_step": 9}], ids=["begun", "not begun"])
-def test_a_training_that_goes_on_has_the_same_average_to_the_bit(options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"update_starting_at_step": 9}], ids=["begun", "not begun"]
+)
+def test_a_training_that_goes_on_has_the_same_average_to_the_bit(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     whole = fit(tmp_path / "whole", EMA(**options))
     first = quiet_trainer(
         tmp_path / "part",
-        callbacks=[EMA(**options), ModelCheckpoint(tmp_path / "part", filename="at-{epoch}", save_top_k=-1)],
+        callbacks=[
+            EMA(**options),
+            ModelCheckpoint(tmp_path / "part", filename="at-{epoch}", save_top_k=-1),
+        ],
         max_epochs=2,
         enable_checkpointing=True,
     )
     first.fit(Line(), points(), points())
     path = next((tmp_path / "part").glob("at-epoch=0*.ckpt"))
     resumed = Line()
-    trainer = quiet_trainer(tmp_path / "resumed", callbacks=[EMA(**options)], max_epochs=2, enable_checkpointing=True)
+    trainer = quiet_trainer(
+        tmp_path / "resumed", callbacks=[EMA(**options)], max_epochs=2, enable_checkpointing=True
+    )
     trainer.fit(resumed, points(), points(), ckpt_path=path)
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
@@ -146,5 +171,7 @@ def test_an_average_of_pruned_weights_is_refused(tmp_path: Path) -> None:
     data = DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)
     callbacks = [EMA(), ModelPruning("l1_unstructured", amount=0.3)]
     trainer = quiet_trainer(tmp_path, max_epochs=1, callbacks=callbacks)
-    with pytest.raises(ConfigError, match=r"callbacks\.ema: it cannot be together with callbacks\.pruning"):
+    with pytest.raises(
+        ConfigError, match=r"callbacks\.ema: it cannot be together with callbacks\.pruning"
+    ):
         trainer.fit(Line(), data, data)

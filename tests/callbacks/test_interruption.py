@@ -33,7 +33,13 @@ class Knock(pl.Callback):
 
 
 def fit(
-    folder: Path, hook: str, step: int, *, exact: bool = True, noted: int | None = None, **settings: Any
+    folder: Path,
+    hook: str,
+    step: int,
+    *,
+    exact: bool = True,
+    noted: int | None = None,
+    **settings: Any,
 ) -> pl.Trainer:
     with SignalWatch() as watch:
         if noted is not None:
@@ -91,7 +97,9 @@ def test_a_signal_far_from_the_first_checkpoint_leaves_none(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_a_wish_from_before_the_training_is_met_after_its_first_step(tmp_path: Path, batches: int) -> None:
+def test_a_wish_from_before_the_training_is_met_after_its_first_step(
+    tmp_path: Path, batches: int
+) -> None:
     with pytest.raises(Interrupted) as caught:
         fit(tmp_path, "on_train_end", -1, noted=signal.SIGUSR1, accumulate_grad_batches=batches)
     assert caught.value.exit_code == 75

@@ -23,9 +23,16 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Give what each rank found in all cases."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "tests.callbacks.late_ranks", str(folder)]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    environ = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(ROOT),
+    }
     with (folder / "said").open("w") as said:
-        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=said, stderr=said, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=said, stderr=said, start_new_session=True
+        )
     try:
         code = process.wait(timeout=300)
     finally:
@@ -45,7 +52,9 @@ def _case(ranks: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return dict(first)
 
 
-def test_far_from_the_deadline_ranks_ask_after_few_of_the_short_batches(ranks: list[dict[str, Any]]) -> None:
+def test_far_from_the_deadline_ranks_ask_after_few_of_the_short_batches(
+    ranks: list[dict[str, Any]],
+) -> None:
     found = _case(ranks, "far")
     assert (found["steps"], found["stopped"], found["error"]) == (2 * BATCHES, [], "")
     assert found["messages"] <= 2 * BATCHES // 4
@@ -56,11 +65,15 @@ def test_batches_that_become_much_slower_are_stopped_in_time_by_the_first_ranks_
 ) -> None:
     found = _case(ranks, "slower")
     assert found["stopped"] == ["deadline"]
-    assert BATCHES + 20 + 10 < found["steps"] < 2 * BATCHES  # of the time that was left, most is used
+    assert (
+        BATCHES + 20 + 10 < found["steps"] < 2 * BATCHES
+    )  # of the time that was left, most is used
     assert found["took_s"] <= 105
 
 
-def test_without_time_for_one_epoch_all_are_saved_at_the_end_of_an_accumulation(ranks: list[dict[str, Any]]) -> None:
+def test_without_time_for_one_epoch_all_are_saved_at_the_end_of_an_accumulation(
+    ranks: list[dict[str, Any]],
+) -> None:
     found = _case(ranks, "accumulating")
     assert "the same command goes on from" in found["error"]
     assert 20 // 4 < found["steps"] < BATCHES // 4

@@ -70,7 +70,9 @@ def head_of(
         count_samples=len,
     )
     trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
-    callback = ListedPredictions(partial(write_predictions, folder / "t.csv"), on_written=lambda _: None, **settings)
+    callback = ListedPredictions(
+        partial(write_predictions, folder / "t.csv"), on_written=lambda _: None, **settings
+    )
     callback.on_predict_batch_end(trainer, module, values, values, 0)
     callback.on_predict_end(trainer, module)
     with (folder / "t.csv").open(newline="") as file:
@@ -85,7 +87,11 @@ def head_of(
         (Logits(), LOGITS, ["label", "dark"]),
         (Probabilities(), LOGITS.softmax(1), ["label", "dark"]),
         (OwnStep(), LOGITS.softmax(1), ["label", "dark"]),
-        (OwnStepOfWhoKnows(), LOGITS.softmax(1), ["prediction_0", str(np.float32(LOGITS.softmax(1)[0, 0]))]),
+        (
+            OwnStepOfWhoKnows(),
+            LOGITS.softmax(1),
+            ["prediction_0", str(np.float32(LOGITS.softmax(1)[0, 0]))],
+        ),
     ],
     ids=["unknown", "logits", "probabilities", "own-step", "own-step-unknown"],
 )
@@ -142,7 +148,9 @@ def predict_one(module: LightningModule, outputs: Any, output: Path, **settings:
     entries = deque([[Prediction(0, "a.png", None, None)]])
     data = SimpleNamespace(entries=entries, paths=["a.png"], unit="images", count_samples=len)
     trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
-    callback = ListedPredictions(partial(write_predictions, output, **settings), on_written=lambda _: None)
+    callback = ListedPredictions(
+        partial(write_predictions, output, **settings), on_written=lambda _: None
+    )
     callback.on_predict_batch_end(trainer, module, outputs, torch.zeros(1, 3, 2, 2), 0)
     callback.on_predict_end(trainer, module)
 
@@ -150,7 +158,12 @@ def predict_one(module: LightningModule, outputs: Any, output: Path, **settings:
 def test_boxes_of_an_image_are_a_json_line(tmp_path: Path) -> None:
     predict_one(Plain(), BOXES, tmp_path / "t.jsonl")
     (line,) = (tmp_path / "t.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(line) == {"path": "a.png", "boxes": [[0.1, 2.0, 3.0, 4.0]], "labels": [1], "error": None}
+    assert json.loads(line) == {
+        "path": "a.png",
+        "boxes": [[0.1, 2.0, 3.0, 4.0]],
+        "labels": [1],
+        "error": None,
+    }
 
 
 def test_boxes_are_in_no_table_and_on_no_page(tmp_path: Path) -> None:
@@ -158,6 +171,8 @@ def test_boxes_are_in_no_table_and_on_no_page(tmp_path: Path) -> None:
         predict_one(Plain(), BOXES, tmp_path / "t.csv")
     with pytest.raises(ConfigError, match=r"--contact-sheet .*s\.html: .* Leave it out"):
         predict_one(Plain(), BOXES, tmp_path / "t.jsonl", contact_sheet=tmp_path / "s.html")
-    with pytest.raises(ConfigError, match=r"Plain\.predict_step gives a list for a batch of 1 images"):
+    with pytest.raises(
+        ConfigError, match=r"Plain\.predict_step gives a list for a batch of 1 images"
+    ):
         predict_one(Plain(), BOXES * 2, tmp_path / "t.jsonl")
     assert not list(tmp_path.iterdir())

@@ -14,11 +14,17 @@ from lightkit.errors import DataError
 
 
 def test_a_message_has_all_fields_and_json_has_no_nan() -> None:
-    message = create_message("epoch", job="flowers", status="running", epoch=2, metrics={"train/loss": float("nan")})
+    message = create_message(
+        "epoch", job="flowers", status="running", epoch=2, metrics={"train/loss": float("nan")}
+    )
     deliver: Any = WebhookNotifier("https://host/x").compose(message)
     record = json.loads(deliver.args[1])
     assert record["metrics"] == {"train/loss": None}
-    known = {name: value for name, value in record.items() if value not in (None, {}) and name not in ("time", "host")}
+    known = {
+        name: value
+        for name, value in record.items()
+        if value not in (None, {}) and name not in ("time", "host")
+    }
     assert known == {
         "schema": "lightkit.message/1",
         "kind": "epoch",

@@ -53,7 +53,9 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
 class Slope(LightningModule):
     """A line behind a normalisation, with a schedule and with metrics that only grow."""
 
-    def __init__(self, *, by_hand: bool = False, as_dict: bool = False, has_schedule: bool = True) -> None:
+    def __init__(
+        self, *, by_hand: bool = False, as_dict: bool = False, has_schedule: bool = True
+    ) -> None:
         super().__init__()
         self.automatic_optimization = not by_hand
         self.as_dict, self.has_schedule = as_dict, has_schedule
@@ -88,17 +90,25 @@ class Training:
 
     def __init__(self, folder: Path, action: Any, bad: dict[int, float], **settings: Any) -> None:
         self.folder, self.action = folder, action
-        own = {name: settings.pop(name) for name in ("by_hand", "as_dict", "has_schedule") if name in settings}
+        own = {
+            name: settings.pop(name)
+            for name in ("by_hand", "as_dict", "has_schedule")
+            if name in settings
+        }
         self.module = Slope(**own)
         self.data = settings.pop("data", Numbers)(bad)
-        self.loader: Any = DataLoader(self.data, **{"batch_size": SIZE, **settings.pop("loader", {})})
+        self.loader: Any = DataLoader(
+            self.data, **{"batch_size": SIZE, **settings.pop("loader", {})}
+        )
         self.own = settings.pop("callbacks", [])
         self.settings = {"max_epochs": 1, **settings}
 
     def fit(self, **more: Any) -> Training:
         events = runs.EventStream(self.folder / "events.jsonl")
         checkpoints = self.folder / "checkpoints"
-        watch = FiniteLoss(self.action, events=events, last_good=lambda: runs.last_good(checkpoints))
+        watch = FiniteLoss(
+            self.action, events=events, last_good=lambda: runs.last_good(checkpoints)
+        )
         keep = Checkpoint(monitor=None, dirpath=str(checkpoints))
         self.trainer = Trainer(
             accelerator="cpu",
@@ -124,12 +134,19 @@ class Training:
 
 
 @pytest.mark.parametrize(
-    ("value", "as_dict"), [(math.nan, False), (math.inf, True)], ids=["nan as a tensor", "infinite in a dict"]
+    ("value", "as_dict"),
+    [(math.nan, False), (math.inf, True)],
+    ids=["nan as a tensor", "infinite in a dict"],
 )
-def test_by_default_the_run_stops_before_the_weights_know_of_it(tmp_path: Path, value: float, as_dict: bool) -> None:
+def test_by_default_the_run_stops_before_the_weights_know_of_it(
+    tmp_path: Path, value: float, as_dict: bool
+) -> None:
     clean = Training(tmp_path / "clean", "stop", {}, limit_train_batches=2).fit()
     training = Training(tmp_path / "bad", "stop", {9: value}, as_dict=as_dict)
-    with pytest.raises(NonfiniteLoss, match=r"epoch 0, step 2, batch 2 is nan \(samples 8, 9, 10, 11 of the training"):
+    with pytest.raises(
+        NonfiniteLoss,
+        match=r"epoch 0, step 2, batch 2 is nan \(samples 8, 9, 10, 11 of the training",
+    ):
         training.fit()
     for one, other in zip(clean.module.parameters(), training.module.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -141,7 +158,9 @@ def test_by_default_the_run_stops_before_the_weights_know_of_it(tmp_path: Path, 
 def test_the_error_names_the_last_good_checkpoint_which_is_from_before(tmp_path: Path) -> None:
     training = Training(tmp_path, "stop", {}, max_epochs=2)
     training.own = [LambdaCallback(on_train_epoch_start=training.spoil)]
-    with pytest.raises(NonfiniteLoss, match=rf"the last good checkpoint is {tmp_path}/checkpoints/last\.ckpt"):
+    with pytest.raises(
+        NonfiniteLoss, match=rf"the last good checkpoint is {tmp_path}/checkpoints/last\.ckpt"
+    ):
         training.fit()
     kept = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert kept["global_step"] == 6
@@ -150,10 +169,15 @@ def test_the_error_names_the_last_good_checkpoint_which_is_from_before(tmp_path:
 
 @pytest.mark.parametrize(
     ("precision", "says"),
-    [("bf16-mixed", "computes in bf16-mixed: accelerator.precision=32-true turns that off"), ("32-true", "")],
+    [
+        ("bf16-mixed", "computes in bf16-mixed: accelerator.precision=32-true turns that off"),
+        ("32-true", ""),
+    ],
     ids=["bf16", "float32"],
 )
-def test_a_lower_precision_is_named_with_the_key_that_turns_it_off(tmp_path: Path, precision: Any, says: str) -> None:
+def test_a_lower_precision_is_named_with_the_key_that_turns_it_off(
+    tmp_path: Path, precision: Any, says: str
+) -> None:
     with pytest.raises(NonfiniteLoss) as caught:
         Training(tmp_path, "stop", {0: math.nan}, precision=precision).fit()
     assert says in str(caught.value)
@@ -167,9 +191,13 @@ def test_without_any_checkpoint_it_says_so(tmp_path: Path) -> None:
 
 def test_a_skipped_batch_leaves_no_trace_in_weights_statistics_and_metrics(tmp_path: Path) -> None:
     without = torch.utils.data.Subset(Numbers({}), [*range(8), *range(12, 24)])
-    clean = Training(tmp_path / "clean", "stop", {}, data=lambda _: without, has_schedule=False).fit()
+    clean = Training(
+        tmp_path / "clean", "stop", {}, data=lambda _: without, has_schedule=False
+    ).fit()
     bad = Training(tmp_path / "bad", "skip", {9: math.inf}, has_schedule=False).fit()
-    for (name, one), other in zip(clean.module.state_dict().items(), bad.module.state_dict().values(), strict=True):
+    for (name, one), other in zip(
+        clean.module.state_dict().items(), bad.module.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other) or name.endswith("num_batches_tracked"), name
     logged = float(clean.trainer.callback_metrics["train/loss"])
     assert float(bad.trainer.callback_metrics["train/loss"]) == pytest.approx(logged)
@@ -183,7 +211,14 @@ def test_an_accumulation_is_left_out_with_its_bad_batch(tmp_path: Path) -> None:
     clean = Training(tmp_path / "clean", "stop", {}).fit()
     assert all(bool(value.isfinite().all()) for value in training.module.state_dict().values())
     assert training.trainer.global_step == 2
-    assert [math.isfinite(loss) for loss in training.module.losses] == [True, False, True, True, True, True]
+    assert [math.isfinite(loss) for loss in training.module.losses] == [
+        True,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
     assert float(training.module.total.compute()) == float(clean.module.total.compute()) - SIZE
 
 
@@ -196,18 +231,28 @@ def test_ten_bad_batches_in_a_row_are_the_end(tmp_path: Path) -> None:
 
 
 def test_good_batches_in_between_begin_the_count_again(tmp_path: Path) -> None:
-    training = Training(tmp_path, "skip", {0: math.nan, 4: math.nan, 12: math.nan, 16: math.nan}, max_epochs=4).fit()
+    training = Training(
+        tmp_path, "skip", {0: math.nan, 4: math.nan, 12: math.nan, 16: math.nan}, max_epochs=4
+    ).fit()
     assert [event["count"] for event in training.events] == list(range(1, 17))
 
 
-def test_the_screen_shows_ten_and_the_events_have_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_screen_shows_ten_and_the_events_have_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     training = Training(tmp_path, "skip", {0: math.nan, 12: math.nan}, max_epochs=6).fit()
-    said = [record.getMessage() for record in caplog.records if "the batch is left out" in record.getMessage()]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "the batch is left out" in record.getMessage()
+    ]
     assert (len(said), len(training.events)) == (10, 12)
 
 
 def test_a_model_that_steps_by_itself_can_only_stop(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"watchdog\.on_nonfinite: skip needs automatic optimization, but Slope"):
+    with pytest.raises(
+        ConfigError, match=r"watchdog\.on_nonfinite: skip needs automatic optimization, but Slope"
+    ):
         Training(tmp_path / "skip", "skip", {}, by_hand=True).fit()
     training = Training(tmp_path / "stop", "stop", {9: math.nan}, by_hand=True)
     with pytest.raises(NonfiniteLoss, match="batch 2 is nan"):
@@ -227,7 +272,9 @@ def test_spoilt_weights_get_into_no_checkpoint(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
-@pytest.mark.parametrize("settings", [{"data": Stream}, {"loader": {"shuffle": True}}], ids=["stream", "shuffled"])
+@pytest.mark.parametrize(
+    "settings", [{"data": Stream}, {"loader": {"shuffle": True}}], ids=["stream", "shuffled"]
+)
 def test_the_indices_of_other_loaders_are_unknown(tmp_path: Path, settings: dict[str, Any]) -> None:
     training = Training(tmp_path, "stop", {9: math.nan}, **settings)
     with pytest.raises(NonfiniteLoss, match="its samples are unknown: the loader is shuffled"):
@@ -262,7 +309,9 @@ def test_a_resumable_sampler_reports_indices_and_names(tmp_path: Path) -> None:
 def test_losses_that_wait_are_judged_before_a_checkpoint(tmp_path: Path) -> None:
     """On a GPU nobody waits for a loss; here the same way is taken on the CPU."""
     training = Training(tmp_path, "stop", {9: math.nan})
-    training.own = [LambdaCallback(on_train_start=lambda *_: setattr(watched(training), "_interval", 16))]
+    training.own = [
+        LambdaCallback(on_train_start=lambda *_: setattr(watched(training), "_interval", 16))
+    ]
     with pytest.raises(NonfiniteLoss, match="epoch 0, step 2, batch 2 is nan"):
         training.fit()
     assert not list(tmp_path.rglob("*.ckpt"))
@@ -270,7 +319,9 @@ def test_losses_that_wait_are_judged_before_a_checkpoint(tmp_path: Path) -> None
 
 
 def watched(training: Training) -> FiniteLoss:
-    (found,) = [callback for callback in training.trainer.callbacks if isinstance(callback, FiniteLoss)]  # type: ignore[attr-defined]
+    (found,) = [
+        callback for callback in training.trainer.callbacks if isinstance(callback, FiniteLoss)
+    ]  # type: ignore[attr-defined]
     return found
 
 
@@ -297,23 +348,34 @@ def rooted(folder: Path, action: Any, at: tuple[int, int] = (1, 5), **settings: 
 
 
 @pytest.mark.parametrize("action", ["stop", "skip"])
-def test_no_checkpoint_has_weights_that_a_finite_loss_has_spoilt(tmp_path: Path, action: str) -> None:
+def test_no_checkpoint_has_weights_that_a_finite_loss_has_spoilt(
+    tmp_path: Path, action: str
+) -> None:
     training = rooted(tmp_path, action)
     with pytest.raises(
         NonfiniteLoss,
-        match=rf"After epoch 1, step 12 weights are NaN or infinite \(layers.*last good checkpoint is {tmp_path}/ch",
+        match=(
+            r"After epoch 1, step 12 weights are NaN or infinite \(layers.*last good checkpoint is"
+            rf" {tmp_path}/ch"
+        ),
     ):
         training.fit()
     assert_all_finite(tmp_path)
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 6
     (event,) = training.events
-    assert (event["action"], event["indices"], event["weights"]) == ("stop", None, ["layers.1.weight"])
+    assert (event["action"], event["indices"], event["weights"]) == (
+        "stop",
+        None,
+        ["layers.1.weight"],
+    )
 
 
 def test_a_run_of_one_epoch_does_not_end_well_with_spoilt_weights(tmp_path: Path) -> None:
     own = ModelCheckpoint(dirpath=tmp_path / "own", every_n_train_steps=6)
     training = rooted(tmp_path, "stop", (0, 5), max_epochs=1, callbacks=[own])
-    with pytest.raises(NonfiniteLoss, match=r"weights are NaN or infinite .* there is no checkpoint yet"):
+    with pytest.raises(
+        NonfiniteLoss, match=r"weights are NaN or infinite .* there is no checkpoint yet"
+    ):
         training.fit()
     assert not list(tmp_path.rglob("*.ckpt"))
 
@@ -330,13 +392,17 @@ def test_a_running_statistic_that_becomes_infinite_gets_into_no_checkpoint(tmp_p
     training = Training(tmp_path, "stop", {})
     statistics: Any = training.module.layers[0].running_var
     training.own = [LambdaCallback(on_train_epoch_end=lambda *_: statistics.fill_(math.inf))]
-    with pytest.raises(NonfiniteLoss, match=r"weights are NaN or infinite \(layers.0.running_var\)"):
+    with pytest.raises(
+        NonfiniteLoss, match=r"weights are NaN or infinite \(layers.0.running_var\)"
+    ):
         training.fit()
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["at once", "late"])
-def test_a_model_that_steps_by_itself_and_returns_nothing_is_watched_too(tmp_path: Path, is_late: bool) -> None:
+def test_a_model_that_steps_by_itself_and_returns_nothing_is_watched_too(
+    tmp_path: Path, is_late: bool
+) -> None:
     class Silent(Slope):
         """Returns no loss, as models with two optimizers do."""
 
@@ -346,7 +412,9 @@ def test_a_model_that_steps_by_itself_and_returns_nothing_is_watched_too(tmp_pat
     training = Training(tmp_path, "stop", {9: math.nan})
     training.module = Silent(by_hand=True)
     if is_late:
-        training.own = [LambdaCallback(on_train_start=lambda *_: setattr(watched(training), "_interval", 16))]
+        training.own = [
+            LambdaCallback(on_train_start=lambda *_: setattr(watched(training), "_interval", 16))
+        ]
     with pytest.raises(NonfiniteLoss, match="epoch 0, step 2, batch 2 is nan"):
         training.fit()
     assert not list(tmp_path.rglob("*.ckpt"))

@@ -27,7 +27,9 @@ STEPS, EPOCHS, CUT = 3, 6, 2
 class Net(pl.LightningModule):
     """Notes the rate of each step."""
 
-    def __init__(self, optimizer: Callable[[Any], Optimizer], schedule: Make | None, **stepping: Any) -> None:
+    def __init__(
+        self, optimizer: Callable[[Any], Optimizer], schedule: Make | None, **stepping: Any
+    ) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
         self.made, self.schedule, self.stepping = optimizer, schedule, stepping
@@ -44,11 +46,20 @@ class Net(pl.LightningModule):
         optimizer = self.made(self.parameters())
         if self.schedule is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.schedule(optimizer), **self.stepping}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": self.schedule(optimizer), **self.stepping},
+        }
 
 
 def fit(
-    folder: Path, net: Net, *, epochs: int, start: Path | None = None, settings: bool = True, callbacks: Any = ()
+    folder: Path,
+    net: Net,
+    *,
+    epochs: int,
+    start: Path | None = None,
+    settings: bool = True,
+    callbacks: Any = (),
 ) -> tuple[Net, pl.Trainer, Path]:
     """Train, from a checkpoint or from the beginning, and save the end."""
     torch.manual_seed(3)
@@ -80,9 +91,18 @@ CHANGES: dict[str, tuple[Make, Make]] = {
         lambda each: schedules.CosineAnnealingLR(each, T_max=2),
         lambda each: schedules.CosineAnnealingLR(each, T_max=6),
     ),
-    "step_size": (lambda each: schedules.StepLR(each, 1), lambda each: schedules.StepLR(each, 2, gamma=0.5)),
-    "gamma": (lambda each: schedules.ExponentialLR(each, 0.9), lambda each: schedules.ExponentialLR(each, 0.5)),
-    "milestones": (lambda each: schedules.MultiStepLR(each, [1, 2]), lambda each: schedules.MultiStepLR(each, [4])),
+    "step_size": (
+        lambda each: schedules.StepLR(each, 1),
+        lambda each: schedules.StepLR(each, 2, gamma=0.5),
+    ),
+    "gamma": (
+        lambda each: schedules.ExponentialLR(each, 0.9),
+        lambda each: schedules.ExponentialLR(each, 0.5),
+    ),
+    "milestones": (
+        lambda each: schedules.MultiStepLR(each, [1, 2]),
+        lambda each: schedules.MultiStepLR(each, [4]),
+    ),
     "total_steps": (
         lambda each: schedules.OneCycleLR(each, 1.0, total_steps=19),
         lambda each: schedules.OneCycleLR(each, 1.0, total_steps=25),
@@ -93,7 +113,10 @@ CHANGES: dict[str, tuple[Make, Make]] = {
         lambda each: schedules.LambdaLR(each, lambda step: 0.5**step),
         lambda each: schedules.LambdaLR(each, lambda step: 0.5**step),
     ),
-    "another class": (lambda each: schedules.StepLR(each, 1), lambda each: schedules.ExponentialLR(each, 0.5)),
+    "another class": (
+        lambda each: schedules.StepLR(each, 1),
+        lambda each: schedules.ExponentialLR(each, 0.5),
+    ),
 }
 
 
@@ -118,12 +141,16 @@ def log_text() -> Iterator[LogText]:
 
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_schedule_goes_on_as_if_it_had_been_that_one(name: str, interval: str, tmp_path: Path) -> None:
+def test_a_changed_schedule_goes_on_as_if_it_had_been_that_one(
+    name: str, interval: str, tmp_path: Path
+) -> None:
     before, after = CHANGES[name]
     lr = 0.2 if name == "a function" else 0.1
     whole, _, _ = fit(tmp_path, Net(sgd(lr), after, interval=interval), epochs=EPOCHS)
     _, _, start = fit(tmp_path, Net(sgd(), before, interval=interval), epochs=CUT)
-    resumed, _, _ = fit(tmp_path, Net(sgd(lr), after, interval=interval), epochs=EPOCHS, start=start)
+    resumed, _, _ = fit(
+        tmp_path, Net(sgd(lr), after, interval=interval), epochs=EPOCHS, start=start
+    )
     assert len(resumed.rates) == STEPS * (EPOCHS - CUT)
     assert resumed.rates == whole.rates[STEPS * CUT :]
     assert len(set(whole.rates)) > 1
@@ -131,12 +158,16 @@ def test_a_changed_schedule_goes_on_as_if_it_had_been_that_one(name: str, interv
 
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_not_changed_goes_on_bit_for_bit(name: str, interval: str, tmp_path: Path, log_text: LogText) -> None:
+def test_what_is_not_changed_goes_on_bit_for_bit(
+    name: str, interval: str, tmp_path: Path, log_text: LogText
+) -> None:
     _, schedule = CHANGES[name]
     made = sgd(momentum=0.9, weight_decay=0.1)
     whole, _, _ = fit(tmp_path, Net(made, schedule, interval=interval), epochs=EPOCHS)
     _, _, start = fit(tmp_path, Net(made, schedule, interval=interval), epochs=CUT)
-    resumed, _, _ = fit(tmp_path, Net(made, schedule, interval=interval), epochs=EPOCHS, start=start)
+    resumed, _, _ = fit(
+        tmp_path, Net(made, schedule, interval=interval), epochs=EPOCHS, start=start
+    )
     assert resumed.rates == whole.rates[STEPS * CUT :]
     assert torch.equal(resumed.layer.weight, whole.layer.weight)
     assert log_text.text == ""
@@ -162,9 +193,13 @@ def test_a_rate_that_the_code_has_lowered_stays(tmp_path: Path) -> None:
     assert set(resumed.rates) == {0.25}
 
 
-def test_other_settings_of_an_optimizer_are_those_of_the_config_and_its_state_stays(tmp_path: Path) -> None:
+def test_other_settings_of_an_optimizer_are_those_of_the_config_and_its_state_stays(
+    tmp_path: Path,
+) -> None:
     _, _, start = fit(tmp_path, Net(sgd(0.1, momentum=0.9), None), epochs=CUT)
-    _, trainer, _ = fit(tmp_path, Net(sgd(0.1, momentum=0.5, weight_decay=0.25), None), epochs=3, start=start)
+    _, trainer, _ = fit(
+        tmp_path, Net(sgd(0.1, momentum=0.5, weight_decay=0.25), None), epochs=3, start=start
+    )
     (group,) = trainer.optimizers[0].param_groups
     assert (group["momentum"], group["weight_decay"]) == (0.5, 0.25)
     assert all("momentum_buffer" in state for state in trainer.optimizers[0].state.values())
@@ -187,13 +222,22 @@ def test_a_schedule_that_is_left_out_leaves_the_rate_of_the_optimizer(tmp_path: 
 
 def test_a_schedule_that_is_new_stands_where_the_training_does(tmp_path: Path) -> None:
     _, _, start = fit(tmp_path, Net(sgd(1.0), None), epochs=CUT)
-    resumed, _, _ = fit(tmp_path, Net(sgd(1.0), lambda each: schedules.ExponentialLR(each, 0.5)), epochs=4, start=start)
+    resumed, _, _ = fit(
+        tmp_path,
+        Net(sgd(1.0), lambda each: schedules.ExponentialLR(each, 0.5)),
+        epochs=4,
+        start=start,
+    )
     assert list(dict.fromkeys(resumed.rates)) == [0.25, 0.125]
 
 
 def test_a_plateau_schedule_keeps_what_it_has_reached(tmp_path: Path) -> None:
-    def plateau(**options: Any) -> Make:  # no loss is 10 below the one before, so that each epoch is a bad one
-        return lambda each: schedules.ReduceLROnPlateau(each, threshold=10, threshold_mode="abs", **options)
+    def plateau(
+        **options: Any,
+    ) -> Make:  # no loss is 10 below the one before, so that each epoch is a bad one
+        return lambda each: schedules.ReduceLROnPlateau(
+            each, threshold=10, threshold_mode="abs", **options
+        )
 
     before = Net(sgd(0.5), plateau(patience=0, factor=0.5), monitor="loss")
     before, trainer, start = fit(tmp_path, before, epochs=3)
@@ -206,9 +250,14 @@ def test_a_plateau_schedule_keeps_what_it_has_reached(tmp_path: Path) -> None:
     assert schedule.patience == 5
 
 
-def test_a_checkpoint_without_settings_keeps_its_own_with_a_warning(tmp_path: Path, log_text: LogText) -> None:
+def test_a_checkpoint_without_settings_keeps_its_own_with_a_warning(
+    tmp_path: Path, log_text: LogText
+) -> None:
     _, _, start = fit(
-        tmp_path, Net(sgd(1.0), lambda each: schedules.CosineAnnealingLR(each, 2)), epochs=CUT, settings=False
+        tmp_path,
+        Net(sgd(1.0), lambda each: schedules.CosineAnnealingLR(each, 2)),
+        epochs=CUT,
+        settings=False,
     )
     net = Net(sgd(0.5), lambda each: schedules.CosineAnnealingLR(each, 8))
     for epochs in (3, 4):  # and so does the checkpoint of such a training
@@ -218,7 +267,9 @@ def test_a_checkpoint_without_settings_keeps_its_own_with_a_warning(tmp_path: Pa
         assert "the schedule's T_max: 8 has no effect: the checkpoint has 2" in log_text.text
 
 
-def test_an_unchanged_checkpoint_without_settings_gives_no_warning(tmp_path: Path, log_text: LogText) -> None:
+def test_an_unchanged_checkpoint_without_settings_gives_no_warning(
+    tmp_path: Path, log_text: LogText
+) -> None:
     for schedule in (None, lambda each: schedules.OneCycleLR(each, 1.0, total_steps=19)):
         made = sgd(momentum=0.9)
         _, _, start = fit(tmp_path, Net(made, schedule), epochs=CUT, settings=False)
@@ -226,7 +277,9 @@ def test_an_unchanged_checkpoint_without_settings_gives_no_warning(tmp_path: Pat
     assert log_text.text == ""
 
 
-def test_a_callback_that_sets_the_rate_itself_keeps_the_checkpoints(tmp_path: Path, log_text: LogText) -> None:
+def test_a_callback_that_sets_the_rate_itself_keeps_the_checkpoints(
+    tmp_path: Path, log_text: LogText
+) -> None:
     class Finds(LearningRateFinder):
         def on_fit_start(self, *_: Any) -> None:
             """Find nothing."""

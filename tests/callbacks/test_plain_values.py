@@ -66,7 +66,9 @@ def loaded_again(value: Any) -> Any:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_is_written_as_a_config_writes_it_and_loads_without_code(value: Any, expected: Any) -> None:
+def test_a_value_is_written_as_a_config_writes_it_and_loads_without_code(
+    value: Any, expected: Any
+) -> None:
     written = plain(value)
     assert written == expected
     assert type(written) is type(expected)

@@ -66,16 +66,24 @@ def numbers(**options: Any) -> DataLoader[Any]:
     ids=["logits", "probabilities", "ignored and weightless", "regression", "none", "a loss", "a mapping", "segments",
          "two outputs"],
 )  # fmt: skip
-def test_outputs_of_a_step_are_reduced_to_what_is_recorded(outputs: Any, rows: list[list[float]] | None) -> None:
+def test_outputs_of_a_step_are_reduced_to_what_is_recorded(
+    outputs: Any, rows: list[list[float]] | None
+) -> None:
     reduced = reduce_outputs(outputs)
     assert (reduced is None) == (rows is None)
     if reduced is not None:
-        columns = {name: column for name, column in reduced[0].items() if name != "class_probability"}
-        torch.testing.assert_close(torch.stack([*columns.values()]), torch.tensor(rows, dtype=torch.float32))
+        columns = {
+            name: column for name, column in reduced[0].items() if name != "class_probability"
+        }
+        torch.testing.assert_close(
+            torch.stack([*columns.values()]), torch.tensor(rows, dtype=torch.float32)
+        )
 
 
 @pytest.mark.parametrize(("num_classes", "is_kept"), [(2, True), (100, True), (101, False)])
-def test_the_probabilities_of_all_of_at_most_100_classes_are_recorded(num_classes: int, is_kept: bool) -> None:
+def test_the_probabilities_of_all_of_at_most_100_classes_are_recorded(
+    num_classes: int, is_kept: bool
+) -> None:
     logits = torch.randn(5, num_classes)
     reduced = reduce_outputs({"logits": logits, "target": torch.arange(5) % num_classes})
     assert reduced is not None
@@ -92,7 +100,10 @@ def test_too_many_probabilities_are_left_out_and_the_others_stay(
     class Classes(Scripted):
         def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
             values = batch[0][:, 0]
-            return {"logits": torch.stack([values, -values, 0 * values], dim=1), "target": values.long() % 3}
+            return {
+                "logits": torch.stack([values, -values, 0 * values], dim=1),
+                "target": values.long() % 3,
+            }
 
     monkeypatch.setattr("lightkit.callbacks.prediction_recorder._MAX_PROBABILITIES", most)
     recorder = PredictionRecorder(tmp_path)
@@ -109,18 +120,26 @@ def test_too_many_probabilities_are_left_out_and_the_others_stay(
 @pytest.mark.parametrize("num", [1, 2, 3, 10, 11])
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_the_indices_of_a_ranks_batches_are_those_it_gets(num: int, batch_size: int, ranks: int) -> None:
+def test_the_indices_of_a_ranks_batches_are_those_it_gets(
+    num: int, batch_size: int, ranks: int
+) -> None:
     for rank in range(ranks):
-        sampler = EvenDistributedSampler(range(num), batch_size=batch_size, num_replicas=ranks, rank=rank)
+        sampler = EvenDistributedSampler(
+            range(num), batch_size=batch_size, num_replicas=ranks, rank=rank
+        )
         batches = list(EvenBatchSampler(sampler, batch_size))
-        assert [sampler.indices_of(epoch=0, batch=batch) for batch in range(len(batches))] == batches
+        assert [
+            sampler.indices_of(epoch=0, batch=batch) for batch in range(len(batches))
+        ] == batches
 
 
 @pytest.mark.filterwarnings("ignore:Your `test_dataloader`'s sampler has shuffling:UserWarning")
 @pytest.mark.parametrize("is_shuffled", [False, True])
 def test_samples_of_a_users_own_loader_are_numbered(is_shuffled: bool, tmp_path: Path) -> None:
     loader = numbers(sampler=RandomSampler(range(10))) if is_shuffled else numbers()
-    quiet_trainer(tmp_path, callbacks=[PredictionRecorder(tmp_path)]).test(Scripted([0.0]), loader, verbose=False)
+    quiet_trainer(tmp_path, callbacks=[PredictionRecorder(tmp_path)]).test(
+        Scripted([0.0]), loader, verbose=False
+    )
     read = read_predictions(tmp_path / "test_predictions.parquet")
     assert read.index.tolist() == list(range(10))
     assert sorted(read.target.tolist()) == list(range(10))
@@ -133,14 +152,20 @@ def test_several_loaders_and_other_outputs_leave_no_file(tmp_path: Path) -> None
             return None
 
     for module, loaders in ((Silent([0.0]), numbers()), (Silent([0.0]), [numbers(), numbers()])):
-        quiet_trainer(tmp_path, callbacks=[PredictionRecorder(tmp_path)]).test(module, loaders, verbose=False)
+        quiet_trainer(tmp_path, callbacks=[PredictionRecorder(tmp_path)]).test(
+            module, loaders, verbose=False
+        )
     assert not (tmp_path / "test_predictions.parquet").exists()
 
 
 @pytest.mark.parametrize(
     "outputs",
     [
-        {"logits": torch.zeros(4, 2), "target": torch.zeros(4, dtype=torch.long), "weights": torch.ones(2)},
+        {
+            "logits": torch.zeros(4, 2),
+            "target": torch.zeros(4, dtype=torch.long),
+            "weights": torch.ones(2),
+        },
         {"logits": torch.zeros(4, 2, device="meta"), "target": torch.zeros(4, dtype=torch.long)},
         {"prediction": torch.zeros(4, device="meta"), "target": torch.zeros(4, device="meta")},
     ],
@@ -164,10 +189,15 @@ def test_outputs_that_cannot_be_recorded_are_one_warning(
 
 
 @pytest.mark.parametrize(("losses", "best"), [([3, 1, 2], 1), ([3, 2, 1], 2), ([1, 1, 2], 0)])
-def test_a_fit_leaves_the_validation_of_its_best_epoch(losses: list[float], best: int, tmp_path: Path) -> None:
+def test_a_fit_leaves_the_validation_of_its_best_epoch(
+    losses: list[float], best: int, tmp_path: Path
+) -> None:
     keeper = ModelCheckpoint(tmp_path, monitor="val/loss")
     trainer = quiet_trainer(
-        tmp_path, max_epochs=3, enable_checkpointing=True, callbacks=[keeper, PredictionRecorder(tmp_path)]
+        tmp_path,
+        max_epochs=3,
+        enable_checkpointing=True,
+        callbacks=[keeper, PredictionRecorder(tmp_path)],
     )
     trainer.fit(Scripted(losses), numbers(), numbers())
     read = read_predictions(tmp_path / "validation_predictions.parquet")
@@ -175,14 +205,21 @@ def test_a_fit_leaves_the_validation_of_its_best_epoch(losses: list[float], best
     assert read.sha256 is not None
 
 
-def test_images_have_their_own_names_and_thumbnails_and_bad_ones_are_left_out(tmp_path: Path) -> None:
+def test_images_have_their_own_names_and_thumbnails_and_bad_ones_are_left_out(
+    tmp_path: Path,
+) -> None:
     random = np.random.default_rng(3)
     for number in range(120):
         path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 255, (20, 400, 3), np.uint8)).save(path)
     data = ImageFolder(
-        str(tmp_path / "photos"), image_size=16, batch_size=8, num_workers=0, test_fraction=0.7, max_bad_fraction=0.5
+        str(tmp_path / "photos"),
+        image_size=16,
+        batch_size=8,
+        num_workers=0,
+        test_fraction=0.7,
+        max_bad_fraction=0.5,
     )
     data.setup("test")
     photos = data.index.splits["test"]
@@ -190,10 +227,14 @@ def test_images_have_their_own_names_and_thumbnails_and_bad_ones_are_left_out(tm
     for name in gone:
         Path(name).write_bytes(b"no image any more")
     model = ImageClassifier(num_classes=2, class_names=["a", "b"])
-    quiet_trainer(tmp_path, callbacks=[PredictionRecorder(tmp_path)]).test(model, data, verbose=False)
+    quiet_trainer(tmp_path, callbacks=[PredictionRecorder(tmp_path)]).test(
+        model, data, verbose=False
+    )
     read = read_predictions(tmp_path / "test_predictions.parquet")
     assert set(read.paths) == {str(photo.path) for photo in photos} - gone
-    assert [Path(str(path)).parent.name for path in read.paths] == [read.class_names[label] for label in read.target]
+    assert [Path(str(path)).parent.name for path in read.paths] == [
+        read.class_names[label] for label in read.target
+    ]
     assert confusion_counts(read).sum() == len(photos) - 2
     assert read.fingerprint == data.index.fingerprint
     thumbnails = list((tmp_path / "thumbnails").iterdir())

@@ -145,7 +145,10 @@ def test_another_number_of_classes_is_no_classifier(tmp_path: Path) -> None:
 
 
 def read_lines(folder: Path) -> list[Any]:
-    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 class Boxes(Scores):
@@ -186,7 +189,9 @@ def test_boxes_of_unequal_number_are_one_json_line_a_sample(tmp_path: Path) -> N
 
     data = Data(names=["rose", "tulip"], paths=["a.jpg", "b.jpg", "c.jpg"])
     paths = [{"path": name} for name in ("a.jpg", "b.jpg", "c.jpg")]
-    assert predict_lines(tmp_path, data, Boxes()) == [path | line for path, line in zip(paths, LINES, strict=True)]
+    assert predict_lines(tmp_path, data, Boxes()) == [
+        path | line for path, line in zip(paths, LINES, strict=True)
+    ]
 
     # the next model has a table
     assert predict(tmp_path, Data())[1] == ["0.25", "0.75"]
@@ -230,20 +235,31 @@ def test_batches_with_rows_and_without_are_all_lines(tmp_path: Path) -> None:
         def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
             return batch if batch_idx else super().predict_step(batch, batch_idx)
 
-    assert predict_lines(tmp_path, Data(), Sometimes())[1:] == [LINES[1], {"prediction": [0.0, 1.0]}]
-    named = predict_lines(tmp_path, Data(names=["rose", "tulip"], paths=["a", "b", "c"]), Sometimes())
+    assert predict_lines(tmp_path, Data(), Sometimes())[1:] == [
+        LINES[1],
+        {"prediction": [0.0, 1.0]},
+    ]
+    named = predict_lines(
+        tmp_path, Data(names=["rose", "tulip"], paths=["a", "b", "c"]), Sometimes()
+    )
     assert named[2] == {"path": "c", "label": "tulip", "probability": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"), [({"logits": 1}, {"logits": 1}), (torch.tensor(1.5), 1.5)], ids=["mapping", "scalar"]
+    ("answer", "expected"),
+    [({"logits": 1}, {"logits": 1}), (torch.tensor(1.5), 1.5)],
+    ids=["mapping", "scalar"],
 )
-def test_a_batch_that_cannot_be_divided_is_one_line(tmp_path: Path, answer: Any, expected: Any) -> None:
+def test_a_batch_that_cannot_be_divided_is_one_line(
+    tmp_path: Path, answer: Any, expected: Any
+) -> None:
     lines = predict_lines(tmp_path, Data(paths=["a.jpg", "b.jpg", "c.jpg"]), Scores(answer))
     assert lines == [{"batch": 0, "prediction": expected}, {"batch": 1, "prediction": expected}]
 
 
-def test_what_json_has_no_form_for_is_kept_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_json_has_no_form_for_is_kept_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     answer = torch.tensor(1 + 2j)
     with pytest.raises(FileNotFoundError):
         predict(tmp_path, Data(), Scores(answer))
@@ -327,7 +343,9 @@ def ranks(
     ]
     tables = [PredictionTable(folder) for _ in shares]
     module: Any = Scores()
-    for table, trainer, share in reversed([*zip(tables, trainers, shares, strict=True)]):  # rank 0 comes last
+    for table, trainer, share in reversed(
+        [*zip(tables, trainers, shares, strict=True)]
+    ):  # rank 0 comes last
         table.on_predict_start(trainer, module)
         for number, (indices, prediction) in enumerate(share):
             table.write_on_batch_end(trainer, module, prediction, indices, None, number, 0)
@@ -344,18 +362,30 @@ def test_ranks_make_one_table_in_the_order_of_the_data_each_sample_once(tmp_path
     first = [([0, 2], column(0.0, 2.0)), ([8], column(8.0))]
     second = [([5, 1], column(5.0, 1.0)), ([0], column(0.0))]  # a share that was filled up
     lines = ranks(tmp_path, [first, second, []]).read_text(encoding="utf-8").split()
-    assert lines == ["path,prediction_0", "0.jpg,0.0", "1.jpg,1.0", "2.jpg,2.0", "5.jpg,5.0", "8.jpg,8.0"]
+    assert lines == [
+        "path,prediction_0",
+        "0.jpg,0.0",
+        "1.jpg,1.0",
+        "2.jpg,2.0",
+        "5.jpg,5.0",
+        "8.jpg,8.0",
+    ]
 
 
 def test_shares_of_a_loader_that_does_not_report_its_samples_take_turns(tmp_path: Path) -> None:
-    shares: list[Any] = [[(None, column(rank + 0.0)), (None, column(rank + 0.5))] for rank in (0, 1)]
+    shares: list[Any] = [
+        [(None, column(rank + 0.0)), (None, column(rank + 0.5))] for rank in (0, 1)
+    ]
     lines = ranks(tmp_path, shares).read_text(encoding="utf-8").split()
     assert lines == ["path,prediction_0", ",0.0", ",1.0", ",0.5", ",1.5"]
 
 
 def test_boxes_of_ranks_are_lines_in_the_order_of_the_data_each_sample_once(tmp_path: Path) -> None:
     first = [([0, 2], [{"boxes": column(1.0, 2.0)}, {"boxes": []}])]
-    second = [([3, 1], [{"boxes": column(3.0)}, {"boxes": column(4.0)}]), ([0], [{"boxes": column(1.0, 2.0)}])]
+    second = [
+        ([3, 1], [{"boxes": column(3.0)}, {"boxes": column(4.0)}]),
+        ([0], [{"boxes": column(1.0, 2.0)}]),
+    ]
     ranks(tmp_path, [first, second])
     assert read_lines(tmp_path) == [
         {"path": "0.jpg", "boxes": [[1.0], [2.0]]},
@@ -366,7 +396,9 @@ def test_boxes_of_ranks_are_lines_in_the_order_of_the_data_each_sample_once(tmp_
 
 
 def test_batches_of_ranks_that_cannot_be_divided_are_lines_in_turn(tmp_path: Path) -> None:
-    ranks(tmp_path, [[([0, 2], {"a": Path("x")}), ([4], {"c": 1})], [([1, 3], {"b": np.arange(3)})]])
+    ranks(
+        tmp_path, [[([0, 2], {"a": Path("x")}), ([4], {"c": 1})], [([1, 3], {"b": np.arange(3)})]]
+    )
     assert read_lines(tmp_path) == [
         {"batch": 0, "prediction": {"a": "x"}},
         {"batch": 0, "prediction": {"b": [0, 1, 2]}},

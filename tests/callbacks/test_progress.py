@@ -22,7 +22,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.mark.parametrize(
     ("mode", "kind"),
-    [("terminal", RichProgress), ("plain", PlainProgress), ("quiet", SilentProgress), ("json", SilentProgress)],
+    [
+        ("terminal", RichProgress),
+        ("plain", PlainProgress),
+        ("quiet", SilentProgress),
+        ("json", SilentProgress),
+    ],
 )
 def test_each_screen_has_its_progress(mode: Any, kind: type) -> None:
     assert type(create_progress(mode)) is kind
@@ -51,7 +56,11 @@ class Late(pl.LightningModule):
 
 
 def _shown(
-    logs: Mapping[str, float], capsys: pytest.CaptureFixture[str], folder: Path, *, max_epochs: int = 1
+    logs: Mapping[str, float],
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
+    *,
+    max_epochs: int = 1,
 ) -> list[str]:
     run = runs.create(folder, "late")
     loader = DataLoader(TensorDataset(torch.ones(4, 1)), batch_size=4)
@@ -94,6 +103,8 @@ def test_the_line_names_the_value_of_the_last_step_as_such(
     assert "train/loss 0.25" not in epoch
 
 
-def test_without_a_last_epoch_the_line_counts_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_without_a_last_epoch_the_line_counts_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     lines = _shown({"mae": 0.5}, capsys, tmp_path, max_epochs=-1)
     assert [line.split("  ")[0] for line in lines] == ["epoch 0", "epoch 1"]

@@ -25,14 +25,18 @@ from lightkit.errors import ConfigError, Interrupted
 
 # Lightning 2.6.6 asks torch 2.15 for a name that is going; seen 2026-11-20.
 pytestmark = pytest.mark.filterwarnings(
-    r"ignore:.*isinstance\(treespec, LeafSpec\).*", "ignore:.*does not have many workers.*", "ignore:Starting from v1.9"
+    r"ignore:.*isinstance\(treespec, LeafSpec\).*",
+    "ignore:.*does not have many workers.*",
+    "ignore:Starting from v1.9",
 )
 
 
 class Line(pl.LightningModule):
     """Fits a line; logs in every way that Lightning has."""
 
-    def __init__(self, *, fails_at_step: int | None = None, error: BaseException | None = None) -> None:
+    def __init__(
+        self, *, fails_at_step: int | None = None, error: BaseException | None = None
+    ) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
         self.fails_at_step, self.error = fails_at_step, error
@@ -78,7 +82,9 @@ def run(tmp_path: Path) -> runs.Run:
     return runs.create(tmp_path, "line")
 
 
-def _trainer(run: runs.Run, recorder: RunRecorder, *more: pl.Callback, epochs: int = 3, **settings: Any) -> pl.Trainer:
+def _trainer(
+    run: runs.Run, recorder: RunRecorder, *more: pl.Callback, epochs: int = 3, **settings: Any
+) -> pl.Trainer:
     settings = {"logger": False, "enable_checkpointing": bool(more)} | settings
     return pl.Trainer(
         default_root_dir=run.folder,
@@ -107,7 +113,9 @@ def _recording(recorder: RunRecorder) -> Iterator[RunRecorder]:
 
 
 def _events(run: runs.Run, event: str | None = None) -> list[dict[str, Any]]:
-    return [record for record in runs.read_events(run.events_path) if event in (None, record["event"])]
+    return [
+        record for record in runs.read_events(run.events_path) if event in (None, record["event"])
+    ]
 
 
 def _rows(run: runs.Run) -> list[dict[str, str]]:
@@ -121,20 +129,33 @@ def _summary(run: runs.Run) -> SimpleNamespace:
     return SimpleNamespace(**summary)
 
 
-def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_differs(run: runs.Run) -> None:
+def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_differs(
+    run: runs.Run,
+) -> None:
     class Decays(Line):
         def configure_optimizers(self) -> Any:
-            groups: list[dict[str, Any]] = [{"params": [self.layer.weight]}, {"params": [self.layer.bias], "lr": 0.25}]
+            groups: list[dict[str, Any]] = [
+                {"params": [self.layer.weight]},
+                {"params": [self.layer.bias], "lr": 0.25},
+            ]
             optimizer = torch.optim.SGD(groups, lr=0.5)
             halves = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halves, "interval": "epoch"}}
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": halves, "interval": "epoch"},
+            }
 
     with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder, epochs=2).fit(Decays(), Pairs())
-    assert [(row["lr/0"], row["lr/1"]) for row in _rows(run)] == [("0.5", "0.25"), ("0.25", "0.125")]
+    assert [(row["lr/0"], row["lr/1"]) for row in _rows(run)] == [
+        ("0.5", "0.25"),
+        ("0.25", "0.125"),
+    ]
 
 
-def test_a_metric_that_is_logged_by_step_alone_is_recorded_as_that_of_the_last_step(run: runs.Run) -> None:
+def test_a_metric_that_is_logged_by_step_alone_is_recorded_as_that_of_the_last_step(
+    run: runs.Run,
+) -> None:
     """Batches of 4, 4 and 2 samples log 0, 1 and 2: the last step has 2, and the mean is (0*4 + 1*4 + 2*2) / 10."""
 
     class Counts(Line):
@@ -177,13 +198,20 @@ def test_a_data_module_that_says_nothing_of_itself_works_too(run: runs.Run) -> N
     [
         (ZeroDivisionError("a\nb"), "failed", 1, "ZeroDivisionError: a b"),
         (ConfigError("no such key"), "failed", 2, "no such key"),
-        (BrokenPipeError(32, "Broken pipe"), "failed", 141, "BrokenPipeError: [Errno 32] Broken pipe"),
+        (
+            BrokenPipeError(32, "Broken pipe"),
+            "failed",
+            141,
+            "BrokenPipeError: [Errno 32] Broken pipe",
+        ),
         (Interrupted(15), "interrupted", 143, "signal 15"),
         (Interrupted(15, checkpoint=Path("last.ckpt")), "preempted", 75, "signal 15"),
     ],
     ids=["crash", "mistake", "pipe", "interrupted", "preempted"],
 )
-def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int, words: str, run: runs.Run) -> None:
+def test_what_ended_it_is_recorded(
+    error: BaseException, status: str, code: int, words: str, run: runs.Run
+) -> None:
     with pytest.raises(type(error)), _recording(_recorder(run)) as recorder:
         _trainer(run, recorder).fit(Line(fails_at_step=4, error=error), Pairs())
     summary = _summary(run)
@@ -204,9 +232,13 @@ def test_the_end_is_recorded_once(run: runs.Run) -> None:
     assert _summary(run).exit_code == 75
 
 
-def test_a_full_disk_does_not_hide_what_ended_the_training(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_hide_what_ended_the_training(
+    run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Told(pl.Callback):
-        def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        def on_exception(
+            self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+        ) -> None:
             told.append(exception)
 
     def full(self: runs.EventStream, line: bytes) -> None:
@@ -234,14 +266,23 @@ def test_a_failure_before_training_is_recorded_too(run: runs.Run) -> None:
 @pytest.mark.parametrize(
     ("on_train_epoch_end", "validates"),
     [(True, True), (False, True), (None, True), (True, False), (None, False)],
-    ids=["after-epoch", "after-validation", "default", "after-epoch-unvalidated", "default-unvalidated"],
+    ids=[
+        "after-epoch",
+        "after-validation",
+        "default",
+        "after-epoch-unvalidated",
+        "default-unvalidated",
+    ],
 )
 def test_a_resumed_fit_leaves_the_rows_of_one_that_never_stopped(
     on_train_epoch_end: bool | None, validates: bool, run: runs.Run
 ) -> None:
     def keeper() -> ModelCheckpoint:
         return ModelCheckpoint(
-            run.checkpoints, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=on_train_epoch_end
+            run.checkpoints,
+            filename="{epoch}",
+            save_top_k=-1,
+            save_on_train_epoch_end=on_train_epoch_end,
         )
 
     settings = {} if validates else {"limit_val_batches": 0}
@@ -296,23 +337,35 @@ def test_a_fit_that_was_done_already_resumes_and_ends_without_a_row(run: runs.Ru
 
 
 def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
-    runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "running", "epochs": 4})
+    runs.write_summary(
+        run.summary_path, runs.new_summary("line/1") | {"status": "running", "epochs": 4}
+    )
     with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder).test(Line(), Pairs(), verbose=False)
-    assert (_summary(run).status, _summary(run).epochs, list(_summary(run).stages)) == ("running", 4, ["test"])
+    assert (_summary(run).status, _summary(run).epochs, list(_summary(run).stages)) == (
+        "running",
+        4,
+        ["test"],
+    )
 
 
 def test_a_test_next_to_a_fit_and_the_fit_keep_what_the_other_writes(run: runs.Run) -> None:
-    runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75})
+    runs.write_summary(
+        run.summary_path, runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75}
+    )
     early, late = _recorder(run), _recorder(run)
-    with _recording(_recorder(runs.open_run(run.folder, resumed=True), manifest={"subcommand": "fit"})) as fit:
+    with _recording(
+        _recorder(runs.open_run(run.folder, resumed=True), manifest={"subcommand": "fit"})
+    ) as fit:
         with _recording(early):  # from start to end within the fit
             _trainer(run, early).test(Line(), Pairs(), verbose=False)
         _trainer(run, fit, epochs=2).fit(Line(), Pairs())
     fitted = _summary(run)
     assert (fitted.status, fitted.epochs) == ("done", 2)
     assert fitted.stages == {}  # it is of a model without a checkpoint, and so of none of the fit's
-    assert [(each["stage"], each["metrics"]) for each in fitted.scores] == [("test", {"test/loss": 0.25})]
+    assert [(each["stage"], each["metrics"]) for each in fitted.scores] == [
+        ("test", {"test/loss": 0.25})
+    ]
     with _recording(late):  # it was opened before the fit was
         _trainer(run, late).validate(Line(), Pairs(), verbose=False)
     summary = _summary(run)
@@ -333,12 +386,23 @@ def test_a_resume_that_fails_at_once_keeps_what_was_known(run: runs.Run) -> None
     metrics = {"best": {"val/loss": 0.5}, "last": {}}
     runs.write_summary(
         run.summary_path,
-        runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75, "epochs": 4, "metrics": metrics},
+        runs.new_summary("line/1")
+        | {
+            "status": "preempted",
+            "exit_code": 75,
+            "epochs": 4,
+            "metrics": metrics,
+        },
     )
     with pytest.raises(ConfigError), _recording(_recorder(runs.open_run(run.folder, resumed=True))):
         raise ConfigError("no such class")
     summary = _summary(run)
-    assert (summary.status, summary.exit_code, summary.epochs, summary.metrics) == ("failed", 2, 4, metrics)
+    assert (summary.status, summary.exit_code, summary.epochs, summary.metrics) == (
+        "failed",
+        2,
+        4,
+        metrics,
+    )
 
 
 def test_checkpoints_and_warnings_are_events(run: runs.Run) -> None:
@@ -395,7 +459,11 @@ def test_loggers_that_keep_more_than_metrics_are_reported(run: runs.Run) -> None
     with _recording(_recorder(run, manifest={})) as recorder:
         loggers = [Keeps(run.folder), CSVLogger(run.folder)]
         _trainer(run, recorder, logger=loggers, log_every_n_steps=1, epochs=1).fit(Line(), Pairs())
-    assert told == [("manifest", {"source": "drawn", "fingerprint": "f0"}), ("start", 0), ("end", "Line")]
+    assert told == [
+        ("manifest", {"source": "drawn", "fingerprint": "f0"}),
+        ("start", 0),
+        ("end", "Line"),
+    ]
 
 
 def test_samples_are_counted_however_a_batch_is_nested() -> None:

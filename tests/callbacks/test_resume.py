@@ -13,7 +13,13 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
 from pytorch_lightning.callbacks import Callback
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from lightkit.callbacks import Checkpoint, ResumeState
 from lightkit.callbacks.resume import list_indices, random_states, restore_random_states
@@ -56,7 +62,9 @@ class Net(pl.LightningModule):
     def __init__(self, *, plateau: bool, num_steps: bool = False) -> None:
         super().__init__()
         self.num_steps = num_steps
-        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+        )
         self.plateau = plateau
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
@@ -69,14 +77,19 @@ class Net(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
-        if self.num_steps:  # makes the training data's loader, and an iterator over it, before any hook of the fit
+        if (
+            self.num_steps
+        ):  # makes the training data's loader, and an iterator over it, before any hook of the fit
             total = int(self.trainer.estimated_stepping_batches)
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=total)
             return [optimizer], [{"scheduler": schedule, "interval": "step"}]
         if not self.plateau:
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.3)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"},
+        }
 
 
 class Killed(BaseException):
@@ -115,7 +128,11 @@ def train(
     )  # fmt: skip
     trainer.fit(module, data(exact=exact), ckpt_path=str(folder / "last.ckpt") if resume else None)
     states = {key: value.clone() for key, value in module.state_dict().items()}
-    return {"weights": states, "epochs": trainer.current_epoch, "lr": trainer.optimizers[0].param_groups[0]["lr"]}
+    return {
+        "weights": states,
+        "epochs": trainer.current_epoch,
+        "lr": trainer.optimizers[0].param_groups[0]["lr"],
+    }
 
 
 def steps_of_the_sweep(*steps: int) -> list[Any]:
@@ -129,12 +146,21 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(value, other["weights"][key]), f"{key} differs"
 
 
-@pytest.mark.parametrize("step", [8, *steps_of_the_sweep(1, 4, 7, 13, 20, 27)], ids=lambda step: f"step{step}")
+@pytest.mark.parametrize(
+    "step", [8, *steps_of_the_sweep(1, 4, 7, 13, 20, 27)], ids=lambda step: f"step{step}"
+)
 @pytest.mark.parametrize("plateau", [False, True], ids=["step_schedule", "plateau"])
-def test_a_training_killed_at_any_step_ends_with_the_same_weights(tmp_path: Path, step: int, plateau: bool) -> None:
+def test_a_training_killed_at_any_step_ends_with_the_same_weights(
+    tmp_path: Path, step: int, plateau: bool
+) -> None:
     expected = train(tmp_path / "whole", exact=True, plateau=plateau)
     with pytest.raises(Killed):
-        train(tmp_path / "cut", exact=True, plateau=plateau, kill=lambda trainer: trainer.global_step == step)
+        train(
+            tmp_path / "cut",
+            exact=True,
+            plateau=plateau,
+            kill=lambda trainer: trainer.global_step == step,
+        )
     assert_same(expected, train(tmp_path / "cut", exact=True, plateau=plateau, resume=True))
 
 
@@ -142,7 +168,12 @@ def test_a_training_killed_at_any_step_ends_with_the_same_weights(tmp_path: Path
 def test_accumulated_gradients_are_never_cut_in_two(tmp_path: Path, step: int) -> None:
     expected = train(tmp_path / "whole", exact=True, accumulate=2)
     with pytest.raises(Killed):
-        train(tmp_path / "cut", exact=True, accumulate=2, kill=lambda trainer: trainer.global_step == step)
+        train(
+            tmp_path / "cut",
+            exact=True,
+            accumulate=2,
+            kill=lambda trainer: trainer.global_step == step,
+        )
     assert_same(expected, train(tmp_path / "cut", exact=True, accumulate=2, resume=True))
 
 
@@ -156,10 +187,17 @@ def test_accumulated_gradients_are_never_cut_in_two(tmp_path: Path, step: int) -
     ],
     ids=str,
 )
-def test_a_training_that_counts_steps_ends_with_the_same_weights(tmp_path: Path, step: int, exact: bool) -> None:
+def test_a_training_that_counts_steps_ends_with_the_same_weights(
+    tmp_path: Path, step: int, exact: bool
+) -> None:
     expected = train(tmp_path / "whole", exact=exact, max_steps=25)
     with pytest.raises(Killed):
-        train(tmp_path / "cut", exact=exact, max_steps=25, kill=lambda trainer: trainer.global_step == step)
+        train(
+            tmp_path / "cut",
+            exact=exact,
+            max_steps=25,
+            kill=lambda trainer: trainer.global_step == step,
+        )
     assert_same(expected, train(tmp_path / "cut", exact=exact, max_steps=25, resume=True))
 
 
@@ -169,7 +207,12 @@ def test_a_training_that_counts_steps_ends_with_the_same_weights(tmp_path: Path,
 def test_a_shuffled_loader_of_ones_own_goes_on_in_the_order_that_it_would_have_had(
     tmp_path: Path, num_steps: bool, max_steps: int, data: type[Data]
 ) -> None:
-    settings: dict[str, Any] = {"exact": False, "num_steps": num_steps, "max_steps": max_steps, "data": data}
+    settings: dict[str, Any] = {
+        "exact": False,
+        "num_steps": num_steps,
+        "max_steps": max_steps,
+        "data": data,
+    }
     settings["save_steps"] = None
     expected = train(tmp_path / "whole", **settings)
     with pytest.raises(Killed):
@@ -181,11 +224,20 @@ def test_a_shuffled_loader_of_ones_own_goes_on_in_the_order_that_it_would_have_h
 def test_the_best_epoch_stays_the_best_where_validation_is_rare(tmp_path: Path, step: int) -> None:
     train(tmp_path / "whole", exact=True, validate_every=2)
     with pytest.raises(Killed):
-        train(tmp_path / "cut", exact=True, validate_every=2, kill=lambda trainer: trainer.global_step == step)
+        train(
+            tmp_path / "cut",
+            exact=True,
+            validate_every=2,
+            kill=lambda trainer: trainer.global_step == step,
+        )
     train(tmp_path / "cut", exact=True, validate_every=2, resume=True)
-    whole, cut = (torch.load(tmp_path / name / "best.ckpt", weights_only=True) for name in ("whole", "cut"))
+    whole, cut = (
+        torch.load(tmp_path / name / "best.ckpt", weights_only=True) for name in ("whole", "cut")
+    )
     assert cut["global_step"] == whole["global_step"]
-    assert all(torch.equal(value, cut["state_dict"][key]) for key, value in whole["state_dict"].items())
+    assert all(
+        torch.equal(value, cut["state_dict"][key]) for key, value in whole["state_dict"].items()
+    )
 
 
 def test_a_moved_run_folder_keeps_its_best_score(tmp_path: Path) -> None:
@@ -195,7 +247,9 @@ def test_a_moved_run_folder_keeps_its_best_score(tmp_path: Path) -> None:
     (tmp_path / "cut").rename(tmp_path / "moved")
     train(tmp_path / "moved", exact=True, resume=True)
     whole, moved = (
-        torch.load(tmp_path / name / "last.ckpt", weights_only=True)["callbacks"]["lightkit.callbacks.Checkpoint"]
+        torch.load(tmp_path / name / "last.ckpt", weights_only=True)["callbacks"][
+            "lightkit.callbacks.Checkpoint"
+        ]
         for name in ("whole", "moved")
     )
     assert Path(moved["best_model_path"]) == tmp_path / "moved" / "best.ckpt"
@@ -211,7 +265,9 @@ def test_random_states_are_restored_by_value() -> None:
 
 
 def test_the_indices_of_a_batch_are_those_of_a_known_order_alone() -> None:
-    own = SubsetRandomSampler(range(20))  # which Lightning divides among ranks by a sampler of its own
+    own = SubsetRandomSampler(
+        range(20)
+    )  # which Lightning divides among ranks by a sampler of its own
     known: DistributedSampler[Any] = DistributedSampler(Noise(), 2, 1, shuffle=False)
     unknown: DistributedSampler[Any] = DistributedSamplerWrapper(own, 2, 1, shuffle=False)
     loaders = [DataLoader(Noise(), batch_size=3, sampler=sampler) for sampler in (known, unknown)]

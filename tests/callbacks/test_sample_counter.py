@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from lightkit.callbacks.sample_counter import SampleCounter, count_samples
 
@@ -20,7 +26,13 @@ class _Counting(Callback):
         self.counter = SampleCounter()
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, loader: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        loader: int = 0,
     ) -> None:
         self.counter.add(batch, outputs, loader=loader)
 
@@ -44,7 +56,11 @@ BATCHES = TensorDataset(torch.zeros(3, 4, 2))  # each element is a batch of 4
 
 
 def _join(samples: list[Any]) -> dict[str, Any]:
-    return {"x": torch.stack([x for x, _ in samples]), "name": ["a"] * len(samples), "scale": torch.tensor(1.0)}
+    return {
+        "x": torch.stack([x for x, _ in samples]),
+        "name": ["a"] * len(samples),
+        "scale": torch.tensor(1.0),
+    }
 
 
 @pytest.mark.parametrize(
@@ -59,11 +75,19 @@ def _join(samples: list[Any]) -> dict[str, Any]:
         ([DataLoader(PAIRS, 4), DataLoader(PAIRS, 3)], {"limit_test_batches": 2}, 14),
         (DataLoader(BATCHES, batch_size=None), {}, 12),
         (
-            DataLoader(PAIRS, batch_size=None, sampler=BatchSampler(SequentialSampler(PAIRS), 4, drop_last=False)),
+            DataLoader(
+                PAIRS,
+                batch_size=None,
+                sampler=BatchSampler(SequentialSampler(PAIRS), 4, drop_last=False),
+            ),
             {},
             10,
         ),
-        (DataLoader(TensorDataset(X, X), 5, collate_fn=lambda each: ["text"] * len(each)), {}, None),
+        (
+            DataLoader(TensorDataset(X, X), 5, collate_fn=lambda each: ["text"] * len(each)),
+            {},
+            None,
+        ),
     ],
     ids=[
         "all",
@@ -78,10 +102,17 @@ def _join(samples: list[Any]) -> dict[str, Any]:
         "no tensors",
     ],
 )
-def test_samples_are_counted_as_they_were_scored(loaders: Any, options: dict[str, Any], expected: int | None) -> None:
+def test_samples_are_counted_as_they_were_scored(
+    loaders: Any, options: dict[str, Any], expected: int | None
+) -> None:
     counting = _Counting()
     trainer = Trainer(
-        accelerator="cpu", callbacks=[counting], logger=False, enable_progress_bar=False, barebones=False, **options
+        accelerator="cpu",
+        callbacks=[counting],
+        logger=False,
+        enable_progress_bar=False,
+        barebones=False,
+        **options,
     )
     trainer.test(_Silent(), loaders, verbose=False)
     assert counting.total == expected
@@ -89,7 +120,9 @@ def test_samples_are_counted_as_they_were_scored(loaders: Any, options: dict[str
 
 def test_samples_without_weight_do_not_count() -> None:
     counting = _Counting()
-    trainer = Trainer(accelerator="cpu", callbacks=[counting], logger=False, enable_progress_bar=False)
+    trainer = Trainer(
+        accelerator="cpu", callbacks=[counting], logger=False, enable_progress_bar=False
+    )
     trainer.test(_Weighted(), DataLoader(PAIRS, 4), verbose=False)
     assert counting.total == 9  # X is 0 once
 
@@ -106,5 +139,7 @@ def test_samples_without_weight_do_not_count() -> None:
     ],
     ids=["tensor", "of two sizes", "of two sizes, with targets", "nested", "a number", "nothing"],
 )
-def test_the_size_of_a_batch_is_known_where_its_tensors_agree(batch: Any, outputs: Any, expected: int | None) -> None:
+def test_the_size_of_a_batch_is_known_where_its_tensors_agree(
+    batch: Any, outputs: Any, expected: int | None
+) -> None:
     assert count_samples(batch, outputs) == expected

@@ -105,14 +105,20 @@ def plans(draw: st.DrawFn) -> Plan:
         limit=limit,
         accumulate=draw(st.sampled_from([1, 1, 2, 3])),
         num_loaders=draw(st.sampled_from([1, 1, 2])),
-        own=draw(st.sampled_from([(), (), (), ("validation",), ("step",), ("time",), ("epoch", "validation")])),
+        own=draw(
+            st.sampled_from(
+                [(), (), (), ("validation",), ("step",), ("time",), ("epoch", "validation")]
+            )
+        ),
         averaging=draw(st.sampled_from([None, None, "step", "epoch"])),
         kill=draw(st.none() | st.tuples(st.sampled_from(HOOKS), st.integers(1, 5))),
         factor=draw(st.integers(1, 100)),
     )
     if plan.max_epochs is not None and draw(st.booleans()):
         plan = replace(plan, max_epochs=None, max_steps=draw(st.integers(3, 12)))
-    if data == "short":  # Lightning takes no step for what is left of an epoch, and would never reach its steps
+    if (
+        data == "short"
+    ):  # Lightning takes no step for what is left of an epoch, and would never reach its steps
         plan = replace(plan, accumulate=min(plan.accumulate, num_batches))
 
     # whole numbers within the epoch, or across epochs; fractions of data with a length
@@ -170,7 +176,10 @@ class Data(pl.LightningDataModule):
         return DataLoader(ShortRows(num) if self.plan.data == "short" else Rows(None), batch_size=1)
 
     def val_dataloader(self) -> Any:
-        return [DataLoader(TensorDataset(torch.zeros(2, 1)), batch_size=1) for _ in range(self.plan.num_loaders)]
+        return [
+            DataLoader(TensorDataset(torch.zeros(2, 1)), batch_size=1)
+            for _ in range(self.plan.num_loaders)
+        ]
 
 
 HOOKS = ("batch", "validation", "validated", "epoch_end", "epoch_start", "link")
@@ -250,12 +259,20 @@ class KilledBetween(VerifiedCheckpointIO):
 def own_checkpoint(kind: str, monitor: str) -> ModelCheckpoint:
     if kind == "epoch":
         return ModelCheckpoint(filename="all-{epoch}", save_top_k=-1, every_n_epochs=1)
-    more: dict[str, Any] = {"step": {"every_n_train_steps": 3}, "time": {"train_time_interval": timedelta(0)}}
+    more: dict[str, Any] = {
+        "step": {"every_n_train_steps": 3},
+        "time": {"train_time_interval": timedelta(0)},
+    }
     return ModelCheckpoint(monitor=monitor, **more.get(kind, {}))
 
 
 def train(
-    run: runs.Run, plan: Plan, *, can_be_killed: bool, more: Sequence[Callback] = (), kind: type[Net] = Net
+    run: runs.Run,
+    plan: Plan,
+    *,
+    can_be_killed: bool,
+    more: Sequence[Callback] = (),
+    kind: type[Net] = Net,
 ) -> Net:
     """Train as a recorded run does, in this process."""
     checkpoint = runs.choose_good(run.checkpoints)[0] if run.resumed else None
@@ -273,7 +290,14 @@ def train(
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[*average, *more, recorder, ResumeState(), StopOnTime(), *sorted(keepers, key=rank_as_best)],
+        callbacks=[
+            *average,
+            *more,
+            recorder,
+            ResumeState(),
+            StopOnTime(),
+            *sorted(keepers, key=rank_as_best),
+        ],
         plugins=[plugin],
         max_epochs=plan.max_epochs,
         max_steps=plan.max_steps,
@@ -314,7 +338,9 @@ def assert_names_are_right(run: runs.Run) -> None:
 @given(plan=plans())
 def test_the_best_checkpoint_holds_the_weights_that_were_scored(plan: Plan) -> None:
     if plan.averaging == "epoch" and plan.own:
-        plan = replace(plan, averaging="step")  # Lightning's callback writes behind the epoch's update
+        plan = replace(
+            plan, averaging="step"
+        )  # Lightning's callback writes behind the epoch's update
     with tempfile.TemporaryDirectory() as folder:
         run = runs.create(folder, "job")
         module = train(run, plan, can_be_killed=True)
@@ -329,7 +355,12 @@ def test_the_best_checkpoint_holds_the_weights_that_were_scored(plan: Plan) -> N
 
 
 def check_best(
-    run: runs.Run, plan: Plan, *, earlier: list[tuple[float, int]], scored: list[tuple[float, int]], was_killed: bool
+    run: runs.Run,
+    plan: Plan,
+    *,
+    earlier: list[tuple[float, int]],
+    scored: list[tuple[float, int]],
+    was_killed: bool,
 ) -> None:
     summary = runs.read_summary(run.summary_path)
     assert summary is not None
@@ -342,7 +373,9 @@ def check_best(
     assert newest["global_step"] == summary["steps"]
 
     best = summary["best"]
-    if best is None:  # nothing was validated before the end, or not when a callback of the user's asked
+    if (
+        best is None
+    ):  # nothing was validated before the end, or not when a callback of the user's asked
         assert plan.own or not (earlier or scored)
         return
     path = run.folder / summary["paths"]["best_checkpoint"]
@@ -355,7 +388,9 @@ def check_best(
         return
     assert summary["metrics"]["best"][best["monitor"]] == best["value"]
     assert weight in {value for value, _ in (*earlier, *scored)}
-    if not plan.own:  # Lightning's callback passes some validations over, such as one before the first step
+    if (
+        not plan.own
+    ):  # Lightning's callback passes some validations over, such as one before the first step
         assert weight <= min((value for value, _ in scored), default=weight)
         assert was_killed or (weight, best["step"]) == min(scored)
 
@@ -416,13 +451,18 @@ def test_weights_that_a_callback_puts_in_place_for_the_validation_are_those_of_t
     assert {value for value, _ in module.scored} == {-1.0}
     best, last = read(run.checkpoints / "best.ckpt"), read(run.checkpoints / "last.ckpt")
     trained = 8 * 37 % 101
-    assert (float(best["state_dict"]["weight"]), float(last["state_dict"]["weight"])) == (-1.0, trained)
+    assert (float(best["state_dict"]["weight"]), float(last["state_dict"]["weight"])) == (
+        -1.0,
+        trained,
+    )
     final = read(run.checkpoints / "final.ckpt")
     assert float(final["state_dict"]["weight"]) == -1.0
     assert runs.choose_good(run.checkpoints) == (run.checkpoints / "last.ckpt", [])
     summary = runs.read_summary(run.summary_path) or {}
     assert summary["best"]["value"] == -1.0
-    assert any(text.startswith("final.ckpt holds the weights that a callback") for text in summary["notes"])
+    assert any(
+        text.startswith("final.ckpt holds the weights that a callback") for text in summary["notes"]
+    )
 
 
 @pytest.mark.parametrize("interval", [1.0, 2], ids=["epochs", "within"])
@@ -434,7 +474,9 @@ def test_a_model_with_hooks_of_a_validation_has_one_file_where_it_scores_its_own
     train(run, plan, can_be_killed=False, kind=Logging)
     scores = {2: 2 * 37 % 101, 4: 4 * 37 % 101}
     best, last = run.checkpoints / "best.ckpt", run.checkpoints / "last.ckpt"
-    assert float(read(best)["state_dict"]["weight"]) == (min(scores.values()) if interval == 2 else scores[4])
+    assert float(read(best)["state_dict"]["weight"]) == (
+        min(scores.values()) if interval == 2 else scores[4]
+    )
     assert best.samefile(last) == (interval == 1.0 or scores[4] < scores[2])
 
 
@@ -450,7 +492,9 @@ def test_weights_that_a_model_puts_in_place_for_the_validation_are_those_of_the_
 
 
 @pytest.mark.parametrize("stops_at", [None, 2], ids=["done", "early"])
-def test_the_average_of_stochastic_weight_averaging_is_kept_and_said(tmp_path: Path, stops_at: int | None) -> None:
+def test_the_average_of_stochastic_weight_averaging_is_kept_and_said(
+    tmp_path: Path, stops_at: int | None
+) -> None:
     run = runs.create(tmp_path, "job")
     averaging = StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)
     plan = replace(PLAIN, max_epochs=3)
@@ -461,20 +505,32 @@ def test_the_average_of_stochastic_weight_averaging_is_kept_and_said(tmp_path: P
     (text,) = (runs.read_summary(run.summary_path) or {})["notes"]
     final = run.checkpoints / "final.ckpt"
     if stops_at is not None:
-        assert text.startswith("training ended before StochasticWeightAveraging put its average in place")
+        assert text.startswith(
+            "training ended before StochasticWeightAveraging put its average in place"
+        )
         assert not final.exists()
         return
-    assert text.startswith("final.ckpt holds the weights that StochasticWeightAveraging has put in place")
-    starts = [50.0, 4 * 37 % 101, 8 * 37 % 101]  # what it averages: the weights at the begin of each epoch
+    assert text.startswith(
+        "final.ckpt holds the weights that StochasticWeightAveraging has put in place"
+    )
+    starts = [
+        50.0,
+        4 * 37 % 101,
+        8 * 37 % 101,
+    ]  # what it averages: the weights at the begin of each epoch
     assert float(read(final)["state_dict"]["weight"]) == pytest.approx(sum(starts) / 3)
     assert float(read(run.checkpoints / "last.ckpt")["state_dict"]["weight"]) == 12 * 37 % 101
 
 
-def test_averaged_weights_that_were_scored_are_said_to_be_in_the_checkpoints(tmp_path: Path) -> None:
+def test_averaged_weights_that_were_scored_are_said_to_be_in_the_checkpoints(
+    tmp_path: Path,
+) -> None:
     run = runs.create(tmp_path, "job")
     train(run, replace(PLAIN, averaging="step"), can_be_killed=False)
     (text,) = (runs.read_summary(run.summary_path) or {})["notes"]
-    assert text.startswith("the checkpoints hold the averaged weights of Averaging, which validation scores")
+    assert text.startswith(
+        "the checkpoints hold the averaged weights of Averaging, which validation scores"
+    )
 
 
 def test_early_stopping_is_a_line_in_the_summary_and_cuts_no_training_short(tmp_path: Path) -> None:
@@ -494,11 +550,18 @@ def test_a_time_that_ends_within_a_validation_trains_no_batch_more(tmp_path: Pat
             self._duration = 0.0
 
     run = runs.create(tmp_path, "job")
-    module = train(run, replace(PLAIN, max_epochs=9), can_be_killed=False, more=[Over(duration=timedelta(days=1))])
+    module = train(
+        run,
+        replace(PLAIN, max_epochs=9),
+        can_be_killed=False,
+        more=[Over(duration=timedelta(days=1))],
+    )
     assert [step for _, step in module.scored] == [4]
     assert module.trainer.global_step == 4
     summary = runs.read_summary(run.summary_path) or {}
-    assert summary["stopped_early"].startswith("stopped early after epoch 0: the time of trainer.max_time")
+    assert summary["stopped_early"].startswith(
+        "stopped early after epoch 0: the time of trainer.max_time"
+    )
 
 
 @pytest.mark.parametrize("kind", ["short", "sized"])

@@ -134,7 +134,12 @@ def test_each_kind_reads_as_it_should(message: Message, expected: list[str]) -> 
 
 @pytest.mark.parametrize(
     ("mention", "begins"),
-    [("channel", "<!channel> *job:"), ("here", "<!here> *job:"), ("U012AB3CD", "<@U012AB3CD> *job:"), (None, "*job:")],
+    [
+        ("channel", "<!channel> *job:"),
+        ("here", "<!here> *job:"),
+        ("U012AB3CD", "<@U012AB3CD> *job:"),
+        (None, "*job:"),
+    ],
 )
 def test_a_failure_calls_whom_it_should(mention: str | None, begins: str) -> None:
     failure = made("failure", job="job", status="failed", stage="fit", error="x")
@@ -143,8 +148,13 @@ def test_a_failure_calls_whom_it_should(mention: str | None, begins: str) -> Non
 
 
 def test_a_link_cannot_be_closed_by_what_is_in_it() -> None:
-    message = made("end", job="j", status="done", mlflow_url="http://h/#/experiments/1|x>/runs/<a&b", **WHERE)
-    assert texts(sent(message))[-1] == "<http://h/#/experiments/1%7Cx&gt;/runs/&lt;a&amp;b|run in MLflow> · night"
+    message = made(
+        "end", job="j", status="done", mlflow_url="http://h/#/experiments/1|x>/runs/<a&b", **WHERE
+    )
+    assert (
+        texts(sent(message))[-1]
+        == "<http://h/#/experiments/1%7Cx&gt;/runs/&lt;a&amp;b|run in MLflow> · night"
+    )
 
 
 @given(
@@ -155,10 +165,22 @@ def test_a_link_cannot_be_closed_by_what_is_in_it() -> None:
     folder=st.text(max_size=5000),
 )
 @settings(derandomize=True)
-def test_no_text_is_longer_than_slack_takes(kind: Any, job: str, error: str, names: list[str], folder: str) -> None:
+def test_no_text_is_longer_than_slack_takes(
+    kind: Any, job: str, error: str, names: list[str], folder: str
+) -> None:
     metrics = dict.fromkeys(names, 0.5)
     gate = {"checks": [{"name": name, "asks": error} for name in names], "baseline": job}
-    body = sent(made(kind, job=job, status="failed", error=error * 3, metrics=metrics, gate=gate, folder=folder))
+    body = sent(
+        made(
+            kind,
+            job=job,
+            status="failed",
+            error=error * 3,
+            metrics=metrics,
+            gate=gate,
+            folder=folder,
+        )
+    )
     assert len(body["text"]) <= 40_000
     assert len(body["blocks"]) <= 50
     for text in texts(body):

@@ -38,7 +38,9 @@ class ZeroesUnits(pl.LightningModule):
 
     def __init__(self, at: tuple[str, int] | None = None) -> None:
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1)
+        )
         self.at, self.seen = at, Counter[str]()
 
     def count(self, hook: str) -> None:
@@ -115,7 +117,9 @@ class Watched:
 
     def trainer(self, *callbacks: pl.Callback, **settings: Any) -> pl.Trainer:
         HANGS.clear()
-        self.watchdog = Watchdog(heartbeat(), limit_s=self.limit_s, report=self.stalls.put, end=lambda _: None)
+        self.watchdog = Watchdog(
+            heartbeat(), limit_s=self.limit_s, report=self.stalls.put, end=lambda _: None
+        )
         every = [
             *callbacks,
             ResumeState(),
@@ -142,12 +146,19 @@ class Watched:
         if exact:
             checkpoint = ckpt_path and torch.load(ckpt_path, weights_only=True)
             loader = train_loader(data, batch_size=4, seed=1, trainer=trainer)
-            if checkpoint:  # as a data module's loader, which is made once the checkpoint is restored
+            if (
+                checkpoint
+            ):  # as a data module's loader, which is made once the checkpoint is restored
                 epoch = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
                 current = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
                 loader.sampler.resume(epoch=epoch, batches=current["processed"])
         try:
-            trainer.fit(model, loader, DataLoader(Keyed(torch.ones(8, 4)), batch_size=4), ckpt_path=ckpt_path)
+            trainer.fit(
+                model,
+                loader,
+                DataLoader(Keyed(torch.ones(8, 4)), batch_size=4),
+                ckpt_path=ckpt_path,
+            )
         finally:
             assert self.watchdog is not None
             self.watchdog.stop()
@@ -206,7 +217,15 @@ def test_a_data_set_that_sleeps_is_named_and_the_training_goes_on_as_if_it_had_n
         (None, 14, {"exact": False}, "train", None),
         (None, 1, {}, "train", None),
     ],
-    ids=["step", "validation", "epoch_end", "accumulated", "other_data", "first_epoch", "first_batch"],
+    ids=[
+        "step",
+        "validation",
+        "epoch_end",
+        "accumulated",
+        "other_data",
+        "first_epoch",
+        "first_batch",
+    ],
 )
 def test_nothing_is_saved_that_could_not_be_resumed_exactly(
     watched: Watched,
@@ -250,7 +269,9 @@ class Slow(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.watched.seem_silent()
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any
+    ) -> None:
         self.watched.seem_silent()
 
 
@@ -258,7 +279,9 @@ def test_what_is_slow_but_alive_is_not_ended(watched: Watched) -> None:
     trainer = watched.trainer(Slow(watched), max_epochs=1)
     first_is_slow = Sleepy(1, watched.seem_silent)
     trainer.fit(
-        ZeroesUnits(), DataLoader(first_is_slow, batch_size=4), DataLoader(Keyed(torch.ones(8, 4)), batch_size=4)
+        ZeroesUnits(),
+        DataLoader(first_is_slow, batch_size=4),
+        DataLoader(Keyed(torch.ones(8, 4)), batch_size=4),
     )
     assert watched.stalls.empty()
     assert trainer.global_step == 6

@@ -94,8 +94,12 @@ def fitted(notifier: WebhookNotifier, module: Marigold | None = None, **argument
     trainer(notifier, **arguments).fit(module or Marigold(), loader(), loader())
 
 
-def test_headers_are_sent_and_a_failure_has_its_last_lines(receiver: Receiver, run: runs.Run) -> None:
-    notifier = WebhookNotifier(receiver.url(), headers={"Authorization": "Bearer abc"}, every_n_epochs=2)
+def test_headers_are_sent_and_a_failure_has_its_last_lines(
+    receiver: Receiver, run: runs.Run
+) -> None:
+    notifier = WebhookNotifier(
+        receiver.url(), headers={"Authorization": "Bearer abc"}, every_n_epochs=2
+    )
     notifier.mask = lambda text: text.replace("out of stock", "***")
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
     with pytest.raises(ValueError, match="out of stock") as caught:
@@ -116,7 +120,9 @@ def test_headers_are_sent_and_a_failure_has_its_last_lines(receiver: Receiver, r
     assert receiver.requests[0].headers["content-type"] == "application/json; charset=utf-8"
 
 
-def test_a_trial_and_other_ranks_report_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_and_other_ranks_report_nothing(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notifier = WebhookNotifier(receiver.url())
     fitted(notifier, fast_dev_run=True)
     monkeypatch.setattr(Trainer, "is_global_zero", False)
@@ -136,14 +142,23 @@ def test_only_the_chosen_events_are_reported(receiver: Receiver) -> None:
 
 def test_the_command_reports_the_end_in_its_own_words(receiver: Receiver, run: runs.Run) -> None:
     notifier = WebhookNotifier(receiver.url())
-    address = {"tracking_uri": "https://***@mlflow.example/base/", "experiment_id": "3", "run_id": "9f"}
+    address = {
+        "tracking_uri": "https://***@mlflow.example/base/",
+        "experiment_id": "3",
+        "run_id": "9f",
+    }
     (run.folder / "mlflow.json").write_text(json.dumps(address))
     fitted(notifier, max_epochs=1)
     notifier.send_end(Interrupted(15, checkpoint=Path("last.ckpt")))
     notifier.send_end(Interrupted(15))
     notifier.send_end(OutOfTime("the deadline has come"))
     notifier.sender.close()
-    assert [status for _, status, *_ in messages_of(receiver)] == ["running", "preempted", "interrupted", "preempted"]
+    assert [status for _, status, *_ in messages_of(receiver)] == [
+        "running",
+        "preempted",
+        "interrupted",
+        "preempted",
+    ]
     assert [kind for kind, *_ in messages_of(receiver)][1:] == ["end", "end", "end"]
     last = receiver.requests[-1].json
     assert (last["job"], last["run"], last["folder"]) == ("tulips", run.id, str(run.folder))
@@ -166,7 +181,10 @@ def test_without_an_address_nothing_is_sent() -> None:
     ("arguments", "says"),
     [
         ({"webhook_url": f"hooks/{CANARY}"}, "webhook_url of WebhookNotifier: expected an address"),
-        ({"every_n_epochs": 0}, "WebhookNotifier: expected every_n_epochs of 1 or more, timeout_s above 0"),
+        (
+            {"every_n_epochs": 0},
+            "WebhookNotifier: expected every_n_epochs of 1 or more, timeout_s above 0",
+        ),
         ({"timeout_s": 0}, "got 1, 0 and 3"),
         ({"timeout_s": float("inf")}, "got 1, inf and 3"),
         ({"retries": -1}, "got 1, 10 and -1"),
@@ -181,5 +199,7 @@ def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], s
 
 
 def test_whom_slack_calls_is_checked() -> None:
-    with pytest.raises(ConfigError, match="mention of SlackNotifier: expected channel, here or the id of a member"):
+    with pytest.raises(
+        ConfigError, match="mention of SlackNotifier: expected channel, here or the id of a member"
+    ):
         SlackNotifier("https://host/x", mention="<!channel>")

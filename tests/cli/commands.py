@@ -211,7 +211,9 @@ def workplace(folder: Path, config: dict[str, Any] | None = None, *, pictures: i
     """Make a working directory with ``mine.py``, ``job.yaml`` and, where asked for, ``pictures/`` of two classes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
-    (folder / "job.yaml").write_text(yaml.safe_dump(SMALL if config is None else config), encoding="utf-8")
+    (folder / "job.yaml").write_text(
+        yaml.safe_dump(SMALL if config is None else config), encoding="utf-8"
+    )
     random = np.random.default_rng(5)
     for index in range(pictures):
         path = folder / "pictures" / ("reds", "blues")[index % 2] / f"{index}.png"
@@ -224,14 +226,29 @@ def workplace(folder: Path, config: dict[str, Any] | None = None, *, pictures: i
 
 @contextmanager
 def started(
-    folder: Path, *words: str, group: bool = True, program: Sequence[str] = ("-m", "lightkit"), **settings: Any
+    folder: Path,
+    *words: str,
+    group: bool = True,
+    program: Sequence[str] = ("-m", "lightkit"),
+    **settings: Any,
 ) -> Iterator[subprocess.Popen[str]]:
     """Start ``lightkit`` with these words in ``folder``; what is left of it at the end is killed."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTKIT_", "PL_", "MLFLOW_"))}
-    environ = {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **settings.pop("environ", {})}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LIGHTKIT_", "PL_", "MLFLOW_"))
+    }
+    environ = {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        **settings.pop("environ", {}),
+    }
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **settings}
     command = [sys.executable, *program, *words]
-    with subprocess.Popen(command, cwd=folder, env=environ, start_new_session=group, **pipes) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=environ, start_new_session=group, **pipes
+    ) as process:
         try:
             yield process
         finally:
@@ -267,7 +284,9 @@ def processes_of(session: int) -> list[int]:
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
-        is_ending = int(fields[6]) & _PF_EXITING  # it has let go of its files, so that others may know already
+        is_ending = (
+            int(fields[6]) & _PF_EXITING
+        )  # it has let go of its files, so that others may know already
         if int(fields[3]) == session and fields[0] not in "ZX" and not is_ending:
             found.append(int(stat.parent.name))
     return found
@@ -275,7 +294,9 @@ def processes_of(session: int) -> list[int]:
 
 def runs_in(folder: Path) -> list[Path]:
     """Folders of all runs below a working directory, oldest first."""
-    return sorted(path for path in folder.glob("runs/[!.]*/2*-*") if path.is_dir() and not path.is_symlink())
+    return sorted(
+        path for path in folder.glob("runs/[!.]*/2*-*") if path.is_dir() and not path.is_symlink()
+    )
 
 
 def only_run(folder: Path) -> Path:
@@ -287,12 +308,18 @@ def only_run(folder: Path) -> Path:
 def events(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     """Whole events of the one run below a working directory, if there is one yet."""
     files = [run / "events.jsonl" for run in runs_in(folder)]
-    lines = files[0].read_text(encoding="utf-8").splitlines() if files and files[0].is_file() else []
-    found = [json.loads(line) for line in lines if line.endswith("}")]  # others are cut off by a kill
+    lines = (
+        files[0].read_text(encoding="utf-8").splitlines() if files and files[0].is_file() else []
+    )
+    found = [
+        json.loads(line) for line in lines if line.endswith("}")
+    ]  # others are cut off by a kill
     return [event for event in found if kind is None or event["event"] == kind]
 
 
 def summary(folder: Path) -> dict[str, Any]:
     """The summary of the one run below a working directory."""
-    content: dict[str, Any] = json.loads((only_run(folder) / "summary.json").read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(
+        (only_run(folder) / "summary.json").read_text(encoding="utf-8")
+    )
     return content

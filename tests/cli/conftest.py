@@ -205,12 +205,16 @@ class House:
     @property
     def runs(self) -> list[Path]:
         """Folders of all runs, oldest first."""
-        found = [path for path in self.folder.glob("runs/*/*") if path.is_dir() and not path.is_symlink()]
+        found = [
+            path for path in self.folder.glob("runs/*/*") if path.is_dir() and not path.is_symlink()
+        ]
         return sorted(found, key=lambda path: (path.stat().st_ctime_ns, path.name))
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[House]:
+def house(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[House]:
     """A working directory with ``my_models.py`` and ``small.yaml``; the process's state is put back afterwards."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("LIGHTKIT_", "PL_"))]:
@@ -228,11 +232,20 @@ class undisturbed:  # noqa: N801 (reads as a function: `with undisturbed():`)
     """Put back what a command changes for the rest of its process."""
 
     def __enter__(self) -> None:
-        self._environ, self._path, self._modules = dict(os.environ), list(sys.path), set(sys.modules)
-        self._handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._environ, self._path, self._modules = (
+            dict(os.environ),
+            list(sys.path),
+            set(sys.modules),
+        )
+        self._handlers = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         self._showwarning = warnings.showwarning
         self._filters = warnings.filters[:]
-        self._logs = {name: _state_of(logging.getLogger(name)) for name in ("lightkit", "pytorch_lightning", "mlflow")}
+        self._logs = {
+            name: _state_of(logging.getLogger(name))
+            for name in ("lightkit", "pytorch_lightning", "mlflow")
+        }
 
     def __exit__(self, *_: object) -> None:
         os.environ.clear()

@@ -29,19 +29,79 @@ CATALOGUE = load_schema()
 RECORDED: dict[str, str] = CATALOGUE.data["versions"]
 INSTALLED = {name: metadata.version(name).partition("+")[0] for name in RECORDED}
 as_recorded = pytest.mark.skipif(
-    INSTALLED != RECORDED or CATALOGUE.data["python"] != f"{sys.version_info[0]}.{sys.version_info[1]}",
+    INSTALLED != RECORDED
+    or CATALOGUE.data["python"] != f"{sys.version_info[0]}.{sys.version_info[1]}",
     reason="the catalogue was written with other versions",
 )
 
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, 16, 1.0, 1.5, 12345678901234567890, float("inf")),
-    *("", "3", "1.5", "1e3", ".inf", "true", "no", "null", "ten", "min", "16", "simple", "[1,2]", "{a: 1}", "a/b.yaml"),
-    *("01:00:00", "00:01:00:00", "Adam", "Timer", "CSVLogger", "Nope", "torch.float32", "torch.nn.ReLU", "nope.Nope"),
-    *([], [1], ["1"], [1.5], ["a"], [None], [1, "a"], [[1]], [0.9, "0.999"], ["Timer"], ["Nope"], [[]]),
-    *({}, {"a": 1}, {"a": "1"}, {"minutes": 3}, {"minutes": "x"}, {"init_args": {}}, {"class_path": 3}),
-    *({"class_path": "Timer"}, {"class_path": "CSVLogger", "init_args": {"save_dir": "x"}}, {"class_path": "Nope"}),
-    *({"class_path": "Timer", "interval": "x"}, {"class_path": "Timer", "init_args": []}, {"monitor": "x"}),
-    *([{"class_path": "Timer"}], [{"class_path": "Timer", "init_args": {"nope": 3}}], {"class_path": "torch.nn.ReLU"}),
+    *(
+        "",
+        "3",
+        "1.5",
+        "1e3",
+        ".inf",
+        "true",
+        "no",
+        "null",
+        "ten",
+        "min",
+        "16",
+        "simple",
+        "[1,2]",
+        "{a: 1}",
+        "a/b.yaml",
+    ),
+    *(
+        "01:00:00",
+        "00:01:00:00",
+        "Adam",
+        "Timer",
+        "CSVLogger",
+        "Nope",
+        "torch.float32",
+        "torch.nn.ReLU",
+        "nope.Nope",
+    ),
+    *(
+        [],
+        [1],
+        ["1"],
+        [1.5],
+        ["a"],
+        [None],
+        [1, "a"],
+        [[1]],
+        [0.9, "0.999"],
+        ["Timer"],
+        ["Nope"],
+        [[]],
+    ),
+    *(
+        {},
+        {"a": 1},
+        {"a": "1"},
+        {"minutes": 3},
+        {"minutes": "x"},
+        {"init_args": {}},
+        {"class_path": 3},
+    ),
+    *(
+        {"class_path": "Timer"},
+        {"class_path": "CSVLogger", "init_args": {"save_dir": "x"}},
+        {"class_path": "Nope"},
+    ),
+    *(
+        {"class_path": "Timer", "interval": "x"},
+        {"class_path": "Timer", "init_args": []},
+        {"monitor": "x"},
+    ),
+    *(
+        [{"class_path": "Timer"}],
+        [{"class_path": "Timer", "init_args": {"nope": 3}}],
+        {"class_path": "torch.nn.ReLU"},
+    ),
 ]
 ARGUMENTS: list[Any] = [
     *(
@@ -57,15 +117,53 @@ ARGUMENTS: list[Any] = [
         {"lr": "a"},
         {"lr": "Tensor"},
     ),
-    *({"step_size": "2"}, {"step_size": 2, "gamma+": 3}, {"save_dir": 3}, {"params": 3}, {"batch_size": "x"}),
-    *({"hidden+": 3}, {"patience": 2, "monitor": "val"}, {"betas": [0.9, "0.99"]}, {"optimizer": 3}, {"T_max": 3}),
+    *(
+        {"step_size": "2"},
+        {"step_size": 2, "gamma+": 3},
+        {"save_dir": 3},
+        {"params": 3},
+        {"batch_size": "x"},
+    ),
+    *(
+        {"hidden+": 3},
+        {"patience": 2, "monitor": "val"},
+        {"betas": [0.9, "0.99"]},
+        {"optimizer": 3},
+        {"T_max": 3},
+    ),
 ]
 NAMES = {
-    "model": ["Regressor", "lightkit.models.regressor.Regressor", "Flowers", "LightningModule", "lightkit.models.Nope"],
+    "model": [
+        "Regressor",
+        "lightkit.models.regressor.Regressor",
+        "Flowers",
+        "LightningModule",
+        "lightkit.models.Nope",
+    ],
     "data": ["Flowers", "lightkit.data.Temperatures", "Regressor", "LightningDataModule", "Nope"],
-    "optimizer": ["Adam", "torch.optim.sgd.SGD", "StepLR", "Optimizer", "torch.optim.Nope", "Nope", "torch.nn.ReLU"],
-    "lr_scheduler": ["StepLR", "ReduceLROnPlateau", "torch.optim.lr_scheduler.ReduceLROnPlateau", "Adam"],
-    "callbacks": ["EarlyStopping", "Timer", "CSVLogger", "Checkpoint", "Callback", "pytorch_lightning.callbacks.Nope"],
+    "optimizer": [
+        "Adam",
+        "torch.optim.sgd.SGD",
+        "StepLR",
+        "Optimizer",
+        "torch.optim.Nope",
+        "Nope",
+        "torch.nn.ReLU",
+    ],
+    "lr_scheduler": [
+        "StepLR",
+        "ReduceLROnPlateau",
+        "torch.optim.lr_scheduler.ReduceLROnPlateau",
+        "Adam",
+    ],
+    "callbacks": [
+        "EarlyStopping",
+        "Timer",
+        "CSVLogger",
+        "Checkpoint",
+        "Callback",
+        "pytorch_lightning.callbacks.Nope",
+    ],
     "logger": ["CSVLogger", "CSV", "Logger", "Timer", "lightkit.loggers.TensorBoard", "Nope"],
 }
 
@@ -83,18 +181,29 @@ def _values_of_arguments() -> Iterator[dict[str, Any]]:
         for name in describe_class["arguments"] if place else ():
             for value in VALUES:
                 entry = {"class_path": path, "init_args": {name: value}}
-                yield {"trainer": {place: [entry]}} if place in ("callbacks", "logger") else {str(place): entry}
+                yield (
+                    {"trainer": {place: [entry]}}
+                    if place in ("callbacks", "logger")
+                    else {str(place): entry}
+                )
 
 
 def _classes_at_places() -> Iterator[dict[str, Any]]:
     for section, names in NAMES.items():
         specs: list[Any] = [*VALUES, *names]
         for name in names:
-            specs += [{"class_path": name}, {"class_path": name, "dict_kwargs": {"nope": 1, "lr": "a"}}]
+            specs += [
+                {"class_path": name},
+                {"class_path": name, "dict_kwargs": {"nope": 1, "lr": "a"}},
+            ]
             specs += [{"class_path": name, "init_args": arguments} for arguments in ARGUMENTS]
         for spec in specs:
             if section in ("callbacks", "logger"):
-                yield from ({section: {"x": spec}}, {"trainer": {section: spec}}, {"trainer": {f"{section}+": spec}})
+                yield from (
+                    {section: {"x": spec}},
+                    {"trainer": {section: spec}},
+                    {"trainer": {f"{section}+": spec}},
+                )
                 yield {"trainer": {section: [spec, {"class_path": "Nope2"}][: 1 + (spec == 3)]}}
             else:
                 yield {section: spec}
@@ -117,12 +226,16 @@ class _Judges:
             return None
         findings = validate_values(replace(resolved, subcommand="fit"), CATALOGUE)
         told_by_parsers = [
-            problem for path, problem in findings.problems if not _is_told_by_constructors(path, problem)
+            problem
+            for path, problem in findings.problems
+            if not _is_told_by_constructors(path, problem)
         ]
         return findings if told_by_parsers and self._is_taken(values) else None
 
     def _is_taken(self, values: dict[str, Any]) -> bool:
-        if not isinstance(values.get("trainer", {}) or {}, dict) or not isinstance(values.get("run", {}) or {}, dict):
+        if not isinstance(values.get("trainer", {}) or {}, dict) or not isinstance(
+            values.get("run", {}) or {}, dict
+        ):
             return False  # the parser takes 3 for the trainer, and Lightning crashes over it
         try:
             self._parser.parse_args(["--config", config.dump_yaml(values)])
@@ -137,9 +250,13 @@ def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> boo
         return True
     if re.search(r"expected (\S+ or more|more than|a number from|at least|above)", str(problem)):
         return True
-    if "no such key" in str(problem) or (path[-1:] == ("nope",) and "no such argument" in str(problem)):
+    if "no such key" in str(problem) or (
+        path[-1:] == ("nope",) and "no such argument" in str(problem)
+    ):
         return True
-    return ("dict_kwargs" in path and "has no such argument" in str(problem)) or "trainer.profiler: " in str(problem)
+    return (
+        "dict_kwargs" in path and "has no such argument" in str(problem)
+    ) or "trainer.profiler: " in str(problem)
 
 
 @as_recorded
@@ -151,19 +268,30 @@ def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> boo
         pytest.param(_values_of_arguments, 1200, marks=pytest.mark.long),
         pytest.param(_classes_at_places, 1000, marks=pytest.mark.long),
     ],
-    ids=["values of arguments", "classes at places", "many values of arguments", "many classes at places"],
+    ids=[
+        "values of arguments",
+        "classes at places",
+        "many values of arguments",
+        "many classes at places",
+    ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_is_reported_that_lightning_takes(tmp_path: Path, cases: Any, num_cases: int) -> None:
+def test_nothing_is_reported_that_lightning_takes(
+    tmp_path: Path, cases: Any, num_cases: int
+) -> None:
     judges = _Judges(tmp_path)
     drawn = random.Random(7).sample(every := list(cases()), min(num_cases, len(every)))
-    wrong = {str(said): findings for said in drawn if (findings := judges.disagree(said)) is not None}
+    wrong = {
+        str(said): findings for said in drawn if (findings := judges.disagree(said)) is not None
+    }
     assert wrong == {}
 
 
 @as_recorded
 def test_the_catalogue_is_up_to_date() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 

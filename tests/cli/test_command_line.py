@@ -1,4 +1,5 @@
 """Parsing the command line by the table of commands."""
+
 # ruff: noqa: E501 - an error's words read best on one line
 
 from __future__ import annotations
@@ -87,12 +88,24 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
     [
         (
             "test configs/x.yaml",
-            f"unexpected argument 'configs/x.yaml': {UNEXPECTED}; a config file comes after -c: -c configs/x.yaml",
+            (
+                f"unexpected argument 'configs/x.yaml': {UNEXPECTED}; a config file comes after -c:"
+                " -c configs/x.yaml"
+            ),
         ),
         ("test trianer", f"unexpected argument 'trianer': {UNEXPECTED}; did you mean 'trainer'?"),
-        ("test latest", f"unexpected argument 'latest': {UNEXPECTED}; a run comes after --run: --run latest"),
+        (
+            "test latest",
+            f"unexpected argument 'latest': {UNEXPECTED}; a run comes after --run: --run latest",
+        ),
         ("test -q", f"unexpected argument '-q': {UNEXPECTED}"),
-        ("test -config", f"unexpected argument '-config': {UNEXPECTED}; did you mean 'config' or 'print_config'?"),
+        (
+            "test -config",
+            (
+                f"unexpected argument '-config': {UNEXPECTED}; did you mean 'config' or"
+                " 'print_config'?"
+            ),
+        ),
         ("test --", f"unexpected argument '--': {UNEXPECTED}"),
         ("test -", f"unexpected argument '-': {UNEXPECTED}"),
         ("test =3", f"unexpected argument '=3': {UNEXPECTED}"),
@@ -101,26 +114,41 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
         ("test --a.b", "--a.b: expected a value after it, got the end of the command line"),
         (
             "test --ckpt",
-            "--ckpt: expected a value after it, got the end of the command line; did you mean 'ckpt_path'?",
+            (
+                "--ckpt: expected a value after it, got the end of the command line; did you mean"
+                " 'ckpt_path'?"
+            ),
         ),
         (
             "test --a.b --c=1",
-            "--a.b: expected a value after it, got '--c=1'; a value that starts with a dash is written --a.b=VALUE",
+            (
+                "--a.b: expected a value after it, got '--c=1'; a value that starts with a dash is"
+                " written --a.b=VALUE"
+            ),
         ),
         (
             "test --run -c x",
-            "--run: expected a value after it, got '-c'; a value that starts with a dash is written --run=VALUE",
+            (
+                "--run: expected a value after it, got '-c'; a value that starts with a dash is"
+                " written --run=VALUE"
+            ),
         ),
         ("test --quiet=1", "--quiet=1: --quiet takes no value"),
         ("test -c", "-c: expected a value after it, got the end of the command line"),
         ("test --ckpt=x", "unexpected argument '--ckpt=x'; did you mean 'ckpt_path'?"),
         ("gate latest --reson x", "unexpected argument '--reson'; did you mean 'json'?"),
-        ("promote latest --reson x", "unexpected argument '--reson'; did you mean 'reason' or 'json'?"),
+        (
+            "promote latest --reson x",
+            "unexpected argument '--reson'; did you mean 'reason' or 'json'?",
+        ),
         ("check other", f"unexpected argument 'other': {UNEXPECTED}"),
         ("runs a b", "runs: unexpected argument 'b'\nusage: lightkit runs"),
         ("gc --keep-last=-1", "--keep-last: expected a whole number, got '-1'"),
         ("runs --mode=least", "--mode: expected min or max, got 'least'"),
-        ("convert a b --partitions=0", "--partitions: expected a whole number of at least 1, got '0'"),
+        (
+            "convert a b --partitions=0",
+            "--partitions: expected a whole number of at least 1, got '0'",
+        ),
         ("tune --budget=soon", "--budget: expected a number, got 'soon'"),
         ("devices --output=xml", "--output: expected json, got 'xml'"),
         (
@@ -139,7 +167,9 @@ def test_all_wrong_words_are_reported() -> None:
     assert len(parse(["fit", "-x", "--trainer.max_epochs", "--quiet=3"]).errors) == 3
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if COMMANDS[name].find_option("--json")])
+@pytest.mark.parametrize(
+    "command", [name for name in COMMANDS if COMMANDS[name].find_option("--json")]
+)
 def test_both_spellings_of_json_mean_the_same_in_every_command(command: str) -> None:
     for words in (["--json"], ["--output", "json"], ["--output=json"], ["-o", "json"]):
         invocation = parse([command, *words])
@@ -199,10 +229,13 @@ def test_the_version_can_be_asked_for_before_and_after_a_command(line: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("train", "fit"), ("evaluate", "test"), ("version", "--version"), ("tset", "test")]
+    ("word", "meant"),
+    [("train", "fit"), ("evaluate", "test"), ("version", "--version"), ("tset", "test")],
 )
 def test_a_word_of_another_tool_is_answered_with_the_command(word: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{word!r} is not a command; did you mean {meant!r}\\?\nCommands: fit, "):
+    with pytest.raises(
+        ConfigError, match=f"^{word!r} is not a command; did you mean {meant!r}\\?\nCommands: fit, "
+    ):
         parse([word])
 
 
@@ -240,9 +273,13 @@ def list_scheduled_commands() -> dict[str, str]:
         else:
             lines = [line for line in text.splitlines() if not line.startswith("#")]
         commands = [
-            match[1] for line in lines if (match := re.search(r"(?:^|[/ =@])(?:lightkit|LIGHTKIT)@? (.+)", line))
+            match[1]
+            for line in lines
+            if (match := re.search(r"(?:^|[/ =@])(?:lightkit|LIGHTKIT)@? (.+)", line))
         ]
-        found |= {f"{file.relative_to(ROOT)} {number}": command for number, command in enumerate(commands)}
+        found |= {
+            f"{file.relative_to(ROOT)} {number}": command for number, command in enumerate(commands)
+        }
     return found
 
 

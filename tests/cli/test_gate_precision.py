@@ -17,7 +17,14 @@ class Described(Points):
     def describe(self):
         return {"fingerprint": "points", "source": "points"}
 '''
-GATE = ("gate", "latest", "--gate.metric=test/loss", "--gate.mode=min", "--gate.max=99", "--gate.baseline=null")
+GATE = (
+    "gate",
+    "latest",
+    "--gate.metric=test/loss",
+    "--gate.mode=min",
+    "--gate.max=99",
+    "--gate.baseline=null",
+)
 
 
 @pytest.fixture
@@ -28,7 +35,9 @@ def with_bf16(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def judge(house: House, monkeypatch: pytest.MonkeyPatch, *, is_tested: bool) -> tuple[dict[str, Any], str]:
+def judge(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, is_tested: bool
+) -> tuple[dict[str, Any], str]:
     """Run the gate as a retrain does after its test, or alone; return its decision and what it printed."""
     if is_tested:
         monkeypatch.setenv(IN_RETRAIN, "tested")
@@ -42,8 +51,12 @@ def judge(house: House, monkeypatch: pytest.MonkeyPatch, *, is_tested: bool) -> 
 def test_a_gate_takes_the_scores_of_a_test_in_bf16_on_such_a_machine_alone(
     house: House, with_bf16: pytest.MonkeyPatch
 ) -> None:
-    house.write("my_models.py", (house.folder / "my_models.py").read_text(encoding="utf-8") + DESCRIBED)
-    run = house.fit("-c", "small.yaml", "--data=my_models.Described", "--accelerator.precision=auto")
+    house.write(
+        "my_models.py", (house.folder / "my_models.py").read_text(encoding="utf-8") + DESCRIBED
+    )
+    run = house.fit(
+        "-c", "small.yaml", "--data=my_models.Described", "--accelerator.precision=auto"
+    )
     assert house("test", "--run", "latest").code == 0
     tested = read_json(run / "summary.json")["scores"][-1]
     assert (tested["precision"], tested["device"]) == ("bf16-mixed", "cpu with bf16")
@@ -62,11 +75,17 @@ def test_a_gate_takes_the_scores_of_a_test_in_bf16_on_such_a_machine_alone(
     assert "those of its test" not in printed
     assert other["precision"] == "32-true"
     assert other["scores"]["challenger"]["test/loss"] != tested["metrics"]["test/loss"]
-    assert other["scores"]["challenger"]["test/loss"] == pytest.approx(tested["metrics"]["test/loss"], rel=0.02)
+    assert other["scores"]["challenger"]["test/loss"] == pytest.approx(
+        tested["metrics"]["test/loss"], rel=0.02
+    )
 
 
-def test_a_gate_takes_the_scores_of_a_test_in_float32(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.write("my_models.py", (house.folder / "my_models.py").read_text(encoding="utf-8") + DESCRIBED)
+def test_a_gate_takes_the_scores_of_a_test_in_float32(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.write(
+        "my_models.py", (house.folder / "my_models.py").read_text(encoding="utf-8") + DESCRIBED
+    )
     run = house.fit("-c", "small.yaml", "--data=my_models.Described")
     assert house("test", "--run", "latest").code == 0
     tested = read_json(run / "summary.json")["scores"][-1]

@@ -39,7 +39,10 @@ def write(folder: Path, *names: str) -> None:
 
 
 def session_of(class_path: str, *words: str, **given: Any) -> StageConfig:
-    data = [f"--data={class_path}", *(f"--data.init_args.{name}={value}" for name, value in given.items())]
+    data = [
+        f"--data={class_path}",
+        *(f"--data.init_args.{name}={value}" for name, value in given.items()),
+    ]
     return open_stage_config(parse(["fit", "--model=ImageClassifier", *data, *words]))
 
 
@@ -75,10 +78,21 @@ class Own(Base):
         ("own.Absent", {}, []),
         ("absent.Mine", {}, []),
     ],
-    ids=["defaults", "set", "set to none that is there", "own constructor", "no class", "no module"],
+    ids=[
+        "defaults",
+        "set",
+        "set to none that is there",
+        "own constructor",
+        "no class",
+        "no module",
+    ],
 )
 def test_files_that_defaults_of_an_own_data_module_name_count(
-    class_path: str, given: dict[str, str], keys: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    class_path: str,
+    given: dict[str, str],
+    keys: list[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (folder / "own.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(folder))
@@ -91,14 +105,22 @@ def test_the_starter_project_names_its_file(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(folder))
     session = open_stage_config(parse(["fit", "-c", "train.yaml"]))
     found = digests_of(session)
-    assert {key: [*files] for key, files in (found.data or {}).items()} == {"data.init_args.path": ["points.csv"]}
+    assert {key: [*files] for key, files in (found.data or {}).items()} == {
+        "data.init_args.path": ["points.csv"]
+    }
     assert up_to_date._explain_unseen(session, found) is None
 
 
 def test_own_classes_from_elsewhere_count_with_their_package(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "lib", "mine_pack/__init__.py", "mine_pack/deep/net.py", "mine_alone.py", "mine_beside.py")
+    write(
+        tmp_path / "lib",
+        "mine_pack/__init__.py",
+        "mine_pack/deep/net.py",
+        "mine_alone.py",
+        "mine_beside.py",
+    )
     write(tmp_path / "more", "mine_folder/net.py", "mine_folder/data.py")
     monkeypatch.syspath_prepend(str(tmp_path / "more"))
     write(folder, "here.py")
@@ -117,7 +139,9 @@ def test_own_classes_from_elsewhere_count_with_their_package(
     assert [name for name in found if found[name] != changed[name]] == ["mine_pack/deep/net.py"]
 
 
-def test_an_own_class_that_git_ignores_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_class_that_git_ignores_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
     write(folder, "own.py", "seen.py")
     (folder / ".gitignore").write_text("own.py\n")
@@ -126,7 +150,9 @@ def test_an_own_class_that_git_ignores_counts(folder: Path, monkeypatch: pytest.
     assert sorted(digests_of(session_of(MINE)).code) == ["own.py", "seen.py"]
 
 
-@pytest.mark.parametrize("name", ["json.JSONDecoder", "sys.flags", "numpy.ndarray", "yaml.loader.Loader", "absent.Net"])
+@pytest.mark.parametrize(
+    "name", ["json.JSONDecoder", "sys.flags", "numpy.ndarray", "yaml.loader.Loader", "absent.Net"]
+)
 def test_installed_packages_have_no_own_files(name: str) -> None:
     assert find_own_files(name) == {}
 
@@ -169,17 +195,35 @@ def test_in_a_git_work_tree_the_files_count_that_git_knows_or_would_add(folder: 
         ("Temperatures", {}, {}, ()),
         (MINE, {"table": "rows.csv"}, {"table": ["rows.csv"]}, ()),
         (MINE, {"deep": '{"list": ["file://photos"]}'}, {"deep.list.0": ["a.jpg"]}, ()),
-        (MINE, {"table": "rows.csv", "more": "http://127.0.0.1/x"}, {"table": ["rows.csv"]}, ("more",)),
+        (
+            MINE,
+            {"table": "rows.csv", "more": "http://127.0.0.1/x"},
+            {"table": ["rows.csv"]},
+            ("more",),
+        ),
         (MINE, {"size": 3, "text": "x" * 5000, "name": "~nobody-of-this-name/x"}, {}, ()),
     ],
-    ids=["folder", "file", "remote", "default", "download", "made", "own", "nested", "address", "nothing"],
+    ids=[
+        "folder",
+        "file",
+        "remote",
+        "default",
+        "download",
+        "made",
+        "own",
+        "nested",
+        "address",
+        "nothing",
+    ],
 )
 def test_the_files_count_that_the_data_section_names(
     class_path: str, given: dict[str, Any], files: dict[str, list[str]], unseen: tuple[str, ...]
 ) -> None:
     session = session_of(class_path, **given)
     inputs = digests_of(session)
-    found = {key.removeprefix("data.init_args."): [*names] for key, names in (inputs.data or {}).items()}
+    found = {
+        key.removeprefix("data.init_args."): [*names] for key, names in (inputs.data or {}).items()
+    }
     assert found == files
     assert inputs.unseen == tuple(f"data.init_args.{name}" for name in unseen)
 
@@ -193,7 +237,11 @@ def test_of_a_delta_table_the_newest_commit_counts(folder: Path) -> None:
     commits = [f"table/_delta_log/{number:020}.json" for number in range(3)]
     write(folder, *commits[:2])
     before = digests_of(session_of("Table", path="table")).data
-    write(folder, "table/_delta_log/00000000000000000001.checkpoint.parquet", "table/_delta_log/_last_checkpoint")
+    write(
+        folder,
+        "table/_delta_log/00000000000000000001.checkpoint.parquet",
+        "table/_delta_log/_last_checkpoint",
+    )
     assert digests_of(session_of("Table", path="table")).data == before
     write(folder, commits[2])
     assert digests_of(session_of("Table", path="table")).data != before

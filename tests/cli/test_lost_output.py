@@ -31,17 +31,23 @@ sys.exit(main.main())
     ],
     ids=["error", "signal", "exit"],
 )
-def test_an_error_after_the_reader_has_left_has_its_code_and_its_line_alone(error: str, code: int, says: str) -> None:
+def test_an_error_after_the_reader_has_left_has_its_code_and_its_line_alone(
+    error: str, code: int, says: str
+) -> None:
     ended = _run_for_a_reader_that_has_left(SCRIPT.format(error=error))
     assert (ended.returncode, ended.stderr) == (code, says)
 
 
 def test_an_error_that_nobody_reads_has_its_code() -> None:
-    ended = _run_for_a_reader_that_has_left(SCRIPT.format(error="GateFailed('not good enough')"), reads_errors=False)
+    ended = _run_for_a_reader_that_has_left(
+        SCRIPT.format(error="GateFailed('not good enough')"), reads_errors=False
+    )
     assert ended.returncode == 4
 
 
-def _run_for_a_reader_that_has_left(script: str, *, reads_errors: bool = True) -> subprocess.CompletedProcess[str]:
+def _run_for_a_reader_that_has_left(
+    script: str, *, reads_errors: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run a script whose standard output is closed, and without ``reads_errors`` its standard error, too."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
@@ -49,4 +55,6 @@ def _run_for_a_reader_that_has_left(script: str, *, reads_errors: bool = True) -
     with os.fdopen(writing, "wb", buffering=0) as pipe:
         errors = subprocess.PIPE if reads_errors else pipe
         command = [sys.executable, "-c", script]
-        return subprocess.run(command, stdout=pipe, stderr=errors, env=environ, check=False, text=True)
+        return subprocess.run(
+            command, stdout=pipe, stderr=errors, env=environ, check=False, text=True
+        )

@@ -43,12 +43,16 @@ def images(tmp_path: Path) -> list[str]:
     paths = []
     for number in range(40):
         shape = (12, 9, 3) if number % 5 == 4 else (10, 16, 3)
-        Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(
+            tmp_path / f"{number}.png"
+        )
         paths.append(str(tmp_path / f"{number}.png"))
     return paths
 
 
-def test_images_are_prepared_as_the_model_says_and_logits_become_probabilities(images: list[str]) -> None:
+def test_images_are_prepared_as_the_model_says_and_logits_become_probabilities(
+    images: list[str],
+) -> None:
     model = Means()
     found = list(predict_images(model, metadata_of(), images))
     assert [(prediction.index, prediction.path) for prediction in found] == list(enumerate(images))
@@ -59,14 +63,18 @@ def test_images_are_prepared_as_the_model_says_and_logits_become_probabilities(i
     assert model.given == [((32, 3, 8, 8), "float32"), ((8, 3, 8, 8), "float32")]
 
 
-def test_a_model_that_prepares_images_itself_gets_those_of_one_size_together(images: list[str]) -> None:
+def test_a_model_that_prepares_images_itself_gets_those_of_one_size_together(
+    images: list[str],
+) -> None:
     model = Means()
     found = list(predict_images(model, metadata_of(in_graph=True), images))
     assert [prediction.path for prediction in found] == images
     for prediction in found:
         assert prediction.values is not None
         with Image.open(prediction.path) as image:
-            np.testing.assert_allclose(prediction.values, np.asarray(image).mean(axis=(0, 1)), rtol=1e-5)
+            np.testing.assert_allclose(
+                prediction.values, np.asarray(image).mean(axis=(0, 1)), rtol=1e-5
+            )
     assert sorted(model.given) == [
         ((2, 12, 9, 3), "uint8"),
         ((6, 10, 16, 3), "uint8"),
@@ -79,11 +87,17 @@ def test_large_images_go_through_such_a_model_one_by_one(tmp_path: Path) -> None
     for name in ("a", "b"):
         Image.new("RGB", (2_000, 1_500)).save(tmp_path / f"{name}.png", compress_level=1)
     model = Means()
-    list(predict_images(model, metadata_of(in_graph=True), [str(tmp_path / "a.png"), str(tmp_path / "b.png")]))
+    list(
+        predict_images(
+            model, metadata_of(in_graph=True), [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+        )
+    )
     assert model.given == [((1, 1_500, 2_000, 3), "uint8")] * 2
 
 
-def test_bad_images_keep_their_place_and_the_model_does_not_get_them(images: list[str], tmp_path: Path) -> None:
+def test_bad_images_keep_their_place_and_the_model_does_not_get_them(
+    images: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "0.png").write_bytes(b"no image")
     model = Means()
     found = list(predict_images(model, metadata_of(), [*images[:3], str(tmp_path / "gone.png")]))
@@ -110,7 +124,9 @@ def test_a_model_in_half_precision_gets_its_dtype_and_gives_float32(images: list
 @pytest.mark.parametrize("kind", ["probabilities", "other"])
 def test_what_is_no_logits_is_given_as_it_is(images: list[str], kind: str) -> None:
     (found,) = predict_images(
-        lambda _: [np.array([[[3.0], [-1.0]]])], metadata_of(output_kind=kind, class_names=None), images[:1]
+        lambda _: [np.array([[[3.0], [-1.0]]])],
+        metadata_of(output_kind=kind, class_names=None),
+        images[:1],
     )
     assert found.values is not None
     assert found.values.tolist() == [3.0, -1.0]
@@ -139,7 +155,10 @@ def test_a_list_without_end_is_predicted_as_it_comes(images: list[str]) -> None:
 @pytest.mark.parametrize(
     ("metadata", "says"),
     [
-        (metadata_of(preprocessing=None), r"m.onnx: this model takes .* what is done to an image before is not known"),
+        (
+            metadata_of(preprocessing=None),
+            r"m.onnx: this model takes .* what is done to an image before is not known",
+        ),
         (
             replace(metadata_of(), inputs=metadata_of().inputs * 2),
             r"m.onnx: this model takes x \(float32\), x",
@@ -155,7 +174,10 @@ def test_a_model_that_takes_no_images_is_refused(metadata: Any, says: str) -> No
 
 def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> None:
     names = ["red", "green"]
-    found = [task_of_kind(kind).choose_names((None, 2), names) for kind in ("logits", "probabilities", "other", None)]
+    found = [
+        task_of_kind(kind).choose_names((None, 2), names)
+        for kind in ("logits", "probabilities", "other", None)
+    ]
     assert found == [("red", "green"), ("red", "green"), None, None]
     assert task_of_kind("logits").choose_names((None, 2), None) is None
 

@@ -25,7 +25,13 @@ RECORD = {
     "time": HOUR_AGO,
     "inputs": INPUTS,
 }
-NOW: dict[str, Any] = {"name": "net", "sha256": "a", "baseline": "1", "inputs": INPUTS, "in_retrain": False}
+NOW: dict[str, Any] = {
+    "name": "net",
+    "sha256": "a",
+    "baseline": "1",
+    "inputs": INPUTS,
+    "in_retrain": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,9 @@ def test_a_decision_holds_for_its_checkpoint_settings_champion_data_and_a_day(
 
 
 @pytest.mark.parametrize("in_retrain", [True, False], ids=["after the stage before", "by hand"])
-def test_a_decision_on_data_that_cannot_be_compared_holds_within_a_retrain_alone(in_retrain: bool) -> None:
+def test_a_decision_on_data_that_cannot_be_compared_holds_within_a_retrain_alone(
+    in_retrain: bool,
+) -> None:
     now = {**NOW, "inputs": {}, "in_retrain": in_retrain}
     assert decision_holds({**RECORD, "inputs": {}}, SETTINGS, **now) == in_retrain
     assert not decision_holds(RECORD, SETTINGS, **now), "the data could be compared before"
@@ -70,6 +78,10 @@ def test_a_decision_on_data_that_cannot_be_compared_holds_within_a_retrain_alone
 @pytest.mark.parametrize("in_retrain", [True, False], ids=["after the stage before", "by hand"])
 def test_a_decision_against_a_run_holds_within_a_retrain_alone(in_retrain: bool) -> None:
     settings = GateSettings("test/accuracy", min=0.8, name="net", baseline="other/latest")
-    record = {**RECORD, "settings": {**settings.__dict__}, "against": {"version": None, "run": "other/1"}}
+    record = {
+        **RECORD,
+        "settings": {**settings.__dict__},
+        "against": {"version": None, "run": "other/1"},
+    }
     now = {**NOW, "baseline": None, "in_retrain": in_retrain}
     assert decision_holds(record, settings, **now) == in_retrain

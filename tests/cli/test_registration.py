@@ -22,9 +22,15 @@ def run(tmp_path: Path) -> runs.Run:
     folder = tmp_path / "runs" / "daisies" / "20261120-101112-ab12"
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "best.ckpt").write_bytes(b"weights")
-    manifest = {"git": {"commit": "ab12cd", "dirty": False}, "data": {"fingerprint": "f00d", "source": "photos"}}
+    manifest = {
+        "git": {"commit": "ab12cd", "dirty": False},
+        "data": {"fingerprint": "f00d", "source": "photos"},
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    summary = {"best": {"monitor": "val/loss", "value": 0.25}, "metrics": {"best": {"val/loss": 0.25}}}
+    summary = {
+        "best": {"monitor": "val/loss", "value": 0.25},
+        "metrics": {"best": {"val/loss": 0.25}},
+    }
     (folder / "summary.json").write_text(json.dumps(summary))
     return runs.open_run(folder)
 
@@ -47,7 +53,9 @@ def test_tags_lead_back_to_the_run(run: runs.Run) -> None:
     }
 
 
-def test_a_checkpoint_from_elsewhere_has_its_whole_path_and_no_score(run: runs.Run, tmp_path: Path) -> None:
+def test_a_checkpoint_from_elsewhere_has_its_whole_path_and_no_score(
+    run: runs.Run, tmp_path: Path
+) -> None:
     (tmp_path / "other.ckpt").write_bytes(b"others")
     tags = origin_tags(run, tmp_path / "other.ckpt", METADATA)
     assert tags["checkpoint"] == str(tmp_path / "other.ckpt")
@@ -75,17 +83,32 @@ def exports(run: runs.Run) -> Path:
     data = {"file": "model.onnx.data", "sha256": digest["model.onnx.data"]}
     artefacts = {
         "model.onnx": {"source": {"sha256": "abc"}, "sha256": digest["model.onnx"], "data": data},
-        "model.pt2": {"source": {"sha256": "def", "run": "abc"}, "sha256": digest["model.pt2"], "data": None},
+        "model.pt2": {
+            "source": {"sha256": "def", "run": "abc"},
+            "sha256": digest["model.pt2"],
+            "data": None,
+        },
     }
     (folder / "export.json").write_text(json.dumps({"schema": 1, "artefacts": artefacts}))
     return folder
 
 
-def test_exports_of_the_weights_alone_are_gathered(run: runs.Run, exports: Path, tmp_path: Path) -> None:
+def test_exports_of_the_weights_alone_are_gathered(
+    run: runs.Run, exports: Path, tmp_path: Path
+) -> None:
     left = collect_exports(run, "abc", tmp_path / "to")
-    assert {file.name for file in (tmp_path / "to").iterdir()} == {"model.onnx", "model.onnx.data", "export.json"}
-    assert list(json.loads((tmp_path / "to" / "export.json").read_text())["artefacts"]) == ["model.onnx"]
-    assert left == [f"{exports / 'model.pt2'} is not this checkpoint's, and is left out; `lightkit export` renews it"]
+    assert {file.name for file in (tmp_path / "to").iterdir()} == {
+        "model.onnx",
+        "model.onnx.data",
+        "export.json",
+    }
+    assert list(json.loads((tmp_path / "to" / "export.json").read_text())["artefacts"]) == [
+        "model.onnx"
+    ]
+    assert left == [
+        f"{exports / 'model.pt2'} is not this checkpoint's, and is left out; `lightkit export`"
+        " renews it"
+    ]
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
@@ -117,7 +140,10 @@ def test_a_running_export_is_not_gathered_from(run: runs.Run, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("noted", "known"),
     [
-        ({"tracking_uri": "http://host", "run_id": "r1"}, {"tracking_uri": "http://host", "run_id": "r1"}),
+        (
+            {"tracking_uri": "http://host", "run_id": "r1"},
+            {"tracking_uri": "http://host", "run_id": "r1"},
+        ),
         ({"tracking_uri": "http://***@host", "run_id": "r1"}, {"run_id": "r1"}),
         (None, {}),
     ],

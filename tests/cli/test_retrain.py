@@ -70,7 +70,9 @@ class Stagehands(StageProcesses):
         self.calls = []
         return names
 
-    def run(self, args: Sequence[str], environment: Mapping[str, str], on_poll: Callable[[], None]) -> int:
+    def run(
+        self, args: Sequence[str], environment: Mapping[str, str], on_poll: Callable[[], None]
+    ) -> int:
         stage = args[0]
         self.calls.append([*args])
         self.environments.append({**environment})
@@ -105,7 +107,9 @@ class Stagehands(StageProcesses):
         configure_console(session.mode)
         self.gate = read_gate(session.resolved).__dict__
         deadline = None if left_s is None else parse_deadline(f"{left_s:g}s")
-        settings = RunSettings(name="small", resume="auto" if may_continue else "never", report=False)
+        settings = RunSettings(
+            name="small", resume="auto" if may_continue else "never", report=False
+        )
         self.received = None
         self.notifier = CommandNotifier()
         junit = Path(options["junit"]) if "junit" in options else None
@@ -113,7 +117,9 @@ class Stagehands(StageProcesses):
             create_job_lock(settings, SignalWatch()) as lock,
             CiReport("lightkit retrain", junit, case="retrain") as report,
         ):
-            report.code = Retrain(session, options, settings, deadline, self, lock, report, self.notifier).run()
+            report.code = Retrain(
+                session, options, settings, deadline, self, lock, report, self.notifier
+            ).run()
             return report.code
 
     @property
@@ -124,18 +130,24 @@ class Stagehands(StageProcesses):
     @property
     def record(self) -> dict[str, Any]:
         """The newest retrain.json."""
-        found: dict[str, Any] = read_json(runs.list_runs("runs", "small")[0].folder / "retrain.json")
+        found: dict[str, Any] = read_json(
+            runs.list_runs("runs", "small")[0].folder / "retrain.json"
+        )
         return found
 
 
 @pytest.fixture
 def hands(house: House, monkeypatch: pytest.MonkeyPatch) -> Stagehands:
     made = Stagehands(house)
-    monkeypatch.setattr("lightkit.commands.retrain.time", SimpleNamespace(monotonic=lambda: made.monotonic_s))
+    monkeypatch.setattr(
+        "lightkit.commands.retrain.time", SimpleNamespace(monotonic=lambda: made.monotonic_s)
+    )
     return made
 
 
-def test_nothing_is_judged_or_promoted_without_a_metric(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_judged_or_promoted_without_a_metric(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert hands.retrain() == 0
     assert hands.stages == ["fit", "test", "export"]
     assert hands.record["outcome"] == "trained"
@@ -153,7 +165,11 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
     assert hands.record["outcome"] == "not promoted"
     assert hands.states["promote"] == "skipped"
     assert "end   not promoted" in capsys.readouterr().out
-    failures = {case.get("name") for case in ET.parse("j.xml").iter("testcase") if case.find("failure") is not None}
+    failures = {
+        case.get("name")
+        for case in ET.parse("j.xml").iter("testcase")
+        if case.find("failure") is not None
+    }
     assert failures == {"gate"}
 
     hands.codes.clear()
@@ -162,7 +178,9 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
     assert len(runs.list_runs("runs", "small")) == 2
 
 
-def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(hands: Stagehands) -> None:
+def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(
+    hands: Stagehands,
+) -> None:
     def fell(stage: str) -> None:
         if stage == "fit":
             raise Felled
@@ -182,7 +200,9 @@ def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(ha
     [("fit", 1), ("fit", 75), ("test", 1), ("export", 5), ("gate", 2), ("promote", 75)],
     ids=str,
 )
-def test_a_stage_that_fails_ends_the_retrain_with_its_code(hands: Stagehands, stage: str, code: int) -> None:
+def test_a_stage_that_fails_ends_the_retrain_with_its_code(
+    hands: Stagehands, stage: str, code: int
+) -> None:
     hands.codes[stage] = code
     assert hands.retrain(*JUDGED) == code
     assert hands.stages == STAGES[: STAGES.index(stage) + 1]
@@ -209,7 +229,9 @@ def test_interruptions_are_no_failures(hands: Stagehands) -> None:
     assert hands.stages == ["fit", "test", *["export"] * 5]
 
 
-def test_another_config_begins_a_new_training(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_config_begins_a_new_training(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str]
+) -> None:
     hands.codes["test"] = 1
     hands.retrain()
     hands.codes.clear()
@@ -219,7 +241,9 @@ def test_another_config_begins_a_new_training(hands: Stagehands, capsys: pytest.
     assert "was not finished, but had another config" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [{"schema": 99}, {"schema": 1, "stages": [{"stage": "fit", "naps": 2}]}], ids=str)
+@pytest.mark.parametrize(
+    "content", [{"schema": 99}, {"schema": 1, "stages": [{"stage": "fit", "naps": 2}]}], ids=str
+)
 def test_an_unfinished_retrain_of_another_version_is_reported(
     hands: Stagehands, capsys: pytest.CaptureFixture[str], content: dict[str, Any]
 ) -> None:
@@ -261,11 +285,19 @@ def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
     hands.calls = []
 
     assert (
-        hands.retrain("--gate.metric=test/accuracy", '--gate.slices={"roses": 0.5}', options={"if-changed": True}) == 0
+        hands.retrain(
+            "--gate.metric=test/accuracy",
+            '--gate.slices={"roses": 0.5}',
+            options={"if-changed": True},
+        )
+        == 0
     )
     folder = runs.list_runs("runs", "small")[0].folder
     assert len(runs.list_runs("runs", "small")) == 1
-    assert [words[:2] for words in hands.calls] == [["gate", f"--run={folder}"], ["promote", f"--run={folder}"]]
+    assert [words[:2] for words in hands.calls] == [
+        ["gate", f"--run={folder}"],
+        ["promote", f"--run={folder}"],
+    ]
     judged_by = []
     for _, _, *words in hands.calls:
         laid = load_config(parse(["test", "--run", str(folder), *words]), Problems())
@@ -315,7 +347,10 @@ def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(
 
     hands.meanwhile, hands.codes["test"] = knock, 143
     assert hands.retrain() == 75
-    assert "Interrupted by SIGTERM. not finished: the same command goes on with test" in capsys.readouterr().out
+    assert (
+        "Interrupted by SIGTERM. not finished: the same command goes on with test"
+        in capsys.readouterr().out
+    )
     hands.codes["test"] = 0  # it was as good as done when the signal came
     assert hands.retrain() == 75
     assert hands.states["test"] == "done"
@@ -340,14 +375,18 @@ def _seconds_before(hands: Stagehands, left_s: float) -> float:
 
 def test_training_is_given_less_time_than_there_is(hands: Stagehands) -> None:
     assert hands.retrain(left_s=1000.0) == 0
-    assert _seconds_before(hands, 1000.0) == pytest.approx(250.0, abs=20)  # the first time a quarter
+    assert _seconds_before(hands, 1000.0) == pytest.approx(
+        250.0, abs=20
+    )  # the first time a quarter
     hands.calls = []
     hands.seconds = 100.0
     assert hands.retrain(left_s=1000.0) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (2 + 2) + 10, abs=5)
     hands.calls = []
     assert hands.retrain(left_s=1000.0) == 0
-    assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (51 + 51) + 10, abs=5)  # medians of two
+    assert _seconds_before(hands, 1000.0) == pytest.approx(
+        1.5 * (51 + 51) + 10, abs=5
+    )  # medians of two
     hands.calls = []
     assert hands.retrain(left_s=1000.0, options={"reserve": "33s"}) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(33, abs=5)
@@ -359,11 +398,17 @@ def test_what_does_not_fit_any_more_is_left_to_the_next_start(
     hands.seconds = 50.0
     assert hands.retrain() == 0
     hands.calls = []
-    with pytest.raises(OutOfTime, match=r"test takes about 50 s; the same command goes on with test\."):
+    with pytest.raises(
+        OutOfTime, match=r"test takes about 50 s; the same command goes on with test\."
+    ):
         hands.retrain(left_s=30.0, options={"reserve": "1s", "junit": "j.xml"})
     assert hands.stages == ["fit"]
     assert "the same command goes on with test" in capsys.readouterr().out
-    skipped = [case.get("name") for case in ET.parse("j.xml").iter("testcase") if case.find("skipped") is not None]
+    skipped = [
+        case.get("name")
+        for case in ET.parse("j.xml").iter("testcase")
+        if case.find("skipped") is not None
+    ]
     assert skipped == ["export", "gate", "promote"]
     (failure,) = ET.parse("j.xml").iter("failure")
     assert "test was not run: The deadline is in" in str(failure.get("message"))
@@ -388,7 +433,9 @@ CODES = {
 
 
 ENDS = [(stage, code, True) for stage, codes in CODES.items() for code in codes]
-ENDS += [("fit", code, False) for code in CODES["fit"] if code != 6]  # of a training that removes its folder
+ENDS += [
+    ("fit", code, False) for code in CODES["fit"] if code != 6
+]  # of a training that removes its folder
 
 
 @pytest.mark.parametrize(("stage", "code", "has_folder"), ENDS, ids=str)
@@ -404,7 +451,9 @@ def test_junit_and_the_page_agree_with_the_code_of_each_stage(
     returned = hands.retrain(*JUDGED, options={"junit": "j.xml"})
 
     cases = {str(case.get("name")): case for case in ET.parse("j.xml").iter("testcase")}
-    failed = {name: each for name, case in cases.items() if (each := case.find("failure")) is not None}
+    failed = {
+        name: each for name, case in cases.items() if (each := case.find("failure")) is not None
+    }
     assert (len(failed) > 0) == (returned not in (0, 6))
     page = Path("page.md").read_text(encoding="utf-8")
     if failed:
@@ -455,7 +504,9 @@ def test_a_failure_is_sent_once_by_the_stage_or_by_the_retrain(
 def test_a_decision_of_the_gate_is_the_message_of_its_refusal(hands: Stagehands) -> None:
     def refuse(stage: str) -> None:
         if stage == "gate":
-            runs.write_json(runs.list_runs("runs", "small")[0].folder / "gate.json", {"passed": False})
+            runs.write_json(
+                runs.list_runs("runs", "small")[0].folder / "gate.json", {"passed": False}
+            )
 
     hands.meanwhile, hands.codes["gate"] = refuse, 4
     hands.retrain(*JUDGED)
@@ -465,18 +516,31 @@ def test_a_decision_of_the_gate_is_the_message_of_its_refusal(hands: Stagehands)
 @pytest.mark.parametrize(
     ("url", "expected", "passed"),
     [
-        ("http://127.0.0.1:9/can-ary", "${oc.env:_LIGHTKIT_ADDRESS_0}", "http://127.0.0.1:9/can-ary"),
+        (
+            "http://127.0.0.1:9/can-ary",
+            "${oc.env:_LIGHTKIT_ADDRESS_0}",
+            "http://127.0.0.1:9/can-ary",
+        ),
         ("${oc.env:HOOK_URL}", "${oc.env:HOOK_URL}", None),
     ],
     ids=["plain", "reference"],
 )
 @pytest.mark.parametrize("place", ["callbacks", "trainer"])
 def test_later_stages_get_the_notifiers_of_the_command_and_no_secret_among_their_arguments(
-    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, place: str, url: str, expected: str, passed: str | None
+    hands: Stagehands,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    url: str,
+    expected: str,
+    passed: str | None,
 ) -> None:
     monkeypatch.setenv("HOOK_URL", "http://127.0.0.1:9/of-the-environment")
     entry = {"class_path": "WebhookNotifier", "init_args": {"webhook_url": url}}
-    layer = {"callbacks": {"hook": entry}} if place == "callbacks" else {"trainer": {"callbacks": [entry]}}
+    layer = (
+        {"callbacks": {"hook": entry}}
+        if place == "callbacks"
+        else {"trainer": {"callbacks": [entry]}}
+    )
     hands.house.write("hook.yaml", json.dumps(layer))  # which is YAML
     hands.retrain(*JUDGED, "-c", "hook.yaml")
     for words, environment in zip(hands.calls[1:], hands.environments[1:], strict=True):
@@ -501,7 +565,9 @@ def test_a_gate_alone_that_has_changed_is_judged_again_without_a_training(
     changed = {"if-changed": True}
     assert hands.retrain(*JUDGED) == 0
     (run,) = runs.list_runs("runs", "small")
-    monkeypatch.setattr("lightkit.commands.retrain.compare_inputs", lambda _stage_config: Comparison(run, None, ""))
+    monkeypatch.setattr(
+        "lightkit.commands.retrain.compare_inputs", lambda _stage_config: Comparison(run, None, "")
+    )
     judge(run, open_stage_config(parse(["fit", "-c", "small.yaml", *JUDGED])))
     hands.calls = []
 

@@ -27,7 +27,9 @@ def processes() -> Iterator[StageProcesses]:
         yield entered
 
 
-@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["nonsense"], 2)], ids=["well", "error"])
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--version"], 0), (["nonsense"], 2)], ids=["well", "error"]
+)
 def test_a_command_gives_its_code_and_writes_where_this_process_does(
     processes: StageProcesses, words: list[str], code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +67,10 @@ def run_beside(processes: StageProcesses, interfere: Callable[[list[psutil.Proce
 
 
 def is_fork_server(process: psutil.Process) -> bool:
-    return "multiprocessing.forkserver" in " ".join(process.cmdline()) and process.ppid() == os.getpid()
+    return (
+        "multiprocessing.forkserver" in " ".join(process.cmdline())
+        and process.ppid() == os.getpid()
+    )
 
 
 def test_a_command_goes_on_where_the_fork_server_is_killed(
@@ -96,7 +101,9 @@ def test_a_command_that_is_killed_has_the_signal_as_its_status(
     assert "most likely no memory was left" in describe_kill(signal.SIGKILL)
 
 
-def test_a_fork_server_that_dies_at_the_start_is_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fork_server_that_dies_at_the_start_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """It imports a module that kills it, as one does that takes the last of the memory."""
     (tmp_path / "too_large.py").write_text("import os\nos.kill(os.getpid(), 9)\n", encoding="utf-8")
     program = (
@@ -108,7 +115,12 @@ def test_a_fork_server_that_dies_at_the_start_is_no_traceback(monkeypatch: pytes
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stdout.startswith("-9 it could not be started")
     assert "Traceback" not in done.stderr
@@ -125,12 +137,18 @@ def test_an_interruption_of_a_later_stage_says_that_the_retrain_goes_on(
         command.terminate()
 
     assert run_beside(processes, terminate) == 75
-    assert processes.reason == "interrupted by SIGTERM; the same lightkit retrain goes on with validate"
+    assert (
+        processes.reason
+        == "interrupted by SIGTERM; the same lightkit retrain goes on with validate"
+    )
 
 
 @pytest.mark.parametrize(
     ("stage", "end"),
-    [("validate", "the same lightkit retrain goes on with validate"), ("fit", "there is nothing to resume")],
+    [
+        ("validate", "the same lightkit retrain goes on with validate"),
+        ("fit", "there is nothing to resume"),
+    ],
     ids=["later stage", "training"],
 )
 def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
@@ -144,10 +162,15 @@ def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
     assert capfd.readouterr().err == f"{early.reason}\n"
 
 
-def test_warnings_of_other_modules_are_shown_whatever_the_fork_server_has_imported(tmp_path: Path) -> None:
+def test_warnings_of_other_modules_are_shown_whatever_the_fork_server_has_imported(
+    tmp_path: Path,
+) -> None:
     """mlflow.pytorch sets the level of the root logger; the command here is a stand-in that warns."""
     lines = ("import logging, runpy", "logging.basicConfig(level=logging.ERROR)")
-    command = "runpy.run_module = lambda *_, **__: logging.getLogger('mine').warning('a warning of my own')"
+    command = (
+        "runpy.run_module = lambda *_, **__: logging.getLogger('mine').warning('a warning of my"
+        " own')"
+    )
     (tmp_path / "loud.py").write_text("\n".join((*lines, command)), encoding="utf-8")
     program = (
         "from lightkit.cli import stage_processes\n"
@@ -157,14 +180,21 @@ def test_warnings_of_other_modules_are_shown_whatever_the_fork_server_has_import
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stderr == "a warning of my own\n"
 
 
 def test_a_signal_while_the_fork_server_imports_ends_the_command_at_once(tmp_path: Path) -> None:
     """As torch takes minutes on a crowded machine, and SIGTERM has 15 s."""
-    (tmp_path / "slow.py").write_text("import os, time\nos.mkfifo('begun')\nopen('begun').close()\ntime.sleep(600)\n")
+    (tmp_path / "slow.py").write_text(
+        "import os, time\nos.mkfifo('begun')\nopen('begun').close()\ntime.sleep(600)\n"
+    )
     program = (
         "import os, signal, threading\n"
         "from lightkit.cli import stage_processes\n"
@@ -184,7 +214,9 @@ def test_a_signal_while_the_fork_server_imports_ends_the_command_at_once(tmp_pat
         [sys.executable, "-c", program],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    assert done.stdout == "-15 interrupted by SIGTERM; the same lightkit retrain goes on with test\n"
+    assert (
+        done.stdout == "-15 interrupted by SIGTERM; the same lightkit retrain goes on with test\n"
+    )
 
 
 def test_a_fit_that_begins_again_for_other_data_keeps_its_deadline(

@@ -11,7 +11,9 @@ from lightkit.cli.starter_texts import find_texts
 
 
 def write(path: Path, **columns: list[object]) -> Path:
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -20,8 +22,12 @@ TEXTS: list[object] = [f"a review of {at} fine words" for at in range(40)]
 MOODS: list[object] = ["good", "bad"] * 20
 
 
-@pytest.mark.parametrize("names", [("text", "label"), ("text", "sentiment"), ("mood", "review")], ids=str)
-def test_a_text_and_a_class_are_found_whatever_they_are_called(tmp_path: Path, names: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "names", [("text", "label"), ("text", "sentiment"), ("mood", "review")], ids=str
+)
+def test_a_text_and_a_class_are_found_whatever_they_are_called(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
     is_swapped = names == ("mood", "review")
     columns = dict(zip(names, (MOODS, TEXTS) if is_swapped else (TEXTS, MOODS), strict=True))
     found = find_texts(write(tmp_path / "notes.jsonl", **columns))

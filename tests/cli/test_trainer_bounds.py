@@ -12,9 +12,9 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from tests.trainers import quiet_trainer
 
-BOUNDS: Mapping[str, Mapping[str, int]] = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "catalogue.py"))[
-    "_TRAINER_BOUNDS"
-]
+BOUNDS: Mapping[str, Mapping[str, int]] = runpy.run_path(
+    str(Path(__file__).parents[2] / "scripts" / "catalogue.py")
+)["_TRAINER_BOUNDS"]
 
 
 @pytest.mark.parametrize("name", BOUNDS)

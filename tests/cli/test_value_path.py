@@ -29,7 +29,11 @@ MOST_FORMS = 5  # text, command line, tree with origins, plain values, Namespace
 def test_a_value_reaches_the_trainer_through_few_functions_and_forms(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(LAYER, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(TRACER), "job.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, str(TRACER), "job.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -52,7 +52,9 @@ def parts_of(value: Any) -> Iterator[Any]:
         yield from value.values()
     elif isinstance(value, (list, tuple)):
         yield from value
-    elif isinstance(value, Namespace) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+    elif isinstance(value, Namespace) or (
+        dataclasses.is_dataclass(value) and not isinstance(value, type)
+    ):
         yield from vars(value).values()
 
 
@@ -100,7 +102,11 @@ class Tracer:
                 self.found.setdefault(code, set()).update({*forms, returned})
             return
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        held = {form_of(frame.f_locals[name]) for name in names if name != "self" and name in frame.f_locals}
+        held = {
+            form_of(frame.f_locals[name])
+            for name in names
+            if name != "self" and name in frame.f_locals
+        }
         self._entered[frame] = {str(form) for form in held if form is not None}
 
 

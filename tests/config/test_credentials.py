@@ -9,9 +9,34 @@ import pytest
 from lightkit.config.secrets import Mask, choose_reference, is_secret, list_forms, mask, mask_line
 
 TELLING = [
-    *("password", "db_password", "passwd", "token", "hf_token", "apiToken", "client_secret", "secret", "api_key"),
-    *("apikey", "apiKey", "AWS_SECRET_ACCESS_KEY", "access_key", "account-key", "webhook_url", "heartbeat_url"),
-    *("SLACK_WEBHOOK_URL", "Authorization", "access_tokens", "X-Api-Key", "credentials", "MLFLOW_TRACKING_PASSWORD"),
+    *(
+        "password",
+        "db_password",
+        "passwd",
+        "token",
+        "hf_token",
+        "apiToken",
+        "client_secret",
+        "secret",
+        "api_key",
+    ),
+    *(
+        "apikey",
+        "apiKey",
+        "AWS_SECRET_ACCESS_KEY",
+        "access_key",
+        "account-key",
+        "webhook_url",
+        "heartbeat_url",
+    ),
+    *(
+        "SLACK_WEBHOOK_URL",
+        "Authorization",
+        "access_tokens",
+        "X-Api-Key",
+        "credentials",
+        "MLFLOW_TRACKING_PASSWORD",
+    ),
     *(
         "access_token",
         "accessToken",
@@ -21,17 +46,91 @@ TELLING = [
         "CI_JOB_TOKEN",
         "token2",
     ),
-    *("VIDEO_TOKEN", "s3_token", "authToken", "authtoken", "PGPASSWORD", "DB_PASS", "smtp_pass", "MYSQL_PWD", "pwd"),
-    *("passcode", "PASSWORD1", "db_password_2", "SLACK_WEBHOOK", "slack_webhook", "GITHUB_PAT", "github_pat", "bearer"),
-    *("cookie", "session_cookie", "auth_header", "SAS_KEY", "FERNET_KEY", "ENCRYPTION_KEY", "signing_key", "SMTP_PASS"),
+    *(
+        "VIDEO_TOKEN",
+        "s3_token",
+        "authToken",
+        "authtoken",
+        "PGPASSWORD",
+        "DB_PASS",
+        "smtp_pass",
+        "MYSQL_PWD",
+        "pwd",
+    ),
+    *(
+        "passcode",
+        "PASSWORD1",
+        "db_password_2",
+        "SLACK_WEBHOOK",
+        "slack_webhook",
+        "GITHUB_PAT",
+        "github_pat",
+        "bearer",
+    ),
+    *(
+        "cookie",
+        "session_cookie",
+        "auth_header",
+        "SAS_KEY",
+        "FERNET_KEY",
+        "ENCRYPTION_KEY",
+        "signing_key",
+        "SMTP_PASS",
+    ),
 ]
 PLAIN = [
-    *("pad_token", "eos_token", "max_tokens", "max_new_tokens", "num_tokens", "tokens", "tokenizer", "token_id"),
-    *("TOKENIZERS_PARALLELISM", "monkey", "key", "keys", "PWD", "url", "tracking_uri", "secretary", "password_length"),
-    *("", "3", "has_secrets_inside", "monitor", "OLD_PWD", "OLDPWD", "webhook", "forward_pass", "num_pass", "pass"),
+    *(
+        "pad_token",
+        "eos_token",
+        "max_tokens",
+        "max_new_tokens",
+        "num_tokens",
+        "tokens",
+        "tokenizer",
+        "token_id",
+    ),
+    *(
+        "TOKENIZERS_PARALLELISM",
+        "monkey",
+        "key",
+        "keys",
+        "PWD",
+        "url",
+        "tracking_uri",
+        "secretary",
+        "password_length",
+    ),
+    *(
+        "",
+        "3",
+        "has_secrets_inside",
+        "monitor",
+        "OLD_PWD",
+        "OLDPWD",
+        "webhook",
+        "forward_pass",
+        "num_pass",
+        "pass",
+    ),
     *("compass", "pat", "spat", "header", "sort_key", "query_key", "TOKENS", "cookies_eaten"),
-    *("video_token", "word_delimiter_token", "level_token", "audio_token", "class_token", "blank_token", "query_token"),
-    *("prefix_token", "suffix_token", "middle_token", "fill_token", "eod_token", "label_token", "distilled_token"),
+    *(
+        "video_token",
+        "word_delimiter_token",
+        "level_token",
+        "audio_token",
+        "class_token",
+        "blank_token",
+        "query_token",
+    ),
+    *(
+        "prefix_token",
+        "suffix_token",
+        "middle_token",
+        "fill_token",
+        "eod_token",
+        "label_token",
+        "distilled_token",
+    ),
     *("num_prefix_token", "image_token", "additional_special_tokens", "boi_token", "sepToken"),
 ]
 
@@ -60,13 +159,23 @@ def test_other_keys_report_nothing(key: str) -> None:
         ("webhook", "lightkit.callbacks.WebhookNotifier", False),
     ],
 )
-def test_a_number_is_no_token_and_a_webhook_is_an_address(key: str, value: object, expected: bool) -> None:
+def test_a_number_is_no_token_and_a_webhook_is_an_address(
+    key: str, value: object, expected: bool
+) -> None:
     assert is_secret(key, value) is expected
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("abc", True), (1234, True), (None, False), (True, False), ("", False), ("${oc.env:X}", False), ([1], False)],
+    [
+        ("abc", True),
+        (1234, True),
+        (None, False),
+        (True, False),
+        ("", False),
+        ("${oc.env:X}", False),
+        ([1], False),
+    ],
     ids=["text", "number", "null", "switch", "empty", "reference", "list"],
 )
 def test_only_a_value_is_hidden(value: object, expected: bool) -> None:
@@ -100,7 +209,10 @@ def test_an_address_is_shown_without_what_it_keeps_to_itself(text: str, shown: s
         ("    webhook_url: https://hooks/x  # mine", "    webhook_url: ***"),
         ("--data.init_args.token=abc", "--data.init_args.token=***"),
         ("data.init_args.token+=abc", "data.init_args.token+=***"),
-        ("callbacks: {slack: {init_args: {webhook_url: abc}}}", "callbacks: {slack: {init_args: {webhook_url: ***"),
+        (
+            "callbacks: {slack: {init_args: {webhook_url: abc}}}",
+            "callbacks: {slack: {init_args: {webhook_url: ***",
+        ),
         ("{'api_key': 'abc', x: 1}", "{'api_key': ***"),
         ("password:", "password:"),
         (
@@ -166,7 +278,9 @@ def test_containers_are_masked_by_their_keys_and_a_known_secret_is_its_reference
         ("", True, "${oc.env:A,null}", "${oc.env:A,null}"),
     ],
 )
-def test_the_reference_of_a_value(value: object, is_secret: bool, text: str | None, reference: str | None) -> None:
+def test_the_reference_of_a_value(
+    value: object, is_secret: bool, text: str | None, reference: str | None
+) -> None:
     assert choose_reference(value, is_secret=is_secret, text=text) == reference
 
 
@@ -182,7 +296,14 @@ def test_common_words_and_short_ones_are_looked_for_nowhere_else() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x" * 100_000, "a_" * 50_000, "a:" * 50_000, "a=b " * 25_000, "a://:" * 20_000, "?a=b" * 25_000],
+    [
+        "x" * 100_000,
+        "a_" * 50_000,
+        "a:" * 50_000,
+        "a=b " * 25_000,
+        "a://:" * 20_000,
+        "?a=b" * 25_000,
+    ],
     ids=["word", "words", "colons", "settings", "addresses", "queries"],
 )
 def test_long_text_takes_time_in_proportion(text: str) -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from lightkit.config.identity import is_in_earlier_identity, select_identity
 
-SLACK = {"callbacks.slack.class_path": "lightkit.callbacks.SlackNotifier", "callbacks.slack.init_args.webhook_url": "x"}
+SLACK = {
+    "callbacks.slack.class_path": "lightkit.callbacks.SlackNotifier",
+    "callbacks.slack.init_args.webhook_url": "x",
+}
 FLOWERS = {"data.class_path": "Flowers"}
 
 
@@ -54,12 +57,21 @@ def test_any_other_key_is_in_the_identity(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("class_path", "is_exact"),
-    [("Flowers", True), ("lightkit.data.ImageFolder", True), ("lightkit.data.Table", False), ("my.Flowers", False)],
+    [
+        ("Flowers", True),
+        ("lightkit.data.ImageFolder", True),
+        ("lightkit.data.Table", False),
+        ("my.Flowers", False),
+    ],
 )
 def test_arguments_of_loading_are_in_the_identity_of_data_modules_whose_batches_depend_on_them(
     class_path: str, is_exact: bool
 ) -> None:
-    values = {"data.class_path": class_path, "data.init_args.batch_size": 8, "data.init_args.num_workers": 2}
+    values = {
+        "data.class_path": class_path,
+        "data.init_args.batch_size": 8,
+        "data.init_args.num_workers": 2,
+    }
     kept = {key: value for key, value in values.items() if key != "data.init_args.num_workers"}
     assert select_identity(values) == (kept if is_exact else values)
 

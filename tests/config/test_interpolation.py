@@ -1,4 +1,5 @@
 """References to other keys and to the environment, and how they are saved."""
+
 # ruff: noqa: E501 - an error's words read best on one line
 
 from __future__ import annotations
@@ -56,23 +57,37 @@ def test_a_saved_config_holds_references_and_resolves_to_the_same(tmp_path: Path
     assert r"literal: \${plain} value" in saved
     again = resolved_from(tmp_path, saved, API_KEY="s3cret")
     assert again.values == resolved.values
-    assert resolved_from(tmp_path, saved, API_KEY="new", USER_NAME="me").values["again"] == "http://me:new@host/path"
+    assert (
+        resolved_from(tmp_path, saved, API_KEY="new", USER_NAME="me").values["again"]
+        == "http://me:new@host/path"
+    )
 
 
 def test_a_secret_that_lightning_moved_is_a_reference_too(tmp_path: Path) -> None:
     resolved = resolved_from(
         tmp_path, "trainer: {logger+: {class_path: Comet, api_key: '${oc.env:KEY}'}}", KEY="s3cret"
     )
-    dumped = {"trainer": {"logger": [{"class_path": "a.Comet", "init_args": {"api_key": "s3cret", "name": "x"}}]}}
+    dumped = {
+        "trainer": {
+            "logger": [{"class_path": "a.Comet", "init_args": {"api_key": "s3cret", "name": "x"}}]
+        }
+    }
     assert resolved.with_references(dumped) == {
-        "trainer": {"logger": [{"class_path": "a.Comet", "init_args": {"api_key": "${oc.env:KEY}", "name": "x"}}]}
+        "trainer": {
+            "logger": [
+                {"class_path": "a.Comet", "init_args": {"api_key": "${oc.env:KEY}", "name": "x"}}
+            ]
+        }
     }
 
 
 def test_logs_are_masked_with_the_longest_match_first(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "a: ${oc.env:A}\nb: x-${oc.env:A}\nc: ${oc.env:ENV}\nn: ${oc.env:N}",
                              A="s3cret", ENV="oc.env", N="3")  # fmt: skip
-    assert resolved.masked("x-s3cret, s3cret, oc.env, 3") == "x-${oc.env:A}, ${oc.env:A}, ${oc.env:ENV}, 3"
+    assert (
+        resolved.masked("x-s3cret, s3cret, oc.env, 3")
+        == "x-${oc.env:A}, ${oc.env:A}, ${oc.env:ENV}, 3"
+    )
     assert [secret for secret, _ in resolved.secrets] == ["x-s3cret", "oc.env", "s3cret"]
 
 
@@ -93,7 +108,8 @@ def test_a_variable_that_is_not_set_has_a_near_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         resolved_from(tmp_path, "a: '${oc.env:DATA_ROT}'", DATA_ROOT="x", TOKEN="y")
     says = (
-        "the environment variable DATA_ROT is not set; set it, or give a default: ${oc.env:DATA_ROT,...}; did you mean "
+        "the environment variable DATA_ROT is not set; set it, or give a default:"
+        " ${oc.env:DATA_ROT,...}; did you mean "
     )
     assert f"{says}'DATA_ROOT'?\n" in str(error.value)
     with pytest.raises(ConfigError) as error:
@@ -101,7 +117,9 @@ def test_a_variable_that_is_not_set_has_a_near_name(tmp_path: Path) -> None:
     assert "did you mean" not in str(error.value)
 
 
-def test_omegaconf_reads_the_real_environment_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omegaconf_reads_the_real_environment_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LK_TEST", "real")
     assert resolved_from(tmp_path, "a: ${oc.env:LK_TEST}", LK_TEST="given").values == {"a": "given"}
     assert OmegaConf.create({"a": "${oc.env:LK_TEST}"}).a == os.environ["LK_TEST"]
@@ -150,14 +168,23 @@ def test_a_circle_of_interpolations_is_reported_once_with_all_its_places(tmp_pat
     with pytest.raises(ConfigError) as caught:
         resolve([tmp_path / "x.yaml"], environ={})
     assert len(caught.value.problems) == 1
-    assert str(caught.value).startswith("a: cannot resolve '${b}': it leads back to itself through other keys\n")
+    assert str(caught.value).startswith(
+        "a: cannot resolve '${b}': it leads back to itself through other keys\n"
+    )
     assert [str(place)[-4:] for place in caught.value.places] == [":1:4", ":2:4"]
 
 
 GROWING = {
     "texts": "".join(f"k{i}: '${{k{i + 1}}}${{k{i + 1}}}'\n" for i in range(40)) + "k40: x\n",
-    "sections": "".join(f"s{i}: {{a: '${{s{i + 1}}}', b: '${{s{i + 1}}}'}}\n" for i in range(40)) + "s40: 1\n",
-    "relative": "m:\n" + "".join(f"  k{i}: '${{.k{i + 1}}}${{.k{i + 1}}}'\n" for i in range(40)) + "  k40: x\n",
+    "sections": (
+        "".join(f"s{i}: {{a: '${{s{i + 1}}}', b: '${{s{i + 1}}}'}}\n" for i in range(40))
+        + "s40: 1\n"
+    ),
+    "relative": (
+        "m:\n"
+        + "".join(f"  k{i}: '${{.k{i + 1}}}${{.k{i + 1}}}'\n" for i in range(40))
+        + "  k40: x\n"
+    ),
     "chain": "".join(f"k{i}: ${{k{i + 1}}}\n" for i in range(500)) + "k500: 1\n",
     "upwards": "k500: 1\n" + "".join(f"k{i}: ${{k{i + 1}}}\n" for i in reversed(range(500))),
     "together": "s: [" + "1, " * 5000 + "]\n" + "".join(f"b{i}: ${{s}}\n" for i in range(4)),

@@ -1,4 +1,5 @@
 """Every rule of layering, as a table: files, variables and flags go in, values come out."""
+
 # ruff: noqa: E501 - one rule a line reads as the table that it is
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Rule:
     class_sections: tuple[str, ...] = ("model", "data", "optimizer", "lr_scheduler")
 
     def resolved(self, folder: Path) -> Resolved:
-        for name, text in {**{f"layer{i}.yaml": text for i, text in enumerate(self.layers)}, **self.files}.items():
+        for name, text in {
+            **{f"layer{i}.yaml": text for i, text in enumerate(self.layers)},
+            **self.files,
+        }.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
         return resolve(
@@ -296,7 +300,9 @@ def test_every_value_has_an_origin(rule: Rule, tmp_path: Path) -> None:
         assert resolved.origin_of(path) == origin
 
 
-def resolved_from(folder: Path, *layers: str, flags: tuple[str, ...] = (), **environ: str) -> Resolved:
+def resolved_from(
+    folder: Path, *layers: str, flags: tuple[str, ...] = (), **environ: str
+) -> Resolved:
     return Rule(list(layers), {}, flags=list(flags), environ=environ).resolved(folder)
 
 
@@ -308,7 +314,9 @@ def replaced(resolved: Resolved, *path: str) -> tuple[Node, ...]:
 
 
 def test_each_layer_is_remembered(tmp_path: Path) -> None:
-    rule = Rule(["a: {b: 1}", "a: {b: 2}"], {}, environ={"LIGHTKIT_A__B": "3"}, flags=["--a.b", "4"])
+    rule = Rule(
+        ["a: {b: 1}", "a: {b: 2}"], {}, environ={"LIGHTKIT_A__B": "3"}, flags=["--a.b", "4"]
+    )
     resolved = rule.resolved(tmp_path)
     assert str(resolved.origin_of("a.b")) == "--a.b 4"
     assert [(to_plain(was), str(was.origin)) for was in replaced(resolved, "a", "b")] == [
@@ -320,9 +328,10 @@ def test_each_layer_is_remembered(tmp_path: Path) -> None:
 
 def test_a_new_class_remembers_what_its_arguments_replaced(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, NET, "model: {class_path: Other, init_args: {depth: 3}}")
-    assert [(to_plain(was), str(was.origin)) for was in replaced(resolved, "model", "init_args", "depth")] == [
-        (2, f"{tmp_path}/layer0.yaml:1:59")
-    ]
+    assert [
+        (to_plain(was), str(was.origin))
+        for was in replaced(resolved, "model", "init_args", "depth")
+    ] == [(2, f"{tmp_path}/layer0.yaml:1:59")]
 
 
 def test_an_entry_removed_remembers_what_it_was(tmp_path: Path) -> None:
@@ -393,7 +402,9 @@ def test_errors(layers: list[str], flags: list[str], says: str, tmp_path: Path) 
 
 
 def test_a_variable_with_an_empty_part_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^LIGHTKIT_A____B: expected keys joined by two underscores"):
+    with pytest.raises(
+        ConfigError, match=r"^LIGHTKIT_A____B: expected keys joined by two underscores"
+    ):
         resolved_from(tmp_path, LIGHTKIT_A____B="1")
 
 

@@ -43,9 +43,20 @@ def with_secret(folder: Path, secret: str) -> Resolved:
         lambda secret: repr([f"it's {secret}"]),
         lambda secret: repr([f'"{secret}']),
     ],
-    ids=["as-it-is", "repr", "json", "json-unicode", "error", "repr-in-error", "beside-quote", "beside-double-quote"],
+    ids=[
+        "as-it-is",
+        "repr",
+        "json",
+        "json-unicode",
+        "error",
+        "repr-in-error",
+        "beside-quote",
+        "beside-double-quote",
+    ],
 )
-def test_a_secret_is_masked_however_it_is_escaped(tmp_path: Path, secret: str, write: Callable[[str], str]) -> None:
+def test_a_secret_is_masked_however_it_is_escaped(
+    tmp_path: Path, secret: str, write: Callable[[str], str]
+) -> None:
     masked = with_secret(tmp_path, secret).masked(write(secret))
     assert "${oc.env:KEY}" in masked
     assert "hun" not in masked
@@ -64,7 +75,15 @@ def test_a_secret_is_masked_however_it_is_escaped(tmp_path: Path, secret: str, w
         str(error_at(f"a: got {{'b': {LONG!r}}}; one of {'x' * 300}")),
         f"{LONG[:20]}…",
     ],
-    ids=["shortened", "shortened-inside", "cut", "cut-message", "mistake", "mistake-with-tail", "ellipsis"],
+    ids=[
+        "shortened",
+        "shortened-inside",
+        "cut",
+        "cut-message",
+        "mistake",
+        "mistake-with-tail",
+        "ellipsis",
+    ],
 )
 def test_what_a_cut_leaves_of_a_secret_is_masked(tmp_path: Path, text: str) -> None:
     assert "00" in text
@@ -80,5 +99,7 @@ def test_a_line_of_a_secret_is_masked(tmp_path: Path) -> None:
 
 def test_what_is_no_secret_stays_next_to_dots(tmp_path: Path) -> None:
     resolved = with_secret(tmp_path, "s3cret-of-mine")
-    assert resolved.masked("loading ... done, s3 ... mine") == "loading ... done, s3 ... ${oc.env:KEY}"
+    assert (
+        resolved.masked("loading ... done, s3 ... mine") == "loading ... done, s3 ... ${oc.env:KEY}"
+    )
     assert resolved.masked("loading... done") == "loading... done"

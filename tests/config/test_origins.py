@@ -28,7 +28,13 @@ def test_errors_are_reported_file_by_file_and_line_by_line_and_flags_last() -> N
         ("a1", place(FIRST, 1, 3)),
     ]:
         problems.add(error_at(says, origin))
-    assert [str(problem).split("\n")[0] for problem in problems] == ["a1", "a1-late", "b2", "c1", "flag"]
+    assert [str(problem).split("\n")[0] for problem in problems] == [
+        "a1",
+        "a1-late",
+        "b2",
+        "c1",
+        "flag",
+    ]
 
 
 def test_an_error_is_reported_once() -> None:
@@ -53,7 +59,11 @@ def test_nothing_wrong_is_no_error() -> None:
 
 @pytest.mark.parametrize(
     ("found", "code"),
-    [([DataError("a"), DataError("b")], 3), ([DataError("a"), ConfigError("b")], 2), ([DataError("a")], 3)],
+    [
+        ([DataError("a"), DataError("b")], 3),
+        ([DataError("a"), ConfigError("b")], 2),
+        ([DataError("a")], 3),
+    ],
     ids=["data-only", "mixed", "one"],
 )
 def test_the_exit_code_is_that_of_data_only_where_nothing_else_is_wrong(
@@ -68,9 +78,14 @@ def test_the_exit_code_is_that_of_data_only_where_nothing_else_is_wrong(
 
 
 def test_rewording_keeps_each_error_and_its_place() -> None:
-    error = ConfigErrors([error_at("secret one", place(FIRST, 1)), error_at("two secret", place(FIRST, 2))])
+    error = ConfigErrors(
+        [error_at("secret one", place(FIRST, 1)), error_at("two secret", place(FIRST, 2))]
+    )
     told = error.reworded(lambda says: says.replace("secret", "${oc.env:TOKEN}"))
-    assert [str(problem).split("\n")[0] for problem in told.problems] == ["${oc.env:TOKEN} one", "two ${oc.env:TOKEN}"]
+    assert [str(problem).split("\n")[0] for problem in told.problems] == [
+        "${oc.env:TOKEN} one",
+        "two ${oc.env:TOKEN}",
+    ]
     assert told.places == error.places
 
 
@@ -82,25 +97,38 @@ def test_a_block_that_leaves_a_gap_makes_the_config_incomplete() -> None:
     assert str(problems.error()).startswith("lightkit:nothing: no packaged config")
 
 
-def test_all_errors_of_all_layers_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_errors_of_all_layers_are_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    FIRST.write_text("a: 1\na: 2\nb: !!python/name:os.system\nc: 0x\nd: ${nothing}\ncallbacks: {x: {}, y: 3}\n")
+    FIRST.write_text(
+        "a: 1\na: 2\nb: !!python/name:os.system\nc: 0x\nd: ${nothing}\ncallbacks: {x: {}, y: 3}\n"
+    )
     SECOND.write_text("extends: gone\na+: [1]\ncallbacks: 3\n")
     with pytest.raises(ConfigErrors) as caught:
         resolve(
-            [FIRST, SECOND, "third.yaml"], environ={"LIGHTKIT_A____B": "1"}, flags=parse(["fit", "k..l=1"]).overrides
+            [FIRST, SECOND, "third.yaml"],
+            environ={"LIGHTKIT_A____B": "1"},
+            flags=parse(["fit", "k..l=1"]).overrides,
         )
     says = [str(problem).split("\n")[0] for problem in caught.value.problems]
     assert says == [
         "first.yaml: the key 'a' stands twice in one mapping",
-        "first.yaml: the tag !!python/name:os.system is not allowed here; configs hold plain YAML values, and classes "
-        "are named by class_path",
+        (
+            "first.yaml: the tag !!python/name:os.system is not allowed here; configs hold plain"
+            " YAML values, and classes are named by class_path"
+        ),
         "second.yaml extends 'gone', but gone.yaml does not exist; files next to it: first, second",
         "a+ appends to a list, but a is 1; set a to a list first",
-        "callbacks: expected a mapping from names to entries, got 3; Lightning's own value goes under "
-        "trainer.callbacks",
+        (
+            "callbacks: expected a mapping from names to entries, got 3; Lightning's own value goes"
+            " under trainer.callbacks"
+        ),
         "third.yaml: no such file",
-        "LIGHTKIT_A____B: expected keys joined by two underscores, such as LIGHTKIT_TRAINER__MAX_EPOCHS",
+        (
+            "LIGHTKIT_A____B: expected keys joined by two underscores, such as"
+            " LIGHTKIT_TRAINER__MAX_EPOCHS"
+        ),
         "k..l=1: expected keys joined by single dots, such as trainer.max_epochs",
     ]
 
@@ -114,10 +142,14 @@ def test_what_seems_missing_is_not_reported_while_a_layer_cannot_be_read(tmp_pat
     assert "not valid YAML" in str(caught.value)
 
 
-def test_errors_are_reported_from_the_lowest_layer_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_reported_from_the_lowest_layer_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name, extended in (("top", "middle"), ("middle", "bottom"), ("bottom", "")):
-        Path(f"{name}.yaml").write_text(f"{f'extends: {extended}' if extended else 'a: 1'}\nb_{name}: !x 1\n")
+        Path(f"{name}.yaml").write_text(
+            f"{f'extends: {extended}' if extended else 'a: 1'}\nb_{name}: !x 1\n"
+        )
     with pytest.raises(ConfigErrors) as caught:
         resolve(["top.yaml"], environ={})
     assert [str(problem).partition(":")[0] for problem in caught.value.problems] == [

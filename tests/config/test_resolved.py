@@ -8,7 +8,13 @@ import pytest
 
 from lightkit.cli.command_table import parse
 from lightkit.config import Problems, Resolved, error_at, resolve
-from lightkit.config.resolved import FollowUpError, collect_errors, drop_origins, drop_paths, original_path
+from lightkit.config.resolved import (
+    FollowUpError,
+    collect_errors,
+    drop_origins,
+    drop_paths,
+    original_path,
+)
 from lightkit.errors import ConfigError
 
 
@@ -27,7 +33,9 @@ def refuse_text(resolved: Resolved) -> int:
 
 def test_a_check_finds_every_error_and_gives_its_result_for_the_rest(tmp_path: Path) -> None:
     problems = Problems()
-    result, left = collect_errors(resolve_text(tmp_path, "a: {b: one, c: 2, d: three}"), refuse_text, problems)
+    result, left = collect_errors(
+        resolve_text(tmp_path, "a: {b: one, c: 2, d: three}"), refuse_text, problems
+    )
     assert result == 1
     assert left.values == {"a": {"c": 2}}
     assert left.removed == {("a", "b"), ("a", "d")}
@@ -70,10 +78,16 @@ def test_an_error_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "left"),
-    [(("a",), {"l": [1, 2]}), (("l", 0), {"a": {"b": 1}, "l": [2]}), (("no",), {"a": {"b": 1}, "l": [1, 2]})],
+    [
+        (("a",), {"l": [1, 2]}),
+        (("l", 0), {"a": {"b": 1}, "l": [2]}),
+        (("no",), {"a": {"b": 1}, "l": [1, 2]}),
+    ],
     ids=["mapping", "element", "nothing"],
 )
-def test_what_is_left_out_is_gone(tmp_path: Path, path: tuple[str | int, ...], left: dict[str, object]) -> None:
+def test_what_is_left_out_is_gone(
+    tmp_path: Path, path: tuple[str | int, ...], left: dict[str, object]
+) -> None:
     assert drop_paths(resolve_text(tmp_path, "a: {b: 1}\nl: [1, 2]\n"), [path]).values == left
 
 
@@ -84,12 +98,17 @@ def test_with_the_name_of_a_class_its_arguments_go(tmp_path: Path) -> None:
 
 def test_an_index_is_reported_as_it_was_before_others_were_left_out() -> None:
     removed = {("list", 0), ("list", 2), ("other", 0)}
-    assert [original_path(("list", index, "x"), removed) for index in range(2)] == [("list", 1, "x"), ("list", 3, "x")]
+    assert [original_path(("list", index, "x"), removed) for index in range(2)] == [
+        ("list", 1, "x"),
+        ("list", 3, "x"),
+    ]
 
 
 def test_a_check_ends_after_twenty_errors_and_says_so(tmp_path: Path) -> None:
     problems = Problems()
-    config = resolve_text(tmp_path, "a: {" + ", ".join(f"b{number}: x" for number in range(50)) + "}")
+    config = resolve_text(
+        tmp_path, "a: {" + ", ".join(f"b{number}: x" for number in range(50)) + "}"
+    )
     assert collect_errors(config, refuse_text, problems)[0] is None
     messages = [str(problem).split("\n")[0] for problem in problems]
     assert len(messages) == 21

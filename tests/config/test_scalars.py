@@ -29,7 +29,9 @@ def read_by_jsonargparse(text: str) -> Any:
 
 
 def same(first: Any, second: Any) -> bool:
-    return type(first) is type(second) and (first == second or (first != first and second != second))
+    return type(first) is type(second) and (
+        first == second or (first != first and second != second)
+    )
 
 
 @pytest.mark.parametrize("text", NUMBERS_AND_ALIKE)
@@ -52,6 +54,7 @@ def test_text_that_looks_like_a_number_stays_text(text: str) -> None:
 
 def test_a_dump_keeps_order_and_has_no_aliases() -> None:
     shared = [1, 2]
-    assert dump_yaml({"b": shared, "a": shared, "c": (1.5, PurePosixPath("x/y")), "d": "é"}) == (
-        "b:\n- 1\n- 2\na:\n- 1\n- 2\nc:\n- 1.5\n- x/y\nd: é\n"
+    assert (
+        dump_yaml({"b": shared, "a": shared, "c": (1.5, PurePosixPath("x/y")), "d": "é"})
+        == "b:\n- 1\n- 2\na:\n- 1\n- 2\nc:\n- 1.5\n- x/y\nd: é\n"
     )

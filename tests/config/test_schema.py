@@ -8,7 +8,9 @@ import pytest
 
 from lightkit.config.schema import accepts, any_of, describe_type, join_alternatives
 
-INTEGER, NUMBER, TEXT, SWITCH = ({"type": kind} for kind in ("integer", "number", "string", "boolean"))
+INTEGER, NUMBER, TEXT, SWITCH = (
+    {"type": kind} for kind in ("integer", "number", "string", "boolean")
+)
 NULL = {"type": "null"}
 
 
@@ -20,16 +22,25 @@ NULL = {"type": "null"}
         ({"enum": ["min", "max"]}, "'min' or 'max'"),
         ({"anyOf": [SWITCH, {"enum": ["warn"]}, NULL]}, "true or false, 'warn' or null"),
         ({"type": "array", "items": NUMBER}, "a list of numbers"),
-        ({"type": "array", "items": {"type": "array", "items": INTEGER}}, "a list of lists of integers"),
+        (
+            {"type": "array", "items": {"type": "array", "items": INTEGER}},
+            "a list of lists of integers",
+        ),
         ({"type": "array", "prefixItems": [NUMBER, NUMBER]}, "a list of 2 numbers"),
         ({"type": "array", "prefixItems": [NUMBER, TEXT]}, "a list of 2 values"),
         ({"type": "array"}, "a list"),
         ({"type": "object", "additionalProperties": INTEGER}, "a mapping to integers"),
         ({"type": "object"}, "a mapping"),
         ({"class": "pytorch_lightning.Callback"}, "a Callback"),
-        ({"class": "torch.optim.Optimizer", "callable": True}, "a function that makes an Optimizer"),
+        (
+            {"class": "torch.optim.Optimizer", "callable": True},
+            "a function that makes an Optimizer",
+        ),
         ({"class": "torch.optim.lr_scheduler.LRScheduler"}, "an LRScheduler"),
-        ({"type": "array", "items": {"class": "pytorch_lightning.Callback"}}, "a list of Callbacks"),
+        (
+            {"type": "array", "items": {"class": "pytorch_lightning.Callback"}},
+            "a list of Callbacks",
+        ),
         ({}, "anything"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -58,9 +69,21 @@ def test_a_type_that_takes_anything_takes_the_others_along() -> None:
         ({"enum": [16, "16"]}, [16, "16"], [32, "32"]),
         ({"anyOf": [INTEGER, NULL]}, ["null", "~", 3], ["", "ten"]),
         ({"anyOf": [INTEGER, TEXT]}, ["ten", 3], [1.5, [1]]),
-        ({"type": "array", "items": INTEGER}, [[], [1], ["1"], "[1, 2]"], [1, [1.5], ["a"], [None], {"a": 1}]),
-        ({"type": "array", "prefixItems": [NUMBER, TEXT]}, [[1, "a"]], [[1], ["a", "a"], [1, "a", 2]]),
-        ({"type": "object", "additionalProperties": INTEGER}, [{}, {"a": "1"}, "{a: 1}"], [{"a": "x"}, [1], 3]),
+        (
+            {"type": "array", "items": INTEGER},
+            [[], [1], ["1"], "[1, 2]"],
+            [1, [1.5], ["a"], [None], {"a": 1}],
+        ),
+        (
+            {"type": "array", "prefixItems": [NUMBER, TEXT]},
+            [[1, "a"]],
+            [[1], ["a", "a"], [1, "a", 2]],
+        ),
+        (
+            {"type": "object", "additionalProperties": INTEGER},
+            [{}, {"a": "1"}, "{a: 1}"],
+            [{"a": "x"}, [1], 3],
+        ),
         ({}, [1, "a", [], {}], []),
     ],
     ids=[

@@ -28,7 +28,10 @@ def saved(resolved: Resolved) -> str:
     [
         (f"data: {{token: '{CANARY}'}}", []),
         ("data: {}", [f"data.token={CANARY}"]),
-        (f"data: {{tokens: 3, api_keys: {{}}, credentials: [['{CANARY}'], {{a: '{CANARY}'}}]}}", []),
+        (
+            f"data: {{tokens: 3, api_keys: {{}}, credentials: [['{CANARY}'], {{a: '{CANARY}'}}]}}",
+            [],
+        ),
         (f"data: {{token: '{CANARY}'}}\nmodel: {{name: 'a-${{data.token}}-b'}}", []),
         (f"a: 'http://me:{CANARY}@host/x'", []),
         (f"a: 'http://me:{quote(CANARY, safe='')}@host/x?b=1'", []),
@@ -37,9 +40,22 @@ def saved(resolved: Resolved) -> str:
         (f"data: {{token: '{CANARY}'}}", ["data.token=c4nary-another"]),
         ("data: {}", [f"data={{token: '{CANARY}'}}"]),
     ],
-    ids=["file", "flag", "nested", "interpolated", "password", "quoted", "query", "default", "replaced", "mapping"],
+    ids=[
+        "file",
+        "flag",
+        "nested",
+        "interpolated",
+        "password",
+        "quoted",
+        "query",
+        "default",
+        "replaced",
+        "mapping",
+    ],
 )
-def test_a_secret_is_in_no_saved_config_and_masked_in_texts(tmp_path: Path, text: str, flags: list[str]) -> None:
+def test_a_secret_is_in_no_saved_config_and_masked_in_texts(
+    tmp_path: Path, text: str, flags: list[str]
+) -> None:
     resolved = resolve_text(tmp_path, text, *flags)
     assert "c4nary" not in saved(resolved)
     assert "***" in saved(resolved)
@@ -49,7 +65,9 @@ def test_a_secret_is_in_no_saved_config_and_masked_in_texts(tmp_path: Path, text
 
 
 def test_what_only_refers_to_a_secret_stays_a_reference(tmp_path: Path) -> None:
-    resolved = resolve_text(tmp_path, f"data: {{token: '{CANARY}'}}\nmodel: {{name: 'a-${{data.token}}-b'}}")
+    resolved = resolve_text(
+        tmp_path, f"data: {{token: '{CANARY}'}}\nmodel: {{name: 'a-${{data.token}}-b'}}"
+    )
     assert saved(resolved) == "data:\n  token: '***'\nmodel:\n  name: a-${data.token}-b\n"
 
 
@@ -60,7 +78,10 @@ def test_what_came_from_the_environment_is_a_reference_under_such_a_key_too(tmp_
 
 
 def test_variables_that_no_config_names_are_masked_too(tmp_path: Path) -> None:
-    variables = {"MLFLOW_TRACKING_URI": f"http://me:{CANARY}@host", "SLACK_WEBHOOK_URL": "https://hooks/services/T0/B1"}
+    variables = {
+        "MLFLOW_TRACKING_URI": f"http://me:{CANARY}@host",
+        "SLACK_WEBHOOK_URL": "https://hooks/services/T0/B1",
+    }
     resolved = resolve_text(tmp_path, "a: 1", **variables)
     assert resolved.masked(f"x {CANARY} y") == "x *** y"
     assert resolved.masked("url: /services/T0/B1") == "url: ${oc.env:SLACK_WEBHOOK_URL}"
@@ -80,23 +101,32 @@ def test_variables_that_no_config_names_are_masked_too(tmp_path: Path) -> None:
 def test_a_variable_of_others_makes_no_path_or_metric_unreadable(
     tmp_path: Path, variables: dict[str, str], text: str
 ) -> None:
-    resolved = resolve_text(tmp_path, "run: {name: nightly-jobs, root: /srv/jobs-store/runs}", **variables)
+    resolved = resolve_text(
+        tmp_path, "run: {name: nightly-jobs, root: /srv/jobs-store/runs}", **variables
+    )
     assert resolved.masked(text) == text
 
 
 def test_the_name_of_the_config_file_is_the_jobs_where_it_has_none(tmp_path: Path) -> None:
     (tmp_path / "nightly-7.yaml").write_text("a: 1")
-    resolved = resolve([tmp_path / "nightly-7.yaml"], environ={"JWT_SECRET": "nightly-7", "API_KEY": "nightly-8"})
+    resolved = resolve(
+        [tmp_path / "nightly-7.yaml"], environ={"JWT_SECRET": "nightly-7", "API_KEY": "nightly-8"}
+    )
     assert resolved.masked("runs/nightly-7, nightly-8") == "runs/nightly-7, ${oc.env:API_KEY}"
 
 
 def test_what_a_config_or_a_tracker_reads_is_masked_though_it_be_a_word(tmp_path: Path) -> None:
     variables = {"MLFLOW_TRACKING_PASSWORD": "correcthorse", "MINE": "batterystaple"}
     resolved = resolve_text(tmp_path, "data: {token: '${oc.env:MINE}'}", **variables)
-    assert resolved.masked("correcthorse batterystaple") == "${oc.env:MLFLOW_TRACKING_PASSWORD} ${oc.env:MINE}"
+    assert (
+        resolved.masked("correcthorse batterystaple")
+        == "${oc.env:MLFLOW_TRACKING_PASSWORD} ${oc.env:MINE}"
+    )
 
 
-@pytest.mark.parametrize("value", ["7", "abc", "test", "'true'"], ids=["number", "short", "common", "quoted"])
+@pytest.mark.parametrize(
+    "value", ["7", "abc", "test", "'true'"], ids=["number", "short", "common", "quoted"]
+)
 def test_a_short_or_common_secret_is_hidden_in_its_place_alone(tmp_path: Path, value: str) -> None:
     resolved = resolve_text(tmp_path, f"data: {{password: {value}}}\nname: abc test 7 true")
     assert saved(resolved) == "data:\n  password: '***'\nname: abc test 7 true\n"
@@ -115,7 +145,10 @@ def test_a_short_secret_is_masked_as_a_word_only(tmp_path: Path) -> None:
         "data: {token: null}",
         "a: {monitor: val/token}",
         "token: true",
-        "model: {video_token: <video>, word_delimiter_token: '|', num_prefix_token: 3, bot_token: 5}",
+        (
+            "model: {video_token: <video>, word_delimiter_token: '|', num_prefix_token: 3,"
+            " bot_token: 5}"
+        ),
         "gate: {slices: {cookie: 0.8, pass: 0.5}}",
         "told: {webhook: {url: 'http://127.0.0.1:9/x'}, slack: false}",
     ],
@@ -128,8 +161,14 @@ def test_what_is_no_secret_is_saved_as_it_is(tmp_path: Path, text: str) -> None:
 
 
 def test_a_secret_of_many_lines_and_quotes_is_masked_line_by_line(tmp_path: Path) -> None:
-    resolved = resolve_text(tmp_path, "data:\n  private_key: |\n    -----BEGIN KEY-----\n    MIIEvQ'IBAD\"ANBg\n")
-    for text in ("-----BEGIN KEY-----\nMIIEvQ'IBAD\"ANBg", "got MIIEvQ'IBAD\"ANBg", repr("MIIEvQ'IBAD\"ANBg")):
+    resolved = resolve_text(
+        tmp_path, "data:\n  private_key: |\n    -----BEGIN KEY-----\n    MIIEvQ'IBAD\"ANBg\n"
+    )
+    for text in (
+        "-----BEGIN KEY-----\nMIIEvQ'IBAD\"ANBg",
+        "got MIIEvQ'IBAD\"ANBg",
+        repr("MIIEvQ'IBAD\"ANBg"),
+    ):
         assert "MIIEvQ" not in resolved.masked(text)
 
 
@@ -150,6 +189,12 @@ def test_a_value_that_a_run_did_not_keep_is_asked_for(tmp_path: Path, text: str,
 
 def test_stars_elsewhere_and_values_that_are_said_again_are_fine(tmp_path: Path) -> None:
     assert (
-        list(find_masked_values(resolve_text(tmp_path, "data: {token: '***', a: '***'}", "data.token=said-again").tree))
+        list(
+            find_masked_values(
+                resolve_text(
+                    tmp_path, "data: {token: '***', a: '***'}", "data.token=said-again"
+                ).tree
+            )
+        )
         == []
     )

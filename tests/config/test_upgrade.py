@@ -28,8 +28,14 @@ def keys_of(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("pytorch_lightning.callbacks.XLAStatsMonitor", "pytorch_lightning.callbacks.DeviceStatsMonitor"),
-        ("pytorch_lightning.callbacks.progress.ProgressBar", "pytorch_lightning.callbacks.TQDMProgressBar"),
+        (
+            "pytorch_lightning.callbacks.XLAStatsMonitor",
+            "pytorch_lightning.callbacks.DeviceStatsMonitor",
+        ),
+        (
+            "pytorch_lightning.callbacks.progress.ProgressBar",
+            "pytorch_lightning.callbacks.TQDMProgressBar",
+        ),
         (
             "lightning.pytorch.callbacks.gpu_stats_monitor.GPUStatsMonitor",
             "pytorch_lightning.callbacks.DeviceStatsMonitor",
@@ -55,7 +61,9 @@ def test_num_processes_of_one_says_nothing_over_gpus_of_a_lower_layer() -> None:
     Path("base.yaml").write_text("trainer:\n  gpus: 2\n")
     found = changes_of("extends: base\ntrainer:\n  num_processes: 1\n  max_epochs: 3\n")
 
-    assert [(change.was, change.today) for change in found.changes] == [("trainer.num_processes: 1", ())]
+    assert [(change.was, change.today) for change in found.changes] == [
+        ("trainer.num_processes: 1", ())
+    ]
     assert found.extended == (Path("base.yaml"),)
 
 
@@ -66,14 +74,26 @@ def test_num_processes_of_one_says_nothing_over_gpus_of_a_lower_layer() -> None:
         ("{gpus: 2, accelerator: ddp}", "{gpus: 0}", ["accelerator: cpu", "devices: auto"]),
         ("{gpus: 2}", "{accelerator: ddp}", ["strategy: ddp"]),
         ("{gpus: 2}", "{strategy: horovod}", []),
-        ("{tpu_cores: 8}", "{num_nodes: null, precision: bf16}", ["num_nodes: 1", "precision: bf16-mixed"]),
-        ("{accelerator: gpu, devices: 2}", "{num_processes: 1}", ["accelerator: cpu", "devices: 1"]),
+        (
+            "{tpu_cores: 8}",
+            "{num_nodes: null, precision: bf16}",
+            ["num_nodes: 1", "precision: bf16-mixed"],
+        ),
+        (
+            "{accelerator: gpu, devices: 2}",
+            "{num_processes: 1}",
+            ["accelerator: cpu", "devices: 1"],
+        ),
     ],
 )
-def test_the_block_of_a_command_counts_as_what_it_is_merged_over(trainer: str, block: str, keys: list[str]) -> None:
+def test_the_block_of_a_command_counts_as_what_it_is_merged_over(
+    trainer: str, block: str, keys: list[str]
+) -> None:
     found = keys_of(f"trainer: {trainer}\nfit:\n  trainer: {block}\n")
 
-    assert [key for key in found if key.startswith("fit.")] == [f"fit.trainer.{key}" for key in keys]
+    assert [key for key in found if key.startswith("fit.")] == [
+        f"fit.trainer.{key}" for key in keys
+    ]
 
 
 def test_an_alias_has_the_place_of_its_anchor() -> None:

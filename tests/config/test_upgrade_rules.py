@@ -22,8 +22,15 @@ pytestmark = pytest.mark.slow
 VALUES: list[Any] = [None, True, False, 0, 1, 20, -1, "top", "full", "simple", "path", {4: 2}]
 RENAMED = [
     *(f"{modules[0]}.{name}" for modules, _, names in RENAMED_CLASSES for name in names),
-    *("profiler.SimpleProfiler", "plugins.HorovodPlugin", "callbacks.gpu_stats_monitor.GPUStatsMonitor"),
-    *(f"plugins.{name}PrecisionPlugin" for name in ("", "Double", "Half", "DeepSpeed", "Mixed", "XLA", "FSDP")),
+    *(
+        "profiler.SimpleProfiler",
+        "plugins.HorovodPlugin",
+        "callbacks.gpu_stats_monitor.GPUStatsMonitor",
+    ),
+    *(
+        f"plugins.{name}PrecisionPlugin"
+        for name in ("", "Double", "Half", "DeepSpeed", "Mixed", "XLA", "FSDP")
+    ),
     *("plugins.BitsandbytesPrecisionPlugin", "plugins.TransformerEnginePrecisionPlugin"),
 ]
 
@@ -51,10 +58,14 @@ def test_what_a_rule_writes_is_an_argument_of_todays_trainer(key: str) -> None:
     rule = {**REMOVED_ARGUMENTS, **CHANGED_ARGUMENTS}[key]
     written = [today for value in VALUES if isinstance(today := rule.convert(value, {}), dict)]
 
-    assert {place for today in written for place in today if "." not in place} <= trainer_arguments()
+    assert {
+        place for today in written for place in today if "." not in place
+    } <= trainer_arguments()
     for value in [value for today in written for value in today.values()]:
         if isinstance(value, dict) and "class_path" in value:
-            assert set(value["init_args"]) <= set(inspect.signature(found(value["class_path"])).parameters)
+            assert set(value["init_args"]) <= set(
+                inspect.signature(found(value["class_path"])).parameters
+            )
 
 
 @pytest.mark.parametrize("old", RENAMED)
@@ -65,7 +76,9 @@ def test_the_path_of_a_renamed_class_can_be_imported(old: str) -> None:
     assert find_class(today) is None
 
 
-@pytest.mark.parametrize("old", [old for old in REMOVED_CLASSES if "Bf16" not in old])  # these still warn alone
+@pytest.mark.parametrize(
+    "old", [old for old in REMOVED_CLASSES if "Bf16" not in old]
+)  # these still warn alone
 def test_a_class_that_is_gone_cannot_be_used(old: str) -> None:
     assert find_class(f"pytorch_lightning.{old}") == (None, REMOVED_CLASSES[old])
     try:

@@ -23,7 +23,10 @@ def resolved_from(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Res
     files = [folder / f"{number}.yaml" for number in range(len(texts))]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
-    said = [Flag(key, value, f"--{key}={value}") for key, _, value in (flag.partition("=") for flag in flags)]
+    said = [
+        Flag(key, value, f"--{key}={value}")
+        for key, _, value in (flag.partition("=") for flag in flags)
+    ]
     return resolve(files, flags=said, environ={}, subcommand="fit", subcommands=STAGES)
 
 
@@ -42,18 +45,29 @@ WRONG = {
         "early_stopping: {patience: 3}",
         "early_stopping: no such key; did you mean 'callbacks.early_stopping'?",
     ),
-    "dashes in a name": ("max-epochs: 3", "max-epochs: no such key; did you mean 'trainer.max_epochs'?"),
+    "dashes in a name": (
+        "max-epochs: 3",
+        "max-epochs: no such key; did you mean 'trainer.max_epochs'?",
+    ),
     "the beginning of a name": ("seed: 3", "seed: no such key; did you mean 'seed_everything'?"),
-    "a name in a section that the config has not": ("margin: 0.1", "margin: no such key; did you mean 'gate.margin'?"),
-    "a name in two sections, of which the config has one": ("name: x", "name: no such key; did you mean 'run.name'?"),
+    "a name in a section that the config has not": (
+        "margin: 0.1",
+        "margin: no such key; did you mean 'gate.margin'?",
+    ),
+    "a name in two sections, of which the config has one": (
+        "name: x",
+        "name: no such key; did you mean 'run.name'?",
+    ),
     "a name of an optimizer's argument, and near to another key": (
         "weight_decay: 0.1",
         "weight_decay: no such key; did you mean 'optimizer.init_args.weight_decay'?",
     ),
     "a part of a name": (
         "data: {class_path: ImageFolder, init_args: {root: x}}\nsize: 3",
-        "size: no such key; did you mean 'data.init_args.cache_size' or 'data.init_args.image_size' or "
-        "'data.init_args.batch_size'?",
+        (
+            "size: no such key; did you mean 'data.init_args.cache_size' or"
+            " 'data.init_args.image_size' or 'data.init_args.batch_size'?"
+        ),
     ),
     "a part of a name of an optimizer that is not named": ("size: 3", "size: no such key"),
     "key of another command": ("return_predictions: true", "return_predictions: no such key"),
@@ -65,10 +79,16 @@ WRONG = {
         "trainer: {max_steps+: 3}",
         "trainer.max_steps+: the trainer has no such argument; max_steps takes no list",
     ),
-    "wrong type": ("trainer: {max_epochs: ten}", "trainer.max_epochs: expected an integer or null, got 'ten'"),
+    "wrong type": (
+        "trainer: {max_epochs: ten}",
+        "trainer.max_epochs: expected an integer or null, got 'ten'",
+    ),
     "a word of few": (
         "trainer: {deterministic: wran}",
-        "trainer.deterministic: expected true or false, 'warn' or null, got 'wran'; did you mean 'warn'?",
+        (
+            "trainer.deterministic: expected true or false, 'warn' or null, got 'wran'; did you"
+            " mean 'warn'?"
+        ),
     ),
     "a list where one value belongs": (
         "trainer: {log_every_n_steps: [3]}",
@@ -78,10 +98,16 @@ WRONG = {
         "trainer: [3]",
         "trainer: expected a mapping of the trainer's arguments, got [3]",
     ),
-    "wrong type at the top": ("seed_everything: x", "seed_everything: expected true or false or an integer, got 'x'"),
+    "wrong type at the top": (
+        "seed_everything: x",
+        "seed_everything: expected true or false or an integer, got 'x'",
+    ),
     "unknown argument of a class": (
         "callbacks: {early_stopping: {monitor: a, patiense: 3}}",
-        "callbacks.early_stopping.init_args.patiense: EarlyStopping has no such argument; did you mean 'patience'?",
+        (
+            "callbacks.early_stopping.init_args.patiense: EarlyStopping has no such argument; did"
+            " you mean 'patience'?"
+        ),
     ),
     "wrong type in a class": (
         "data: {class_path: Flowers, init_args: {batch_size: [1]}}",
@@ -117,22 +143,32 @@ WRONG = {
     ),
     "a base class": (
         "trainer: {logger: Logger}",
-        "trainer.logger: Logger is a base class, which cannot be used by itself; name a class that derives from it",
+        (
+            "trainer.logger: Logger is a base class, which cannot be used by itself; name a class"
+            " that derives from it"
+        ),
     ),
     "a class that its module has not": (
         "callbacks: {x: pytorch_lightning.callbacks.EarlyStoping}",
-        "callbacks.x.class_path: pytorch_lightning.callbacks has no class 'EarlyStoping'; "
-        "did you mean 'EarlyStopping'?",
+        (
+            "callbacks.x.class_path: pytorch_lightning.callbacks has no class 'EarlyStoping'; "
+            "did you mean 'EarlyStopping'?"
+        ),
     ),
     "a short name of nothing": (
         "model: ImageClasifier",
-        "model.class_path: no class 'ImageClasifier'; did you mean 'ImageClassifier' or 'TextClassifier'?; "
-        "a class of your own is named with its module: my_models.ImageClasifier",
+        (
+            "model.class_path: no class 'ImageClasifier'; did you mean 'ImageClassifier' or"
+            " 'TextClassifier'?; a class of your own is named with its module:"
+            " my_models.ImageClasifier"
+        ),
     ),
     "the name of an entry": (
         "callbacks: {slack: {class_path: slack}}",
-        "callbacks.slack.class_path: no class 'slack'; did you mean 'SlackNotifier'?; "
-        "a class of your own is named with its module: my_models.slack",
+        (
+            "callbacks.slack.class_path: no class 'slack'; did you mean 'SlackNotifier'?; "
+            "a class of your own is named with its module: my_models.slack"
+        ),
     ),
     "init_args that are none": (
         "callbacks: {x: {class_path: my.Own, init_args: [1]}}",
@@ -143,14 +179,20 @@ WRONG = {
         "trainer.callbacks.0.interval: stands next to class_path; put it under init_args",
     ),
     "a number for a class": ("model: 3", "model: expected a LightningModule, got 3"),
-    "a class's name that is none": ("model: {class_path: 3}", "model.class_path: expected the name of a class, got 3"),
+    "a class's name that is none": (
+        "model: {class_path: 3}",
+        "model.class_path: expected the name of a class, got 3",
+    ),
     "another value in a list of classes": (
         "trainer: {callbacks: [3]}",
         "trainer.callbacks.0: expected a Callback, got 3",
     ),
     "a key that is no text": ("5: 6", "5: expected a name for a key, got 5"),
     "a switch for a key": ("true: 3", "True: expected a name for a key, got true"),
-    "a key of the trainer that is no text": ("trainer: {3: 4}", "trainer.3: expected a name for a key, got 3"),
+    "a key of the trainer that is no text": (
+        "trainer: {3: 4}",
+        "trainer.3: expected a name for a key, got 3",
+    ),
     "an argument that is no text": (
         "data: {class_path: Flowers, init_args: {3: 4}}",
         "data.init_args.3: expected a name for a key, got 3",
@@ -169,12 +211,17 @@ WRONG = {
     ),
     "a profiler that is none": (
         "trainer: {profiler: simpel}",
-        "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla', a Profiler or null, got 'simpel'; "
-        "did you mean 'simple'?",
+        (
+            "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla', a Profiler or null,"
+            " got 'simpel'; did you mean 'simple'?"
+        ),
     ),
     "a word that is near to none": (
         "trainer: {profiler: qqq}",
-        "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla', a Profiler or null, got 'qqq'",
+        (
+            "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla', a Profiler or null,"
+            " got 'qqq'"
+        ),
     ),
     "run": ("run: {nmae: x}", "run.nmae: there is no such argument; did you mean 'name'?"),
 }
@@ -187,7 +234,9 @@ def test_an_error_is_reported_in_plain_words(tmp_path: Path, text: str, says: st
 
 RIGHT = {
     "numbers as text": "trainer: {max_epochs: '3', limit_val_batches: '0.5', inference_mode: 'no'}",
-    "null for an argument that has a default": "trainer: {max_steps: }\ndata: {class_path: Flowers, batch_size: }",
+    "null for an argument that has a default": (
+        "trainer: {max_steps: }\ndata: {class_path: Flowers, batch_size: }"
+    ),
     "hardware in any words": "trainer: {tpu_cores: x, devices: {}}\naccelerator: 7",
     "other names of a class": "optimizer: torch.optim.sgd.SGD",
     "one callback that is no list": "trainer: {callbacks: {class_path: Timer}}",
@@ -196,17 +245,26 @@ RIGHT = {
     "a word for a profiler": "trainer: {profiler: simple}",
     "a removed entry": "callbacks: {early_stopping: null}",
     "arguments that are passed on": "optimizer: {class_path: SGD, dict_kwargs: {more: 3}}",
-    "an optimizer's own learning rate": "optimizer: {class_path: Adam, init_args: {lr: '1e-3', betas: [0.9, '0.99']}}",
-    "a dataclass as a mapping": "callbacks: {x: {class_path: RichProgressBar, theme: {description: green_yellow}}}",
-    "a dataclass as a class": "callbacks: {x: {class_path: RichProgressBar, theme: {class_path: Any, init_args: {}}}}",
+    "an optimizer's own learning rate": (
+        "optimizer: {class_path: Adam, init_args: {lr: '1e-3', betas: [0.9, '0.99']}}"
+    ),
+    "a dataclass as a mapping": (
+        "callbacks: {x: {class_path: RichProgressBar, theme: {description: green_yellow}}}"
+    ),
+    "a dataclass as a class": (
+        "callbacks: {x: {class_path: RichProgressBar, theme: {class_path: Any, init_args: {}}}}"
+    ),
     "a strategy in capitals": "trainer: {strategy: DDP_spawn}",
     "a strategy of the block in capitals": "accelerator: {strategy: Horovod}",
     "a strategy's class": "trainer: {strategy: DDPStrategy}",
     "an old strategy": "trainer: {strategy: ddp_cpu, profiler: SimpleProfiler}",
     "numbers for keys of a value": (
-        "callbacks: {x: {class_path: GradientAccumulationScheduler, init_args: {scheduling: {4: 2}}}}"
+        "callbacks: {x: {class_path: GradientAccumulationScheduler, init_args: {scheduling: {4:"
+        " 2}}}}"
     ),
-    "the plateau's metric": "lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val/loss}}",
+    "the plateau's metric": (
+        "lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val/loss}}"
+    ),
 }
 
 
@@ -218,7 +276,9 @@ def test_what_jsonargparse_takes_is_no_error(tmp_path: Path, text: str) -> None:
 
 
 def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -> None:
-    resolved = resolved_from(tmp_path, "callbacks: {early_stopping: {monitor: [1]}, lr: {class_path: EarlyStopping}}")
+    resolved = resolved_from(
+        tmp_path, "callbacks: {early_stopping: {monitor: [1]}, lr: {class_path: EarlyStopping}}"
+    )
     left = drop_paths(resolved, [("callbacks", "early_stopping", "init_args", "monitor")])
     catalogue = load_schema()
     findings = validate_values(left, catalogue)
@@ -227,7 +287,10 @@ def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -
 
 def test_a_long_value_is_shortened(tmp_path: Path) -> None:
     long = "9" * 5000
-    text = f"trainer: {{max_epochs: 'x{long}', min_epochs: [{long}a], deterministic: [x{long}]}}\ndata: [{long}b]"
+    text = (
+        f"trainer: {{max_epochs: 'x{long}', min_epochs: [{long}a], deterministic:"
+        f" [x{long}]}}\ndata: [{long}b]"
+    )
     messages = messages_of(findings_in(tmp_path, text))
     assert len(messages) == 4
     assert max(map(len, messages)) < 400
@@ -248,20 +311,26 @@ def test_an_argument_of_the_class_that_was_replaced_is_reported_as_such(tmp_path
     base = "optimizer: {class_path: Adam, init_args: {lr: 0.1}}"
     upper = "optimizer: {class_path: SGD}"
     findings = findings_in(tmp_path, base, upper, flags=("optimizer.init_args.betas=[0.9, 0.99]",))
-    says = "optimizer.init_args.betas: SGD has no such argument; it is one of Adam, which SGD has replaced"
+    says = (
+        "optimizer.init_args.betas: SGD has no such argument; it is one of Adam, which SGD has"
+        " replaced"
+    )
     assert messages_of(findings) == [says]
     assert "1.yaml:1:" in str(findings.problems[0][1])
 
 
 def test_a_class_of_ones_own_is_left_to_who_can_import_it(tmp_path: Path) -> None:
     findings = findings_in(
-        tmp_path, "model: {class_path: mine.Net, init_args: {x: 3}}\ncallbacks: {a: {class_path: Mine}}"
+        tmp_path,
+        "model: {class_path: mine.Net, init_args: {x: 3}}\ncallbacks: {a: {class_path: Mine}}",
     )
     assert messages_of(findings) == []
     assert findings.undescribed == {"mine.Net", "Mine"}
 
 
-def test_a_file_whose_name_could_be_a_class_needs_no_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_name_could_be_a_class_needs_no_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     text = "data: {class_path: TableData, init_args: {path: rows.csv, target: y}}"
     assert not findings_in(tmp_path, text).is_final
@@ -272,7 +341,9 @@ def test_a_file_whose_name_could_be_a_class_needs_no_import(tmp_path: Path, monk
 
 
 def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None:
-    resolved = resolved_from(tmp_path, "trainer: {max_epochs: ten}\nmodel: {class_path: Nope, init_args: {a: 3}}")
+    resolved = resolved_from(
+        tmp_path, "trainer: {max_epochs: ten}\nmodel: {class_path: Nope, init_args: {a: 3}}"
+    )
     unresolved = frozenset({("trainer", "max_epochs"), ("model", "class_path")})
     findings = validate_values(replace(resolved, unresolved=unresolved), load_schema())
     assert findings.problems == []
@@ -287,13 +358,20 @@ def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None
         ({"jsonargparse": "4.50.0"}, 0),
         ({"torch": RECORDED["torch"] + "+cpu"}, 3),
     ],
-    ids=["all as recorded", "other torch", "other Lightning", "other jsonargparse", "another build"],
+    ids=[
+        "all as recorded",
+        "other torch",
+        "other Lightning",
+        "other jsonargparse",
+        "another build",
+    ],
 )
 def test_a_package_of_another_version_is_not_judged(
     tmp_path: Path, versions: dict[str, str], num_told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (
-        "trainer: {max_epochs: x}\noptimizer: {class_path: SGD, init_args: {lr2: 3}}\ndata: {class_path: Flowers, x: 3}"
+        "trainer: {max_epochs: x}\noptimizer: {class_path: SGD, init_args: {lr2: 3}}\ndata:"
+        " {class_path: Flowers, x: 3}"
     )
     resolved = resolved_from(tmp_path, text)
     monkeypatch.setattr("importlib.metadata.version", {**RECORDED, **versions}.__getitem__)
@@ -301,8 +379,12 @@ def test_a_package_of_another_version_is_not_judged(
     assert len(findings.problems) == num_told
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix())
+@pytest.mark.parametrize(
+    "file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix()
+)
 def test_no_shipped_config_has_an_error(file: Path) -> None:
-    environ = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
+    environ = dict.fromkeys(
+        ("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night"
+    )
     resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES)
     assert messages_of(validate_values(replace(resolved, is_incomplete=True), load_schema())) == []

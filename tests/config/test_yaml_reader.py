@@ -1,4 +1,5 @@
 """Reading YAML files: places, and what each kind of broken file says."""
+
 # ruff: noqa: E501 - an error's words read best on one line
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ def said_about(folder: Path, content: str | bytes) -> str:
     return str(error.value).replace(f"{folder}/", "")
 
 
-def test_each_value_knows_its_line_and_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_value_knows_its_line_and_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    origins = origins_in(tmp_path, "# flowers\ntrainer:\n  max_epochs: ten\n  gpus: [0, é, 'x y']\n")
-    assert origins["trainer", "max_epochs"] == Origin("file", "x.yaml", tmp_path / "x.yaml", 3, 15, 18)
+    origins = origins_in(
+        tmp_path, "# flowers\ntrainer:\n  max_epochs: ten\n  gpus: [0, é, 'x y']\n"
+    )
+    assert origins["trainer", "max_epochs"] == Origin(
+        "file", "x.yaml", tmp_path / "x.yaml", 3, 15, 18
+    )
     assert str(origins["trainer", "gpus", 2]) == "x.yaml:4:16"
     assert origins["trainer", "max_epochs"].render() == (
         "  --> x.yaml:3:15\n"
@@ -50,7 +57,9 @@ def test_a_value_of_many_lines_is_shown_by_its_first(tmp_path: Path) -> None:
 
 
 def test_a_long_line_is_cut_around_its_value(tmp_path: Path) -> None:
-    (place, line, carets) = origins_in(tmp_path, f"a: [{'1, ' * 200}here]")["a", 200].render().splitlines()
+    place, line, carets = (
+        origins_in(tmp_path, f"a: [{'1, ' * 200}here]")["a", 200].render().splitlines()
+    )
     assert place.endswith("x.yaml:1:605")
     assert len(line) < 180
     assert line[carets.index("^") : carets.rindex("^") + 1] == "here"
@@ -65,7 +74,9 @@ def test_places_do_not_care_for_line_ends_and_byte_order_marks(tmp_path: Path) -
     (tmp_path / "x.yaml").write_bytes(b"\xef\xbb\xbfa: 1\r\nb:\r\n  c: 2\r\n")
     tree = read_file(tmp_path / "x.yaml")
     assert to_plain(tree) == {"a": 1, "b": {"c": 2}}
-    assert [(str(node.origin)[-3:], node.value) for _, node in walk(tree) if isinstance(node, Leaf)] == [
+    assert [
+        (str(node.origin)[-3:], node.value) for _, node in walk(tree) if isinstance(node, Leaf)
+    ] == [
         ("1:4", 1),
         ("3:6", 2),
     ]
@@ -74,52 +85,103 @@ def test_places_do_not_care_for_line_ends_and_byte_order_marks(tmp_path: Path) -
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "tab": (
         "a: 1\n\tb: 2",
-        "x.yaml: not valid YAML: lines are indented with spaces, and a tab stands here\n"
-        "  --> x.yaml:2:1\n    2 |  b: 2\n      | ^",
+        (
+            "x.yaml: not valid YAML: lines are indented with spaces, and a tab stands here\n"
+            "  --> x.yaml:2:1\n    2 |  b: 2\n      | ^"
+        ),
     ),
     "unclosed": (
         "a: 1\nb: [1,\n",
-        "x.yaml: not valid YAML: the [ that opens here is never closed\n  --> x.yaml:2:4\n    2 | b: [1,\n      |    ^",
+        (
+            "x.yaml: not valid YAML: the [ that opens here is never closed\n  --> x.yaml:2:4\n    2"
+            " | b: [1,\n      |    ^"
+        ),
     ),
     "two-colons": (
         "a: b: c",
-        "x.yaml: not valid YAML: a second colon in one line; put quotes around text that holds one\n  --> x.yaml:1:5",
+        (
+            "x.yaml: not valid YAML: a second colon in one line; put quotes around text that holds"
+            " one\n  --> x.yaml:1:5"
+        ),
     ),
-    "undefined-alias": ("a: *b", "x.yaml: not valid YAML: no anchor of this name stands above; put quotes"),
-    "two-documents": ("a: 1\n---\nb: 1", "x.yaml: not valid YAML: a config is one document, and --- begins another\n"),
-    "control-character": ("a: 1\nb: \x01", "x.yaml: the character '\\x01' is not allowed in YAML\n  --> x.yaml:2:4"),
+    "undefined-alias": (
+        "a: *b",
+        "x.yaml: not valid YAML: no anchor of this name stands above; put quotes",
+    ),
+    "two-documents": (
+        "a: 1\n---\nb: 1",
+        "x.yaml: not valid YAML: a config is one document, and --- begins another\n",
+    ),
+    "control-character": (
+        "a: 1\nb: \x01",
+        "x.yaml: the character '\\x01' is not allowed in YAML\n  --> x.yaml:2:4",
+    ),
     "not-utf-8": (
         b"a: 1\nb: \xff",
-        "x.yaml: expected UTF-8 text, got the byte 0xff at line 2, column 4; save the file as UTF-8",
+        (
+            "x.yaml: expected UTF-8 text, got the byte 0xff at line 2, column 4; save the file as"
+            " UTF-8"
+        ),
     ),
-    "utf-16": ("a: 1".encode("utf-16"), "x.yaml: expected UTF-8 text, got the byte 0xff at line 1, column 1; save"),
+    "utf-16": (
+        "a: 1".encode("utf-16"),
+        "x.yaml: expected UTF-8 text, got the byte 0xff at line 1, column 1; save",
+    ),
     "list": ("- 1", "x.yaml: expected a mapping of keys to values, got a list\n  --> x.yaml:1:1"),
-    "scalar": ("abc", "x.yaml: expected a mapping of keys to values, got the single value 'abc'\n  --> x.yaml:1:1"),
+    "scalar": (
+        "abc",
+        (
+            "x.yaml: expected a mapping of keys to values, got the single value 'abc'\n  -->"
+            " x.yaml:1:1"
+        ),
+    ),
     "unsafe-tag": (
         "a: !!python/object/apply:os.system [ls]",
-        "x.yaml: the tag !!python/object/apply:os.system is not allowed here; configs hold plain YAML values, and "
-        "classes are named by class_path\n  --> x.yaml:1:4\n",
+        (
+            "x.yaml: the tag !!python/object/apply:os.system is not allowed here; configs hold"
+            " plain YAML values, and classes are named by class_path\n  --> x.yaml:1:4\n"
+        ),
     ),
-    "unsafe-scalar-tag": ("a: !env HOME", "x.yaml: the tag !env is not allowed here; configs hold plain YAML values"),
+    "unsafe-scalar-tag": (
+        "a: !env HOME",
+        "x.yaml: the tag !env is not allowed here; configs hold plain YAML values",
+    ),
     "wrong-tag": (
         "a: !!int ten",
-        "x.yaml: cannot read 'ten' as an integer; put quotes around it if it is text\n  --> x.yaml:",
+        (
+            "x.yaml: cannot read 'ten' as an integer; put quotes around it if it is text\n  -->"
+            " x.yaml:"
+        ),
     ),
     "wrong-collection-tag": ("a: !!map [1]", "x.yaml: the tag !!map is not allowed here"),
     "duplicate-key": (
         "a:\n  b: 1\n  c: 2\n  b: 3\n",
-        "x.yaml: the key 'b' stands twice in one mapping\n"
-        "  --> x.yaml:2:3\n    2 |   b: 1\n      |   ^\n"
-        "  --> x.yaml:4:3\n    4 |   b: 3\n      |   ^",
+        (
+            "x.yaml: the key 'b' stands twice in one mapping\n"
+            "  --> x.yaml:2:3\n    2 |   b: 1\n      |   ^\n"
+            "  --> x.yaml:4:3\n    4 |   b: 3\n      |   ^"
+        ),
     ),
     "duplicate-merge-key": (
         "<<: {a: 1}\n<<: {b: 1}",
         "x.yaml: the key '<<' stands twice in one mapping\n  --> x.yaml:1:1",
     ),
-    "merge-of-a-list": ("<<: [1]", "x.yaml: << takes mappings to merge, such as *anchor\n  --> x.yaml:1:6"),
-    "key-is-a-list": ("? [1]\n: 2", "x.yaml: a key must be a plain value, not a mapping or a list\n  --> x.yaml:1:3"),
-    "key-is-null": ("a: {null: 2}", "x.yaml: a key is null; put quotes around it if it is text\n  --> x.yaml:1:5"),
-    "alias-in-its-anchor": ("a: &a [*a]", "x.yaml: an alias stands inside its own anchor\n  --> x.yaml:1:4"),
+    "merge-of-a-list": (
+        "<<: [1]",
+        "x.yaml: << takes mappings to merge, such as *anchor\n  --> x.yaml:1:6",
+    ),
+    "key-is-a-list": (
+        "? [1]\n: 2",
+        "x.yaml: a key must be a plain value, not a mapping or a list\n  --> x.yaml:1:3",
+    ),
+    "key-is-null": (
+        "a: {null: 2}",
+        "x.yaml: a key is null; put quotes around it if it is text\n  --> x.yaml:1:5",
+    ),
+    "alias-in-its-anchor": (
+        "a: &a [*a]",
+        "x.yaml: an alias stands inside its own anchor\n  --> x.yaml:1:4",
+    ),
     "deep-flow": ("[" * 10_000, f"x.yaml: {TOO_LARGE}\n  --> x.yaml:1:101\n"),
     "deep-mappings": ("{a: " * 10_000, f"x.yaml: {TOO_LARGE}\n  --> x.yaml:1:401\n"),
     "deep-lists": ("- " * 10_000, f"x.yaml: {TOO_LARGE}\n  --> x.yaml:1:201\n"),
@@ -165,7 +227,10 @@ def test_a_missing_file_names_the_near_ones(tmp_path: Path) -> None:
     [
         (
             ".",
-            "{tmp}: expected a YAML file, got a folder; `lightkit init --data {tmp}` writes a config for the images in it",
+            (
+                "{tmp}: expected a YAML file, got a folder; `lightkit init --data {tmp}` writes a"
+                " config for the images in it"
+            ),
         ),
         ("no/x.yaml", "{tmp}/no/x.yaml: no such file: there is no folder {tmp}/no"),
         ("a\0b", r"{tmp}/a\x00b: cannot be read: embedded null byte"),

@@ -12,7 +12,15 @@ from typing import Any
 from tests.contract.workspace import Result, Workspace
 
 RUNNER = Path(__file__).with_name("batch_runner.py")
-HEAVY = ("torch", "pytorch_lightning", "lightning_fabric", "torchvision", "torchmetrics", "mlflow", "jsonargparse")
+HEAVY = (
+    "torch",
+    "pytorch_lightning",
+    "lightning_fabric",
+    "torchvision",
+    "torchmetrics",
+    "mlflow",
+    "jsonargparse",
+)
 """What a command that answers at once does not load; in a cold batch, a command that imports one ends with 99."""
 
 
@@ -47,7 +55,11 @@ class Answer(Result):
 
 
 def run_batch(
-    workspace: Workspace, commands: Mapping[str, Command], *, cold: bool = False, warm_up: tuple[str, ...] = ()
+    workspace: Workspace,
+    commands: Mapping[str, Command],
+    *,
+    cold: bool = False,
+    warm_up: tuple[str, ...] = (),
 ) -> dict[str, Answer]:
     """Run commands one after another, each in a fork of one process; give what each left, by name.
 
@@ -73,11 +85,19 @@ def run_batch(
     run = workspace.run_cold if cold else workspace.run
     codes = json.loads(run(str(file), *warm_up, script=RUNNER, timeout_s=280).ok().out)
     return {
-        name: Answer(code, *_left(Path(said["at"]))) for name, code, said in zip(commands, codes, listed, strict=True)
+        name: Answer(code, *_left(Path(said["at"])))
+        for name, code, said in zip(commands, codes, listed, strict=True)
     }
 
 
 def _left(at: Path) -> tuple[str, str, frozenset[str]]:
-    out, err = (at.with_suffix(ending).read_text(encoding="utf-8", errors="replace") for ending in (".out", ".err"))
+    out, err = (
+        at.with_suffix(ending).read_text(encoding="utf-8", errors="replace")
+        for ending in (".out", ".err")
+    )
     modules = at.with_suffix(".modules")  # not there if the process was ended
-    return out, err, frozenset(modules.read_text(encoding="utf-8").splitlines() if modules.exists() else ())
+    return (
+        out,
+        err,
+        frozenset(modules.read_text(encoding="utf-8").splitlines() if modules.exists() else ()),
+    )

@@ -64,7 +64,12 @@ def _warm_up(words: list[str]) -> None:
 
 
 def _become_command(
-    words: list[str], folder: str, environ: dict[str, str], at: str, most_mb: int | None, refused: list[str]
+    words: list[str],
+    folder: str,
+    environ: dict[str, str],
+    at: str,
+    most_mb: int | None,
+    refused: list[str],
 ) -> NoReturn:
     for ending, number in ((".out", 1), (".err", 2)):
         file = os.open(at + ending, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -55,7 +55,9 @@ def run_commands(
         made_once: The fixture of that name.
         import_path: A folder from which they can import.
     """
-    shared = made_once(name, lambda workspace: _run_all(workspace, list(commands.values()), import_path))
+    shared = made_once(
+        name, lambda workspace: _run_all(workspace, list(commands.values()), import_path)
+    )
     ended = {}
     for number, command in enumerate(commands):
         code, out, err = (

@@ -69,7 +69,9 @@ def copy_of(original: Path, workspace: Workspace) -> Workspace:
     if (database := workspace.folder / "runs" / "mlflow.db").exists():
         with closing(sqlite3.connect(database)) as connection, connection:
             folders = (str(original), str(workspace.folder))
-            connection.execute("UPDATE model_version_tags SET value = replace(value, ?, ?)", folders)
+            connection.execute(
+                "UPDATE model_version_tags SET value = replace(value, ?, ?)", folders
+            )
     return workspace
 
 
@@ -90,7 +92,10 @@ def finished(finished_original: Path, workspace: Workspace) -> Workspace:
 
 
 def _interrupt(workspace: Workspace) -> None:
-    sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 9}}
+    sender = {
+        "class_path": "my_project.SendSignal",
+        "init_args": {"hook": "on_train_batch_start", "step": 9},
+    }
     workspace.write("signal.yaml", {"callbacks": {"sender": sender}, "run": {"name": "small"}})
     result = workspace.run("fit", "-c", "small.yaml", "-c", "signal.yaml")
     assert result.code == 75, result.err
@@ -141,7 +146,9 @@ def _promote_planted(workspace: Workspace) -> None:
     write_skilled(workspace)
     better, worse = fit_skilled(workspace, 90), fit_skilled(workspace, 80)
     workspace.run("gate", str(worse)).ok()
-    judged = workspace.run("gate", str(better), "--junit=gate.xml", environ={"GITHUB_STEP_SUMMARY": "step.md"}).ok()
+    judged = workspace.run(
+        "gate", str(better), "--junit=gate.xml", environ={"GITHUB_STEP_SUMMARY": "step.md"}
+    ).ok()
     workspace.write("gate.out", judged.out)
     shutil.copy(better / "gate.json", workspace.folder / "gate.json")
     workspace.run("promote", str(better), "--reason", "the first").ok()
@@ -185,10 +192,23 @@ def registered_original(made_once: Once, exported_original: Path) -> Path:
 
     def register(workspace: Workspace) -> None:
         copy_of(exported_original, workspace)
-        registered = workspace.run("register", "--run", "latest", "--name", "flowers", "--alias", "champion").ok()
+        registered = workspace.run(
+            "register", "--run", "latest", "--name", "flowers", "--alias", "champion"
+        ).ok()
         workspace.write("register.out", registered.out)
         workspace.run("fit", "-c", "small.yaml", "--trainer.logger=null", "--logger.mlflow={}").ok()
-        words = ("--run", "latest", "--name", "net", "--alias", "tried", "--alias", "kept", "--format", "torchscript")
+        words = (
+            "--run",
+            "latest",
+            "--name",
+            "net",
+            "--alias",
+            "tried",
+            "--alias",
+            "kept",
+            "--format",
+            "torchscript",
+        )
         workspace.run("register", *words).ok()
 
     return made_once("registered", register)

@@ -84,9 +84,14 @@ class Plain(LightningModule):
 '''
 
 
-def pictures_config(*, trainer: Mapping[str, Any] | None = None, **init_args: Any) -> dict[str, Any]:
+def pictures_config(
+    *, trainer: Mapping[str, Any] | None = None, **init_args: Any
+) -> dict[str, Any]:
     """`PICTURES` with other arguments of ImageFolder and of the trainer."""
-    data = {"class_path": "ImageFolder", "init_args": {**PICTURES["data"]["init_args"], **init_args}}
+    data = {
+        "class_path": "ImageFolder",
+        "init_args": {**PICTURES["data"]["init_args"], **init_args},
+    }
     return {**PICTURES, "data": data, "trainer": {**PICTURES["trainer"], **(trainer or {})}}
 
 
@@ -120,7 +125,9 @@ def read_bad_images(path: Path) -> list[dict[str, str]]:
 
 @contextlib.contextmanager
 def module_workspace(
-    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, fill: Callable[[Workspace], Any] | None = None
+    tmp_path_factory: pytest.TempPathFactory,
+    fork_server: ForkServer,
+    fill: Callable[[Workspace], Any] | None = None,
 ) -> Iterator[Workspace]:
     """A working directory for the tests of a module, with `my_data.py`."""
     workspace = Workspace(tmp_path_factory.mktemp("data") / "work", fork_server)

@@ -302,7 +302,10 @@ class Random(Net):
 
 EXACT: dict[str, Any] = {
     **PICTURES,
-    "data": {**PICTURES["data"], "init_args": {**PICTURES["data"]["init_args"], "color_jitter": 0.3}},
+    "data": {
+        **PICTURES["data"],
+        "init_args": {**PICTURES["data"]["init_args"], "color_jitter": 0.3},
+    },
     "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
     "lr_scheduler": {
         "class_path": "ReduceLROnPlateau",

@@ -89,7 +89,9 @@ def main(address: str) -> None:
     package = importlib.import_module("lightkit")
     for module in pkgutil.walk_packages(package.__path__, "lightkit."):
         if not module.name.endswith("__main__"):
-            with contextlib.suppress(ImportError):  # needs an extra that is not installed, or onnxruntime
+            with contextlib.suppress(
+                ImportError
+            ):  # needs an extra that is not installed, or onnxruntime
                 importlib.import_module(module.name)
     for name in UNFORKABLE:
         del sys.modules[name]
@@ -164,7 +166,14 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number, inheritable=True)
         os.close(stream)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG):
+    for signum in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGURG,
+    ):
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     environ, words, folder = request["environ"], request["words"], request["folder"]
@@ -175,7 +184,9 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     os.environ.update(environ)
     os.chdir(folder)
     if os.environ.get("PYTHONPATH"):
-        sys.path[:0] = [str(Path(entry).absolute()) for entry in os.environ["PYTHONPATH"].split(os.pathsep)]
+        sys.path[:0] = [
+            str(Path(entry).absolute()) for entry in os.environ["PYTHONPATH"].split(os.pathsep)
+        ]
     # Opened anew, since a standard stream's encoding and buffering follow what it is connected to.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc] # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(  # type: ignore[misc] # noqa: SIM115

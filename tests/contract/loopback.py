@@ -24,7 +24,9 @@ class FileServer:
     etag: str = ETAG
     cut_after: list[int] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
-    requests: list[tuple[str, str | None, int]] = field(default_factory=list)  # path, range, status of the answer
+    requests: list[tuple[str, str | None, int]] = field(
+        default_factory=list
+    )  # path, range, status of the answer
     address: str = ""
 
     def url(self, path: str) -> str:
@@ -54,7 +56,9 @@ def serving(server: FileServer) -> Iterator[FileServer]:
             self.send_header("Content-Length", str(len(body)))
             self.send_header("ETag", server.etag)
             if status == 206:
-                self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{start + len(body)}")
+                self.send_header(
+                    "Content-Range", f"bytes {start}-{start + len(body) - 1}/{start + len(body)}"
+                )
             self.end_headers()
             if server.cut_after and status in (200, 206):
                 body = body[: server.cut_after.pop(0)]

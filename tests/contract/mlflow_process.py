@@ -21,7 +21,9 @@ _PATIENCE_S = 120
 
 
 @contextmanager
-def started(folder: Path, *words: str, healthy: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+def started(
+    folder: Path, *words: str, healthy: str, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Run ``mlflow WORDS --host 127.0.0.1 --port PORT``, and give its address once it answers.
 
     Args:
@@ -32,8 +34,15 @@ def started(folder: Path, *words: str, healthy: str, environment: Mapping[str, s
     """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it starts `uvicorn` by name
-    variables = {**os.environ, "PATH": path, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **(environment or {})}
+    path = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ["PATH"]]
+    )  # it starts `uvicorn` by name
+    variables = {
+        **os.environ,
+        "PATH": path,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        **(environment or {}),
+    }
     with (folder / "mlflow.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *words, "--host", "127.0.0.1", "--port", str(port)],

@@ -57,7 +57,10 @@ ALONE = ("accelerator=cpu", "data.init_args.batch_size=8")
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {"accelerator": {"num_processes": 2, "strategy": "ddp"}},
-    "torchrun": {"accelerator": {"strategy": "ddp", "gpus": 0}, "launch": {"engine": "torchrun", "processes": 2}},
+    "torchrun": {
+        "accelerator": {"strategy": "ddp", "gpus": 0},
+        "launch": {"engine": "torchrun", "processes": 2},
+    },
     "horovod": {"accelerator": {"strategy": "horovod", "gpus": 0}, "launch": {"processes": 2}},
     "spark": {
         "accelerator": {"strategy": "ddp", "gpus": 0},
@@ -75,12 +78,18 @@ ENGINES: dict[str, dict[str, Any]] = {
         "accelerator": {"strategy": "horovod", "gpus": 0},
         "launch": {"engine": "spark", "processes": 2, "master": "local[2]"},
     },
-    "ray": {"accelerator": {"strategy": "ddp", "gpus": 0}, "launch": {"engine": "ray", "processes": 2}},
+    "ray": {
+        "accelerator": {"strategy": "ddp", "gpus": 0},
+        "launch": {"engine": "ray", "processes": 2},
+    },
 }
 NEEDS = {
-    "horovod": pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed: make horovod"),
+    "horovod": pytest.mark.skipif(
+        find_spec("horovod") is None, reason="Horovod is not installed: make horovod"
+    ),
     "spark": pytest.mark.skipif(
-        find_spec("pyspark") is None or which("java") is None, reason="needs lightkit-train[spark] and Java 17"
+        find_spec("pyspark") is None or which("java") is None,
+        reason="needs lightkit-train[spark] and Java 17",
     ),
     "ray": pytest.mark.skipif(find_spec("ray") is None, reason="needs lightkit-train[ray]"),
 }
@@ -88,7 +97,9 @@ NEEDS = {
 
 def engine(name: str, *values: Any, is_long: bool = False) -> Any:
     """Make a parameter of an engine's name and more values, with the marks of what the engine needs."""
-    marks = [mark for need, mark in NEEDS.items() if need in name] + ([pytest.mark.long] if is_long else [])
+    marks = [mark for need, mark in NEEDS.items() if need in name] + (
+        [pytest.mark.long] if is_long else []
+    )
     label = "-".join([name.replace(" ", "_"), *map(str, values)])
     return pytest.param(name, *values, id=label, marks=marks)
 
@@ -104,7 +115,10 @@ def write_job(workspace: Workspace, name: str, **changes: Mapping[str, Any]) -> 
 
 def failing(kind: str, step: int = 3) -> dict[str, Any]:
     """Make the callbacks of a job whose rank 1 fails once."""
-    fault = {"class_path": "my_project.FailOnRank", "init_args": {"kind": kind, "rank": 1, "step": step}}
+    fault = {
+        "class_path": "my_project.FailOnRank",
+        "init_args": {"kind": kind, "rank": 1, "step": step},
+    }
     return {**JOB["callbacks"], "fault": fault}
 
 
@@ -113,9 +127,16 @@ def run_joined(workspace: Workspace, *words: str, folder: Path | None = None) ->
 
     Both are forks of a process with the heavy imports, which a launcher of lightkit's would import for each of them.
     """
-    torchs = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    torchs = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     ranks = [
-        workspace.start(*words, environ={**torchs, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=folder)
+        workspace.start(
+            *words, environ={**torchs, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=folder
+        )
         for rank in range(2)
     ]
     results = [rank.result().ok() for rank in ranks]
@@ -134,7 +155,9 @@ def assert_same_weights(run: Path, alone: Path) -> None:
     found, expected = (load_checkpoint(each / "checkpoints" / "last.ckpt") for each in (run, alone))
     assert found["global_step"] == expected["global_step"] == 12
     for name, weight in expected["state_dict"].items():
-        torch.testing.assert_close(found["state_dict"][name], weight, atol=1e-6, rtol=1e-6, msg=name)
+        torch.testing.assert_close(
+            found["state_dict"][name], weight, atol=1e-6, rtol=1e-6, msg=name
+        )
 
 
 def assert_same_metrics(run: Path, alone: Path) -> None:
@@ -143,13 +166,19 @@ def assert_same_metrics(run: Path, alone: Path) -> None:
     assert [row["epoch"] for row in found] == ["0", "1"]
     for one, other in zip(found, expected, strict=True):
         wanted = {key: float(value) for key, value in other.items() if value}
-        assert {key: float(value) for key, value in one.items() if value} == pytest.approx(wanted, rel=1e-5)
+        assert {key: float(value) for key, value in one.items() if value} == pytest.approx(
+            wanted, rel=1e-5
+        )
 
 
 def processes_in(folder: Path) -> list[int]:
     """List living processes that work in a folder or below, whatever their session."""
     found = psutil.process_iter(["cwd", "status"])
-    inside = (process for process in found if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(folder))
+    inside = (
+        process
+        for process in found
+        if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(folder)
+    )
     return [process.pid for process in inside if process.info["status"] != psutil.STATUS_ZOMBIE]
 
 

@@ -113,7 +113,10 @@ class Plane(LightningDataModule):
 '''
 
 _PICTURES: dict[str, Any] = {
-    "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.01, "label_smoothing": 0.1}},
+    "model": {
+        "class_path": "ImageClassifier",
+        "init_args": {"learning_rate": 0.01, "label_smoothing": 0.1},
+    },
     "data": {
         "class_path": "ImageFolder",
         "init_args": {"root": "pictures", "image_size": 42, "batch_size": 8, "num_workers": 0},
@@ -123,7 +126,10 @@ JOBS: dict[str, dict[str, Any]] = {
     "label": _PICTURES,
     "regression": {
         "model": {"class_path": "Regressor", "init_args": {"hidden": 4}},
-        "data": {"class_path": "Temperatures", "init_args": {"num_samples": 100, "batch_size": 16, "noise": 15.0}},
+        "data": {
+            "class_path": "Temperatures",
+            "init_args": {"num_samples": 100, "batch_size": 16, "noise": 15.0},
+        },
     },
     "table": {
         "model": {"class_path": "Regressor", "init_args": {"num_inputs": 2, "hidden": 6}},
@@ -148,13 +154,33 @@ JOBS: dict[str, dict[str, Any]] = {
 
 GATES: dict[str, list[str]] = {
     "label": [
-        *("--gate.metric=test/accuracy", "--gate.min=0.2", "--gate.max_drop=0.9", "--gate.margin=0.9"),
+        *(
+            "--gate.metric=test/accuracy",
+            "--gate.min=0.2",
+            "--gate.max_drop=0.9",
+            "--gate.margin=0.9",
+        ),
         *("--gate.confidence=0.9", "--gate.slices={blues: 0.1, reds: 0.05}"),
     ],
-    "regression": ["--gate.metric=test/mae", "--gate.max=500", "--gate.margin=300", "--gate.confidence=0.8"],
+    "regression": [
+        "--gate.metric=test/mae",
+        "--gate.max=500",
+        "--gate.margin=300",
+        "--gate.confidence=0.8",
+    ],
     "table": ["--gate.metric=test/loss", "--gate.max=0.01", "--gate.baseline=null"],
-    "ranks": ["--gate.metric=val/f1", "--gate.min=0.05", "--gate.baseline=null", "--gate.slices={greens: 0.1}"],
-    "own": ["--gate.metric=val/accuracy", "--gate.min=0.1", "--gate.baseline=null", "--gate.slices={above: 0.05}"],
+    "ranks": [
+        "--gate.metric=val/f1",
+        "--gate.min=0.05",
+        "--gate.baseline=null",
+        "--gate.slices={greens: 0.1}",
+    ],
+    "own": [
+        "--gate.metric=val/accuracy",
+        "--gate.min=0.1",
+        "--gate.baseline=null",
+        "--gate.slices={above: 0.05}",
+    ],
 }
 """Conditions of the gate; the first two jobs have an earlier run to compare with."""
 AGAINST_EARLIER = ("label", "regression")
@@ -170,8 +196,17 @@ def write_jobs(workspace: Workspace) -> None:
         if name != "ranks":
             trainer |= {"accelerator": "cpu", "devices": 1}
         trace = {"class_path": "sides.Trace", "init_args": {"name": name}}
-        loggers: Mapping[str, Any] = {"tensorboard": {}, "csv": {}, "mlflow": {"init_args": {"log_model": False}}}
-        common = {"seed_everything": 7, "trainer": trainer, "logger": loggers, "callbacks": {"trace": trace}}
+        loggers: Mapping[str, Any] = {
+            "tensorboard": {},
+            "csv": {},
+            "mlflow": {"init_args": {"log_model": False}},
+        }
+        common = {
+            "seed_everything": 7,
+            "trainer": trainer,
+            "logger": loggers,
+            "callbacks": {"trace": trace},
+        }
         workspace.write(f"{name}.yaml", {**common, **job, "run": {"report": False, "name": name}})
     _write_pictures(workspace.folder / "pictures")
     _write_table(workspace.folder / "table" / "part.parquet")
@@ -236,5 +271,10 @@ def run_job(workspace: Workspace, name: str, *words: str) -> None:
 
 def fit_earlier(workspace: Workspace, name: str) -> None:
     """Train a worse model of a job, without loggers."""
-    words = ("--seed_everything=8", "--trainer.max_epochs=1", "--logger=null", "--trainer.logger=false")
+    words = (
+        "--seed_everything=8",
+        "--trainer.max_epochs=1",
+        "--logger=null",
+        "--trainer.logger=false",
+    )
     workspace.run("fit", "-c", f"{name}.yaml", *words, "--callbacks.trace.name=earlier").ok()

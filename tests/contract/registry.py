@@ -114,7 +114,12 @@ SKILLED_JOB: dict[str, Any] = {
     "seed_everything": 7,
     "model": {"class_path": "my_skilled.Skilled"},
     "data": {"class_path": "my_skilled.Numbered"},
-    "trainer": {"accelerator": "cpu", "max_epochs": 1, "logger": False, "enable_progress_bar": False},
+    "trainer": {
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "logger": False,
+        "enable_progress_bar": False,
+    },
     "run": {"name": "net", "report": False},
     "gate": {"metric": "test/accuracy", "min": 0.5, "max_drop": 0.02, "slices": {"greens": 0.4}},
 }

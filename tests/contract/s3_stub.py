@@ -14,12 +14,18 @@ BUCKET = "bucket"
 
 def files_of(folder: Path) -> dict[str, Path]:
     """The objects by key."""
-    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def listing(files: Mapping[str, Path], asked: Mapping[str, list[str]]) -> bytes:
     """ListObjectsV2 in XML, with folders where a delimiter is given, in one page."""
-    prefix, delimiter, after = (asked.get(name, [""])[0] for name in ("prefix", "delimiter", "start-after"))
+    prefix, delimiter, after = (
+        asked.get(name, [""])[0] for name in ("prefix", "delimiter", "start-after")
+    )
     entries = ""
     folders: dict[str, None] = {}
     for key, path in files.items():
@@ -34,9 +40,12 @@ def listing(files: Mapping[str, Path], asked: Mapping[str, list[str]]) -> bytes:
             f"<Contents><Key>{escape(key)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
             f'<ETag>"{size}"</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>'
         )
-    common = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+    common = "".join(
+        f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders
+    )
     return (
-        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult'
+        ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
         f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{entries.count('<Key>')}</KeyCount>"
         f"<MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated>{entries}{common}</ListBucketResult>"
     ).encode()
@@ -57,11 +66,19 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
         if bucket != BUCKET:
-            self.answer(404, b"<Error><Code>NoSuchBucket</Code><Message>no such bucket</Message></Error>", {})
+            self.answer(
+                404,
+                b"<Error><Code>NoSuchBucket</Code><Message>no such bucket</Message></Error>",
+                {},
+            )
         elif not key:
-            self.answer(200, listing(files, parse_qs(parts.query)), {"Content-Type": "application/xml"})
+            self.answer(
+                200, listing(files, parse_qs(parts.query)), {"Content-Type": "application/xml"}
+            )
         elif key not in files:
-            self.answer(404, b"<Error><Code>NoSuchKey</Code><Message>no such key</Message></Error>", {})
+            self.answer(
+                404, b"<Error><Code>NoSuchKey</Code><Message>no such key</Message></Error>", {}
+            )
         else:
             self.give(files[key].read_bytes())
 

@@ -113,7 +113,16 @@ class SlurmCluster:
                 raise CannotRun(f"a Slurm of one's own needs {tool}")
         self._unpack()
         self._write_files()
-        words = ["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        words = [
+            "unshare",
+            "--mount",
+            "--uts",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
         with (self.folder / "up.log").open("wb") as log:
             self._holder = subprocess.Popen(
                 [*words, "bash", str(self.folder / "up.sh")],
@@ -127,7 +136,9 @@ class SlurmCluster:
 
         def is_up() -> bool:
             if holder.poll() is not None:
-                raise CannotRun(f"namespaces cannot be made here: {(self.folder / 'up.log').read_text()}")
+                raise CannotRun(
+                    f"namespaces cannot be made here: {(self.folder / 'up.log').read_text()}"
+                )
             return (self.folder / "run" / "up").exists()
 
         wait_until(is_up)
@@ -142,7 +153,9 @@ class SlurmCluster:
                 process.kill()  # `--kill-child` ends the first process of the namespace, and so all of them
                 process.wait()
 
-    def run(self, *words: str, environ: dict[str, str] | None = None, folder: Path | None = None) -> Result:
+    def run(
+        self, *words: str, environ: dict[str, str] | None = None, folder: Path | None = None
+    ) -> Result:
         """Run a command in the cluster, as somebody on a login node, and return how it ended."""
         ended = subprocess.run(
             [*self._enter(), *words],
@@ -158,7 +171,10 @@ class SlurmCluster:
 
     def start_node(self, name: str) -> None:
         """Start the daemon of a node, under the node's host name."""
-        daemon = f"hostname {name}; exec {self.folder}/bin/slurmd -D -N {name} -d {self.folder}/bin/slurmstepd"
+        daemon = (
+            f"hostname {name}; exec {self.folder}/bin/slurmd -D -N {name} -d"
+            f" {self.folder}/bin/slurmstepd"
+        )
         with (self.folder / f"{name}.log").open("ab") as log:
             started = subprocess.Popen(
                 [*self._enter(), "unshare", "--uts", "sh", "-c", daemon],
@@ -175,7 +191,9 @@ class SlurmCluster:
         lost = []
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.environ().get("SLURMD_NODENAME") == name or f"-N {name}" in " ".join(process.cmdline()):
+                if process.environ().get("SLURMD_NODENAME") == name or f"-N {name}" in " ".join(
+                    process.cmdline()
+                ):
                     process.suspend()  # so that none of them can report the end of another
                     lost.append(process)
         for process in lost:
@@ -191,7 +209,9 @@ class SlurmCluster:
         text = self.run("scontrol", "show", "job", number, "--oneliner").ok().out
         return dict(re.findall(r"(\w+)=(\S*)", text))
 
-    def wait_for_job(self, number: str, condition: Callable[[dict[str, str]], bool], *, timeout_s: float = 150) -> None:
+    def wait_for_job(
+        self, number: str, condition: Callable[[dict[str, str]], bool], *, timeout_s: float = 150
+    ) -> None:
         """Wait until a condition on a job is true; one that was put back is begun soon after both nodes are idle.
 
         Slurm waits for two minutes, so that no node takes the new start for the one that it has ended ("Job credential
@@ -216,14 +236,23 @@ class SlurmCluster:
 
     def read_log(self) -> str:
         """Return the last lines of the controller's log."""
-        lines = (self.folder / "slurmctld.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (
+            (self.folder / "slurmctld.log")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
+        )
         return "\n".join(lines[-30:])
 
     def _unpack(self) -> None:
         """Download and unpack the packages; the lists are read into the folder, so that the machine stays as it is."""
         for name in ("lists/partial", "cache/archives/partial", "debs"):
             (self.folder / name).mkdir(parents=True)
-        options = ["-o", f"Dir::State::lists={self.folder}/lists", "-o", f"Dir::Cache={self.folder}/cache"]
+        options = [
+            "-o",
+            f"Dir::State::lists={self.folder}/lists",
+            "-o",
+            f"Dir::Cache={self.folder}/cache",
+        ]
         options += ["-o", "APT::Sandbox::User=root"]
         self._prepare("apt-get", *options, "update")
         depends = self._prepare("apt-cache", *options, "depends", *PACKAGES)
@@ -233,9 +262,13 @@ class SlurmCluster:
             self._prepare("dpkg", "-x", str(package), str(self.folder / "root"))
 
     def _prepare(self, *words: str) -> str:
-        ended = subprocess.run(words, cwd=self.folder / "debs", capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            words, cwd=self.folder / "debs", capture_output=True, text=True, check=False
+        )
         if ended.returncode != 0:
-            raise CannotRun(f"Slurm's packages cannot be had: {' '.join(words)}: {ended.stderr.strip()}")
+            raise CannotRun(
+                f"Slurm's packages cannot be had: {' '.join(words)}: {ended.stderr.strip()}"
+            )
         return ended.stdout
 
     def _write_files(self) -> None:
@@ -243,7 +276,10 @@ class SlurmCluster:
         libraries = next((folder / "root").glob("usr/lib/*/slurm-wlm")).parent
         for name in ("bin", "run", "state", "spool-n1", "spool-n2"):
             (folder / name).mkdir()
-        for program in [*(folder / "root/usr/bin").iterdir(), *(folder / "root/usr/sbin").iterdir()]:
+        for program in [
+            *(folder / "root/usr/bin").iterdir(),
+            *(folder / "root/usr/sbin").iterdir(),
+        ]:
             if program.is_file():
                 wrapper = folder / "bin" / program.name.removesuffix("-wlm")
                 wrapper.write_text(WRAPPER.format(libraries=libraries, program=program.resolve()))
@@ -252,7 +288,9 @@ class SlurmCluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         (folder / "run").chmod(0o711)
-        (folder / "slurm.conf").write_text(CONFIG.format(folder=folder, address=ADDRESS, libraries=libraries))
+        (folder / "slurm.conf").write_text(
+            CONFIG.format(folder=folder, address=ADDRESS, libraries=libraries)
+        )
         (folder / "hosts").write_text(f"127.0.0.1 localhost\n{ADDRESS} ctl {' '.join(NODES)}\n")
         (folder / "up.sh").write_text(START_UP.format(folder=folder, address=ADDRESS))
         for daemon in ("slurmctld-wlm", "slurmd-wlm", "munged"):
@@ -283,10 +321,21 @@ class SlurmCluster:
 
     def _enter(self) -> list[str]:
         """Return the words that run a command in the cluster's namespaces."""
-        return ["nsenter", "--target", str(self._first_pid()), "--mount", "--uts", "--net", "--pid", "--wd=."]
+        return [
+            "nsenter",
+            "--target",
+            str(self._first_pid()),
+            "--mount",
+            "--uts",
+            "--net",
+            "--pid",
+            "--wd=.",
+        ]
 
 
-if __name__ == "__main__":  # python -m tests.contract.slurm_cluster FOLDER: a cluster to try things on
+if (
+    __name__ == "__main__"
+):  # python -m tests.contract.slurm_cluster FOLDER: a cluster to try things on
     cluster = SlurmCluster(Path(sys.argv[1]).absolute())
     cluster.folder.mkdir(parents=True)
     try:

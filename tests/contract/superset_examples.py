@@ -71,7 +71,13 @@ def a_function_that_builds_the_model(base: Base) -> Any:
 @example
 def subclass_mode(base: Base) -> Any:
     words = [*FIT, "--model=OtherModel", "--model.depth=2", "--data=FewDots"]
-    return base(models.LinearModel, models.Dots, subclass_mode_model=True, subclass_mode_data=True, args=words)
+    return base(
+        models.LinearModel,
+        models.Dots,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        args=words,
+    )
 
 
 @example
@@ -95,7 +101,9 @@ def a_link_when_parsing(base: Base) -> Any:
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
             parser.link_arguments("data.batch_size", "model.batch_size")
 
-    return MyCLI(models.ShapedModel, models.Dots, args=[*FIT, "--data.batch_size=2", "--model.num_classes=3"])
+    return MyCLI(
+        models.ShapedModel, models.Dots, args=[*FIT, "--data.batch_size=2", "--model.num_classes=3"]
+    )
 
 
 @example
@@ -104,7 +112,13 @@ def a_link_in_subclass_mode(base: Base) -> Any:
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
             parser.link_arguments("data.init_args.batch_size", "model.init_args.batch_size")
 
-    words = [*FIT, "--model=ShapedModel", "--model.num_classes=3", "--data=FewDots", "--data.batch_size=2"]
+    words = [
+        *FIT,
+        "--model=ShapedModel",
+        "--model.num_classes=3",
+        "--data=FewDots",
+        "--data.batch_size=2",
+    ]
     return MyCLI(args=words)
 
 
@@ -113,7 +127,9 @@ def a_link_that_computes(base: Base) -> Any:
     class MyCLI(base):  # type: ignore[misc, valid-type]
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
             parser.link_arguments(
-                ("data.batch_size", "data.count"), "model.num_classes", compute_fn=lambda size, count: count // size
+                ("data.batch_size", "data.count"),
+                "model.num_classes",
+                compute_fn=lambda size, count: count // size,
             )
 
     return MyCLI(models.ShapedModel, models.Dots, args=[*FIT, "--data.count=12"])
@@ -157,9 +173,13 @@ def one_class_of_optimizer_and_of_schedule(base: Base) -> Any:
 def a_choice_of_optimizers(base: Base) -> Any:
     class MyCLI(base):  # type: ignore[misc, valid-type]
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-            parser.add_optimizer_args((torch.optim.SGD, torch.optim.Adam), nested_key="my_optimizer")
+            parser.add_optimizer_args(
+                (torch.optim.SGD, torch.optim.Adam), nested_key="my_optimizer"
+            )
 
-    return MyCLI(models.LinearModel, models.Dots, args=[*FIT, "--my_optimizer=SGD", "--my_optimizer.lr=0.5"])
+    return MyCLI(
+        models.LinearModel, models.Dots, args=[*FIT, "--my_optimizer=SGD", "--my_optimizer.lr=0.5"]
+    )
 
 
 @example
@@ -177,7 +197,9 @@ def several_optimizers_that_are_linked_to_the_model(base: Base) -> Any:
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
             parser.add_optimizer_args(nested_key="first", link_to="model.first")
             parser.add_optimizer_args(torch.optim.SGD, nested_key="second", link_to="model.second")
-            parser.add_lr_scheduler_args(CosineAnnealingLR, nested_key="schedule", link_to="model.schedule")
+            parser.add_lr_scheduler_args(
+                CosineAnnealingLR, nested_key="schedule", link_to="model.schedule"
+            )
 
     words = ["--first=Adam", "--first.lr=0.25", "--second.lr=0.125", "--schedule.T_max=3"]
     return MyCLI(models.RivalsModel, models.Dots, args=[*FIT, *words])
@@ -197,16 +219,32 @@ def two_automatic_optimizers(base: Base) -> Any:
 def configure_optimizers_of_the_script(base: Base) -> Any:
     class MyCLI(base):  # type: ignore[misc, valid-type]
         @staticmethod
-        def configure_optimizers(lightning_module: Any, optimizer: Any, lr_scheduler: Any = None) -> Any:
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": lr_scheduler, "interval": "step"}}
+        def configure_optimizers(
+            lightning_module: Any, optimizer: Any, lr_scheduler: Any = None
+        ) -> Any:
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": lr_scheduler, "interval": "step"},
+            }
 
-    words = [*FIT, "--optimizer=SGD", "--optimizer.lr=0.5", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=1"]
+    words = [
+        *FIT,
+        "--optimizer=SGD",
+        "--optimizer.lr=0.5",
+        "--lr_scheduler=StepLR",
+        "--lr_scheduler.step_size=1",
+    ]
     return MyCLI(models.LinearModel, models.Dots, args=words)
 
 
 @example
 def a_part_of_the_model_and_a_function_as_default(base: Base) -> Any:
-    words = [*FIT, "--model.head=torch.nn.Linear", "--model.head.in_features=2", "--model.head.out_features=3"]
+    words = [
+        *FIT,
+        "--model.head=torch.nn.Linear",
+        "--model.head.in_features=2",
+        "--model.head.out_features=3",
+    ]
     return base(models.NestedModel, models.Dots, args=words)
 
 
@@ -231,7 +269,9 @@ def a_callback_with_a_section_of_its_own(base: Base) -> Any:
     class MyCLI(base):  # type: ignore[misc, valid-type]
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
             parser.add_lightning_class_args(EarlyStopping, "my_early_stopping")
-            parser.set_defaults({"my_early_stopping.monitor": "val_loss", "my_early_stopping.patience": 5})
+            parser.set_defaults(
+                {"my_early_stopping.monitor": "val_loss", "my_early_stopping.patience": 5}
+            )
 
     return MyCLI(models.LinearModel, models.Dots, args=[*FIT, "--my_early_stopping.patience=7"])
 
@@ -251,8 +291,12 @@ def defaults_of_the_trainer(base: Base) -> Any:
 def defaults_of_the_trainer_by_the_parser(base: Base) -> Any:
     class MyCLI(base):  # type: ignore[misc, valid-type]
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-            callbacks = [{"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss", "patience": 7}}]
-            parser.set_defaults({"trainer.logger": False, "trainer.callbacks": callbacks, "model.width": 4})
+            callbacks = [
+                {"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss", "patience": 7}}
+            ]
+            parser.set_defaults(
+                {"trainer.logger": False, "trainer.callbacks": callbacks, "model.width": 4}
+            )
 
     words = ["fit", "--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--seed_everything=1"]
     return MyCLI(models.LinearModel, models.Dots, args=words, save_config_callback=None)
@@ -265,7 +309,9 @@ class MyTrainer(pl.Trainer):
         greeting: Any text.
     """
 
-    def __init__(self, *args: Any, greeting: str = "hello", log_every_n_steps: int = 3, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, greeting: str = "hello", log_every_n_steps: int = 3, **kwargs: Any
+    ) -> None:
         super().__init__(*args, log_every_n_steps=log_every_n_steps, **kwargs)
         self.greeting = greeting
 
@@ -277,7 +323,12 @@ def my_trainer(max_steps: int = 1, callbacks: Any = None, logger: Any = False) -
 
 @example
 def a_trainer_class(base: Base) -> Any:
-    cli = base(models.LinearModel, models.Dots, trainer_class=MyTrainer, args=[*FIT, "--trainer.greeting=hi"])
+    cli = base(
+        models.LinearModel,
+        models.Dots,
+        trainer_class=MyTrainer,
+        args=[*FIT, "--trainer.greeting=hi"],
+    )
     cli.facts = cli.trainer.greeting  # type: ignore[attr-defined]
     return cli
 
@@ -285,14 +336,23 @@ def a_trainer_class(base: Base) -> Any:
 @example
 def a_function_that_builds_the_trainer(base: Base) -> Any:
     words = ["fit", "--seed_everything=1"]
-    return base(models.LinearModel, models.Dots, trainer_class=my_trainer, save_config_callback=None, args=words)
+    return base(
+        models.LinearModel,
+        models.Dots,
+        trainer_class=my_trainer,
+        save_config_callback=None,
+        args=words,
+    )
 
 
 @example
 def a_trainer_built_by_the_script(base: Base) -> Any:
     class MyCLI(base):  # type: ignore[misc, valid-type]
         def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-            kwargs |= {"callbacks": [EarlyStopping("val_loss", patience=7)], "gradient_clip_val": 0.5}
+            kwargs |= {
+                "callbacks": [EarlyStopping("val_loss", patience=7)],
+                "gradient_clip_val": 0.5,
+            }
             return super().instantiate_trainer(**kwargs)  # type: ignore[no-any-return]
 
     return MyCLI(models.LinearModel, models.Dots, args=FIT)
@@ -303,7 +363,9 @@ def a_trainer_built_by_the_script(base: Base) -> Any:
 
 @example
 def arguments_in_their_places(base: Base) -> Any:
-    return base(models.LinearModel, models.Dots, None, None, pl.Trainer, {"max_epochs": 3}, 5, args=FIT[:3])
+    return base(
+        models.LinearModel, models.Dots, None, None, pl.Trainer, {"max_epochs": 3}, 5, args=FIT[:3]
+    )
 
 
 @example
@@ -342,12 +404,16 @@ def _without_a_command(base: Base, args: Any) -> Any:
 
 @example
 def no_command_and_words(base: Base) -> Any:
-    return _without_a_command(base, ["--trainer.accelerator=cpu", "--trainer.max_steps=1", "--model.width=4"])
+    return _without_a_command(
+        base, ["--trainer.accelerator=cpu", "--trainer.max_steps=1", "--model.width=4"]
+    )
 
 
 @example
 def no_command_and_a_dict(base: Base) -> Any:
-    return _without_a_command(base, {"trainer": {"accelerator": "cpu", "max_steps": 1}, "model": {"width": 4}})
+    return _without_a_command(
+        base, {"trainer": {"accelerator": "cpu", "max_steps": 1}, "model": {"width": 4}}
+    )
 
 
 @example
@@ -387,7 +453,9 @@ def all_commands(base: Base) -> Any:
 @with_all_commands
 def a_command_of_the_trainer_class(base: Base) -> Any:
     class Tuned(pl.Trainer):
-        def finetune(self, model: pl.LightningModule, datamodule: Any = None, rounds: int = 1) -> None:
+        def finetune(
+            self, model: pl.LightningModule, datamodule: Any = None, rounds: int = 1
+        ) -> None:
             """Fit several times.
 
             Args:
@@ -444,7 +512,9 @@ def hooks(base: Base) -> Any:
 @example
 def two_fits(base: Base) -> Any:
     for width in (2, 3):
-        cli = base(models.LinearModel, models.Dots, args=[*ONE_STEP, f"--model.width={width}"], **NO_CONFIG)
+        cli = base(
+            models.LinearModel, models.Dots, args=[*ONE_STEP, f"--model.width={width}"], **NO_CONFIG
+        )
     return cli
 
 
@@ -454,11 +524,15 @@ def two_fits(base: Base) -> Any:
 @example
 def a_config_saved_in_another_place(base: Base) -> Any:
     class ElsewhereToo(SaveConfigCallback):
-        def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        def save_config(
+            self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str
+        ) -> None:
             Path("elsewhere.yaml").write_text(self.parser.dump(self.config), encoding="utf-8")
 
     kwargs = {"save_to_log_dir": False}
-    cli = base(models.LinearModel, models.Dots, ElsewhereToo, save_config_kwargs=kwargs, args=ONE_STEP)
+    cli = base(
+        models.LinearModel, models.Dots, ElsewhereToo, save_config_kwargs=kwargs, args=ONE_STEP
+    )
     cli.facts = yaml.safe_load(Path("elsewhere.yaml").read_text(encoding="utf-8"))["model"]  # type: ignore[attr-defined]
     return cli
 
@@ -473,14 +547,25 @@ def a_checkpoint_that_the_class_loads(base: Base) -> Any:
 
 
 def _fit_and_save(base: Base) -> None:
-    cli = base(models.LinearModel, models.Dots, args=[*ONE_STEP, "--model.width=4", "--model.note=old"], **NO_CONFIG)
+    cli = base(
+        models.LinearModel,
+        models.Dots,
+        args=[*ONE_STEP, "--model.width=4", "--model.note=old"],
+        **NO_CONFIG,
+    )
     cli.trainer.save_checkpoint("old.ckpt")
 
 
 @example
 def a_checkpoint_and_another_flag(base: Base) -> Any:
     _fit_and_save(base)
-    args = [*ONE_STEP, "--trainer.max_steps=2", "--ckpt_path=old.ckpt", "--model.width=4", "--model.note=new"]
+    args = [
+        *ONE_STEP,
+        "--trainer.max_steps=2",
+        "--ckpt_path=old.ckpt",
+        "--model.width=4",
+        "--model.note=new",
+    ]
     return base(models.LinearModel, models.Dots, args=args, **NO_CONFIG)
 
 
@@ -489,7 +574,13 @@ def a_checkpoint_and_another_flag(base: Base) -> Any:
 def a_checkpoint_is_tested(base: Base) -> Any:
     _fit_and_save(base)
     model = ["--model.width=4", "--model.note=old"]
-    args = ["test", "--trainer.accelerator=cpu", "--trainer.logger=false", "--ckpt_path=old.ckpt", *model]
+    args = [
+        "test",
+        "--trainer.accelerator=cpu",
+        "--trainer.logger=false",
+        "--ckpt_path=old.ckpt",
+        *model,
+    ]
     cli = base(models.LinearModel, models.Dots, args=args, **NO_CONFIG)
     saved = torch.load("old.ckpt", weights_only=False)["state_dict"]["layer.weight"]
     cli.facts = bool(torch.equal(cli.model.layer.weight, saved))  # type: ignore[attr-defined]
@@ -499,7 +590,9 @@ def a_checkpoint_is_tested(base: Base) -> Any:
 @example
 def an_error_that_does_not_exit(base: Base) -> Any:
     kwargs = {"exit_on_error": False}
-    return base(models.LinearModel, models.Dots, parser_kwargs=kwargs, args=[*FIT, "--model.widht=2"])
+    return base(
+        models.LinearModel, models.Dots, parser_kwargs=kwargs, args=[*FIT, "--model.widht=2"]
+    )
 
 
 def small_trainer(max_steps: int = 1, callbacks: Any = None) -> pl.Trainer:
@@ -510,7 +603,13 @@ def small_trainer(max_steps: int = 1, callbacks: Any = None) -> pl.Trainer:
 @example
 def a_function_without_a_logger(base: Base) -> Any:
     words = ["fit", "--seed_everything=1"]
-    return base(models.LinearModel, models.Dots, trainer_class=small_trainer, save_config_callback=None, args=words)
+    return base(
+        models.LinearModel,
+        models.Dots,
+        trainer_class=small_trainer,
+        save_config_callback=None,
+        args=words,
+    )
 
 
 @example
@@ -519,12 +618,21 @@ def a_checkpoint_callback_of_the_users(base: Base) -> Any:
     class MyCLI(base):  # type: ignore[misc, valid-type]
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
             parser.add_lightning_class_args(ModelCheckpoint, "keep")
-            parser.set_defaults({"keep.monitor": "val_loss", "keep.mode": "max", "keep.filename": "mine-{epoch}"})
+            parser.set_defaults(
+                {"keep.monitor": "val_loss", "keep.mode": "max", "keep.filename": "mine-{epoch}"}
+            )
 
-    words = ["--trainer.accelerator=cpu", "--trainer.max_epochs=3", "--seed_everything=1", "--trainer.logger=false"]
+    words = [
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=3",
+        "--seed_everything=1",
+        "--trainer.logger=false",
+    ]
     cli = MyCLI(models.LinearModel, models.Dots, args=["fit", *words], **NO_CONFIG)
     keeper, trainer = cli.trainer.checkpoint_callback, cli.trainer
-    kept = sorted(path.name for path in Path(keeper.dirpath).glob("*.ckpt") if path.name != "resume.ckpt")
+    kept = sorted(
+        path.name for path in Path(keeper.dirpath).glob("*.ckpt") if path.name != "resume.ckpt"
+    )
     (best,) = trainer.validate(cli.model, cli.datamodule, ckpt_path="best", verbose=False)
     same = abs(best["val_loss"] - float(keeper.best_model_score)) < 1e-6
     cli.facts = [type(keeper).__name__, keeper.mode, Path(keeper.best_model_path).name, kept, same]
@@ -532,7 +640,12 @@ def a_checkpoint_callback_of_the_users(base: Base) -> Any:
 
 
 def _spawned(base: Base, strategy: str) -> Any:
-    words = ["fit", "--trainer.accelerator=cpu", "--trainer.devices=1", f"--trainer.strategy={strategy}"]
+    words = [
+        "fit",
+        "--trainer.accelerator=cpu",
+        "--trainer.devices=1",
+        f"--trainer.strategy={strategy}",
+    ]
     words += ["--trainer.max_steps=2", "--trainer.enable_progress_bar=false", "--seed_everything=1"]
     return base(models.LinearModel, models.Dots, args=words)
 
@@ -555,7 +668,9 @@ def an_argument_of_several_words(base: Base) -> Any:
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
             parser.add_argument("--names", type=str, nargs="+")
 
-    cli = MyCLI(models.LinearModel, models.Dots, args=[*FIT, "--names", "a", "b c", "--model.width=4"])
+    cli = MyCLI(
+        models.LinearModel, models.Dots, args=[*FIT, "--names", "a", "b c", "--model.width=4"]
+    )
     cli.facts = cli.config.fit.names
     return cli
 
@@ -597,7 +712,9 @@ def reserved_names(base: Base) -> Any:
     for name in ("run", "launch", "accelerator", "watchdog", "gate"):
 
         class MyCLI(base):  # type: ignore[misc, valid-type]
-            def add_arguments_to_parser(self, parser: LightningArgumentParser, name: str = name) -> None:
+            def add_arguments_to_parser(
+                self, parser: LightningArgumentParser, name: str = name
+            ) -> None:
                 parser.add_argument(f"--{name}", type=str)
 
         with contextlib.suppress(SystemExit):
@@ -609,15 +726,34 @@ def reserved_names(base: Base) -> Any:
 @with_all_commands
 def a_checkpoint_of_another_width(base: Base) -> Any:
     _fit_and_save(base)
-    words = ["test", "--trainer.accelerator=cpu", "--trainer.logger=false", "--ckpt_path=old.ckpt", "--model.width=2"]
+    words = [
+        "test",
+        "--trainer.accelerator=cpu",
+        "--trainer.logger=false",
+        "--ckpt_path=old.ckpt",
+        "--model.width=2",
+    ]
     return base(models.LinearModel, models.Dots, args=words, **NO_CONFIG)
 
 
 # -- what was built ----------------------------------------------------------------------------------------------------
 
 TRAINER = (
-    *("max_epochs", "max_steps", "precision", "fast_dev_run", "gradient_clip_val", "limit_train_batches"),
-    *("val_check_interval", "accumulate_grad_batches", "num_devices", "world_size", "log_every_n_steps"),
+    *(
+        "max_epochs",
+        "max_steps",
+        "precision",
+        "fast_dev_run",
+        "gradient_clip_val",
+        "limit_train_batches",
+    ),
+    *(
+        "val_check_interval",
+        "accumulate_grad_batches",
+        "num_devices",
+        "world_size",
+        "log_every_n_steps",
+    ),
     *("check_val_every_n_epoch", "global_step"),
 )
 
@@ -629,14 +765,19 @@ def describe(cli: Any) -> dict[str, Any]:
     callbacks = [
         callback
         for callback in trainer.callbacks
-        if not is_lightkits(callback) and type(callback).__name__ != "LambdaCallback" and not isinstance(callback, own)
+        if not is_lightkits(callback)
+        and type(callback).__name__ != "LambdaCallback"
+        and not isinstance(callback, own)
     ]
     checkpoints = [
         [callback.monitor, callback.save_top_k]
         for callback in trainer.checkpoint_callbacks
         if isinstance(callback, ModelCheckpoint) and callback.monitor and not is_lightkits(callback)
     ]
-    groups = [{k: v for k, v in each.param_groups[0].items() if k != "params"} for each in trainer.optimizers]
+    groups = [
+        {k: v for k, v in each.param_groups[0].items() if k != "params"}
+        for each in trainer.optimizers
+    ]
     return {
         "config": parsed(cli),
         "model": type(cli.model).__name__,
@@ -648,14 +789,24 @@ def describe(cli: Any) -> dict[str, Any]:
         "optimizers": [type(each).__name__ for each in trainer.optimizers],
         "groups": groups,
         "schedules": [
-            [type(each.scheduler).__name__, plain(each.scheduler.state_dict()), each.monitor, each.interval]
+            [
+                type(each.scheduler).__name__,
+                plain(each.scheduler.state_dict()),
+                each.monitor,
+                each.interval,
+            ]
             for each in trainer.lr_scheduler_configs
         ],
-        "loggers": [isinstance(each, (pl.loggers.TensorBoardLogger, pl.loggers.CSVLogger)) for each in trainer.loggers],
+        "loggers": [
+            isinstance(each, (pl.loggers.TensorBoardLogger, pl.loggers.CSVLogger))
+            for each in trainer.loggers
+        ],
         "trainer_class": type(trainer).__name__,
         "trainer": {name: getattr(trainer, name) for name in TRAINER},
         "facts": getattr(cli, "facts", None),
-        "weights": {name: each.detach().flatten().tolist() for name, each in cli.model.named_parameters()},
+        "weights": {
+            name: each.detach().flatten().tolist() for name, each in cli.model.named_parameters()
+        },
     }
 
 
@@ -703,7 +854,11 @@ def settings(callback: Any) -> Any:
 
 def as_json(value: Any) -> str:
     """Name what JSON has no word for."""
-    return str(value) if isinstance(value, Path) else getattr(value, "__qualname__", type(value).__qualname__)
+    return (
+        str(value)
+        if isinstance(value, Path)
+        else getattr(value, "__qualname__", type(value).__qualname__)
+    )
 
 
 def run(case: dict[str, Any], base: Base) -> dict[str, Any]:
@@ -753,5 +908,7 @@ if __name__ == "__main__":
     del sys.argv[1:]  # LightningCLI warns of words beside `args`
     results = {case["name"]: run(case, chosen_base) for case in cases}
     parameters = inspect.signature(chosen_base).parameters.values()
-    results["parameters"] = {each.name: f"{each.kind.description}: {each.default!r}" for each in parameters}
+    results["parameters"] = {
+        each.name: f"{each.kind.description}: {each.default!r}" for each in parameters
+    }
     results_file.write_text(json.dumps(results, default=as_json), encoding="utf-8")

@@ -95,7 +95,11 @@ class InjectedModel(LinearModel):
     def configure_optimizers(self) -> Any:
         """Build what was given."""
         optimizer = self.optimizer(self.parameters())
-        return {"optimizer": optimizer, "lr_scheduler": self.scheduler(optimizer), "monitor": "val_loss"}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": self.scheduler(optimizer),
+            "monitor": "val_loss",
+        }
 
 
 class NestedModel(InjectedModel):
@@ -104,7 +108,9 @@ class NestedModel(InjectedModel):
     def __init__(
         self,
         head: nn.Module,
-        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=0.25, momentum=0.5),
+        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(
+            params, lr=0.25, momentum=0.5
+        ),
     ) -> None:
         super().__init__(optimizer)
         self.head = head
@@ -113,7 +119,9 @@ class NestedModel(InjectedModel):
 class RivalsModel(LinearModel):
     """A model of two optimizers, which come as descriptions."""
 
-    def __init__(self, first: dict[str, Any], second: dict[str, Any], schedule: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, first: dict[str, Any], second: dict[str, Any], schedule: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.first, self.second, self.schedule = first, second, schedule

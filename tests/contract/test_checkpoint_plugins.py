@@ -71,7 +71,10 @@ class Requeues(LightningEnvironment):
     auto_requeue = True
 '''
 ASYNC = {"class_path": "pytorch_lightning.plugins.io.AsyncCheckpointIO"}
-AROUND = {"class_path": ASYNC["class_path"], "init_args": {"checkpoint_io": {"class_path": "parts.Own"}}}
+AROUND = {
+    "class_path": ASYNC["class_path"],
+    "init_args": {"checkpoint_io": {"class_path": "parts.Own"}},
+}
 SINGLE = "pytorch_lightning.strategies.SingleDeviceStrategy"
 WITHIN = {"class_path": SINGLE, "init_args": {"device": "cpu", "checkpoint_io": ASYNC}}
 PLUGINS: dict[str, dict[str, Any]] = {
@@ -90,10 +93,20 @@ WARNINGS = {
     "none": "",
     "stock": "",
     "async": r"warning: trainer\.plugins: AsyncCheckpointIO hands checkpoints to lightkit's writer",
-    "own": r"warning: trainer\.plugins: Own writes the checkpoints in the place of lightkit's writer",
-    "around": r"warning: trainer\.plugins: AsyncCheckpointIO writes the checkpoints in the place of lightkit's writer",
-    "later": r"warning: trainer\.plugins: Later writes the checkpoints in the place of lightkit's writer",
-    "within": r"warning: trainer\.strategy\.init_args\.checkpoint_io: AsyncCheckpointIO writes the checkpoints in",
+    "own": (
+        r"warning: trainer\.plugins: Own writes the checkpoints in the place of lightkit's writer"
+    ),
+    "around": (
+        r"warning: trainer\.plugins: AsyncCheckpointIO writes the checkpoints in the place of"
+        r" lightkit's writer"
+    ),
+    "later": (
+        r"warning: trainer\.plugins: Later writes the checkpoints in the place of lightkit's writer"
+    ),
+    "within": (
+        r"warning: trainer\.strategy\.init_args\.checkpoint_io: AsyncCheckpointIO writes the"
+        r" checkpoints in"
+    ),
     "requeues": r"warning: trainer\.plugins: Requeues requeues the job by itself",
 }
 
@@ -149,7 +162,9 @@ def test_a_checkpoint_plugin_of_the_users_gets_no_secret(name: str, trained: Tra
 
 
 @pytest.mark.parametrize("name", PLUGINS)
-def test_each_checkpoint_has_its_digest_whichever_plugin_writes_it(name: str, trained: Trained) -> None:
+def test_each_checkpoint_has_its_digest_whichever_plugin_writes_it(
+    name: str, trained: Trained
+) -> None:
     for path in trained.checkpoints(name).glob("*.ckpt"):
         said = Path(f"{path}.sha256").read_text(encoding="utf-8")
         assert said == f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
@@ -160,7 +175,9 @@ def test_each_checkpoint_has_its_digest_whichever_plugin_writes_it(name: str, tr
 
 
 @pytest.mark.parametrize("name", PLUGINS)
-def test_a_plugin_that_takes_a_promise_away_is_named_in_a_warning(name: str, trained: Trained) -> None:
+def test_a_plugin_that_takes_a_promise_away_is_named_in_a_warning(
+    name: str, trained: Trained
+) -> None:
     printed = trained.answers[name].err
     assert re.search(WARNINGS[name], printed)
     assert ("trainer.plugins: " in printed or "trainer.strategy" in printed) == bool(WARNINGS[name])

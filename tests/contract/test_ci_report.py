@@ -83,14 +83,18 @@ def reported(
     planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[dict[str, Reported]]:
     """All endings, run one after another in one working directory; read only."""
-    workspace = copy_of(planted_original, Workspace(tmp_path_factory.mktemp("endings") / "work", fork_server))
+    workspace = copy_of(
+        planted_original, Workspace(tmp_path_factory.mktemp("endings") / "work", fork_server)
+    )
     better, worse = (str(run) for run in workspace.runs)
     found = {}
     for name, ending in ENDINGS.items():
         words = [{BETTER: better, WORSE: worse}.get(word, word) for word in ending.words]
         junit, page = workspace.folder / f"{name}.xml", workspace.folder / f"{name}.md"
         with_junit = [] if words[0] == "fit" else [f"--junit={junit}"]
-        result = workspace.run(*words, *with_junit, environ={"GITHUB_STEP_SUMMARY": str(page)}, timeout_s=400)
+        result = workspace.run(
+            *words, *with_junit, environ={"GITHUB_STEP_SUMMARY": str(page)}, timeout_s=400
+        )
         found[name] = Reported(
             result,
             ET.parse(junit).getroot() if junit.exists() else None,
@@ -115,5 +119,7 @@ def test_junit_and_the_page_tell_of_a_failure_where_the_exit_code_is_one(
     assert (len(failures) > 0) == (ending.code not in (0, 6))
     assert int(str(found.junit.get("failures"))) == len(failures)
     assert all(failures)
-    assert not failures or ending.says in "".join(str(failure.text) for failure in found.junit.iter("failure"))
+    assert not failures or ending.says in "".join(
+        str(failure.text) for failure in found.junit.iter("failure")
+    )
     assert all(str(skipped.get("message")).strip() for skipped in found.junit.iter("skipped"))

@@ -37,10 +37,14 @@ def write_photos(folder: Path) -> Path:
     """Write sixty small photos of three classes, some with names that are hard to write."""
     random = np.random.default_rng(0)
     for number in range(60):
-        name = {3: "ä ö.PNG", 7: os.fsdecode(b"\xff.png"), 9: "deep/er.png"}.get(number, f"{number}.png")
+        name = {3: "ä ö.PNG", 7: os.fsdecode(b"\xff.png"), 9: "deep/er.png"}.get(
+            number, f"{number}.png"
+        )
         path = folder / ("rose", "tulip", "lily")[number % 3] / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(random.integers(0, 256, (6 + number % 5, 8, 3), dtype=np.uint8)).save(path, format="PNG")
+        Image.fromarray(random.integers(0, 256, (6 + number % 5, 8, 3), dtype=np.uint8)).save(
+            path, format="PNG"
+        )
     return folder
 
 
@@ -56,27 +60,41 @@ Converted = tuple[Workspace, dict[str, Result]]
 
 
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Converted]:
+def converted(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Converted]:
     """A folder of photos with one that is broken, converted to each format in three files."""
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         write_photos(workspace.folder / "photos")
         workspace.write("photos/rose/broken.png", "no image")
         results = {
-            form: workspace.run("convert", "photos", form, "--format", form, "--partitions=3", "--row-group-mb=0.002")
+            form: workspace.run(
+                "convert",
+                "photos",
+                form,
+                "--format",
+                form,
+                "--partitions=3",
+                "--row-group-mb=0.002",
+            )
             for form in FORMATS
         }
         yield workspace, results
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_row_is_a_photo_with_its_bytes_label_path_and_size(form: str, converted: Converted) -> None:
+def test_a_row_is_a_photo_with_its_bytes_label_path_and_size(
+    form: str, converted: Converted
+) -> None:
     folder = converted[0].folder / "photos"
     expected = set()
     for path in folder.rglob("*.[pP][nN][gG]"):
         if path.name != "broken.png":
             name = os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
             with Image.open(path) as image:
-                expected.add((name, name.partition("/")[0], path.read_bytes(), image.width, image.height))
+                expected.add(
+                    (name, name.partition("/")[0], path.read_bytes(), image.width, image.height)
+                )
     rows = read_table(converted[0].folder / form).to_pylist()
     found = [(row["path"], row["label"], row["image"], row["width"], row["height"]) for row in rows]
     assert len(found) == len(expected) == 60
@@ -85,7 +103,11 @@ def test_a_row_is_a_photo_with_its_bytes_label_path_and_size(form: str, converte
 
 def _images(data: Any) -> dict[str, Counter[tuple[bytes, int]]]:
     data.setup()
-    loaders = {"train": data.train_dataloader(), "val": data.val_dataloader(), "test": data.test_dataloader()}
+    loaders = {
+        "train": data.train_dataloader(),
+        "val": data.val_dataloader(),
+        "test": data.test_dataloader(),
+    }
     return {
         split: Counter(
             (image.numpy().tobytes(), int(label))
@@ -97,7 +119,9 @@ def _images(data: Any) -> dict[str, Counter[tuple[bytes, int]]]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_table_has_the_classes_splits_and_pixels_of_the_folder(form: str, converted: Converted) -> None:
+def test_the_table_has_the_classes_splits_and_pixels_of_the_folder(
+    form: str, converted: Converted
+) -> None:
     table = Table(str(converted[0].folder / form), **SETTINGS)
     folder = ImageFolder(str(converted[0].folder / "photos"), cache="none", **SETTINGS)
     assert _images(table) == _images(folder)
@@ -106,14 +130,20 @@ def test_the_table_has_the_classes_splits_and_pixels_of_the_folder(form: str, co
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_was_converted_is_reported_with_the_next_command(form: str, converted: Converted) -> None:
+def test_what_was_converted_is_reported_with_the_next_command(
+    form: str, converted: Converted
+) -> None:
     found, _, written, following = converted[1][form].ok().out.splitlines()
     assert re.match(r"photos: 60 images, 3 classes, \d+ train, \d+ val, \d+ test", found)
-    assert re.match(rf"{form}: 60 rows, .* MB, 3 files{', version 0' if form == 'delta' else ''}$", written)
+    assert re.match(
+        rf"{form}: 60 rows, .* MB, 3 files{', version 0' if form == 'delta' else ''}$", written
+    )
     assert following == f"lightkit init --data {form}"
 
 
-def test_a_table_whose_name_ends_in_parquet_is_parquet_unless_the_option_says_delta(workspace: Workspace) -> None:
+def test_a_table_whose_name_ends_in_parquet_is_parquet_unless_the_option_says_delta(
+    workspace: Workspace,
+) -> None:
     write_photos(workspace.folder / "photos")
     workspace.run("convert", "photos", "named.parquet").ok()
     workspace.run("convert", "photos", "asked.parquet", "--format", "delta").ok()
@@ -123,7 +153,9 @@ def test_a_table_whose_name_ends_in_parquet_is_parquet_unless_the_option_says_de
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_files_and_row_groups_are_equal_within_a_row_and_hold_one_split_each(form: str, converted: Converted) -> None:
+def test_files_and_row_groups_are_equal_within_a_row_and_hold_one_split_each(
+    form: str, converted: Converted
+) -> None:
     files = sorted((converted[0].folder / form).glob("*.parquet"))
     assert [pq.read_metadata(file).num_rows for file in files] == [20, 20, 20]
     sizes: dict[str, list[int]] = {}
@@ -138,7 +170,9 @@ def test_files_and_row_groups_are_equal_within_a_row_and_hold_one_split_each(for
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_photo_that_cannot_be_decoded_is_left_out_and_listed(form: str, converted: Converted) -> None:
+def test_a_photo_that_cannot_be_decoded_is_left_out_and_listed(
+    form: str, converted: Converted
+) -> None:
     (row,) = read_bad_images(converted[0].folder / form / "_bad_images.csv")
     assert row["path"] == "photos/rose/broken.png"
     assert re.match(r"warning: 1 image .*left out", converted[1][form].err)
@@ -160,7 +194,9 @@ def test_the_same_photos_make_the_same_file_wherever_they_are(workspace: Workspa
 def test_folders_may_have_any_name_and_quiet_prints_nothing(workspace: Workspace) -> None:
     write_photos(workspace.folder / os.fsdecode(b"ph\xff tos"))
     name = "ta #1%20?ä/b:c [1]"
-    result = workspace.run("convert", os.fsdecode(b"ph\xff tos"), name, "--format=parquet", "--quiet").ok()
+    result = workspace.run(
+        "convert", os.fsdecode(b"ph\xff tos"), name, "--format=parquet", "--quiet"
+    ).ok()
     assert (result.out, result.err) == ("", "")
     assert read_table(workspace.folder / name).num_rows == 60
 
@@ -173,7 +209,9 @@ def test_folders_may_have_any_name_and_quiet_prints_nothing(workspace: Workspace
     ],
     ids=["on-bad-image", "max-bad-fraction"],
 )
-def test_refused_bad_photos_end_with_3_and_no_table(words: list[str], says: str, converted: Converted) -> None:
+def test_refused_bad_photos_end_with_3_and_no_table(
+    words: list[str], says: str, converted: Converted
+) -> None:
     workspace, _ = converted
     result = workspace.run("convert", "photos", "refused", "--format=parquet", *words)
     assert result.code == 3
@@ -189,7 +227,11 @@ def test_refused_bad_photos_end_with_3_and_no_table(words: list[str], says: str,
         (["photos", "a", "--partition=2"], 2, "'--partition=2'.*'--partitions'"),
         (["photos", "a", "--format=parket"], 2, "'parket'.*'parquet'"),
         (["photos", "a", "--partitions=0"], 2, "--partitions.*at least 1.*'0'"),
-        (["photos", "a", "--val-fraction=0.9", "--test-fraction=0.1"], 2, "--val-fraction.*--test-fraction"),
+        (
+            ["photos", "a", "--val-fraction=0.9", "--test-fraction=0.1"],
+            2,
+            "--val-fraction.*--test-fraction",
+        ),
         (["photos", "a", "--partitions=61"], 2, "only 60 images"),
         (["photos", "s3://bucket/a"], 2, "s3://bucket/a"),
         (["photos", "photos/a"], 2, "photos/a is in"),
@@ -218,7 +260,9 @@ def test_a_table_stays_as_it_is_without_overwrite(form: str, converted: Converte
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_overwrite_adds_a_version_to_delta_and_exchanges_parquet(form: str, workspace: Workspace) -> None:
+def test_overwrite_adds_a_version_to_delta_and_exchanges_parquet(
+    form: str, workspace: Workspace
+) -> None:
     write_photos(workspace.folder / "photos")
     workspace.run("convert", "photos", "table", "--format", form).ok()
     shutil.rmtree(workspace.folder / "photos" / "rose" / "deep", ignore_errors=True)
@@ -251,7 +295,9 @@ def _entries(folder: Path) -> set[str]:
 def _stopped_while_writing(workspace: Workspace, *words: str) -> Process:
     """Start to convert the folder `large`, and stop the process (SIGSTOP) while it writes."""
     before = _entries(workspace.folder)
-    process = workspace.start("convert", "large", "table", "--partitions=100", "--format=parquet", *words)
+    process = workspace.start(
+        "convert", "large", "table", "--partitions=100", "--format=parquet", *words
+    )
 
     def writes() -> bool:
         with contextlib.suppress(FileNotFoundError):
@@ -277,7 +323,9 @@ def large(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_a_second_convert_of_the_same_table_ends_with_75_and_ctrl_c_leaves_nothing(large: Workspace) -> None:
+def test_a_second_convert_of_the_same_table_ends_with_75_and_ctrl_c_leaves_nothing(
+    large: Workspace,
+) -> None:
     before = _entries(large.folder)
     process = _stopped_while_writing(large)
     second = large.run("convert", "large", "table", "--format=parquet")
@@ -288,7 +336,9 @@ def test_a_second_convert_of_the_same_table_ends_with_75_and_ctrl_c_leaves_nothi
     assert _entries(large.folder) == before
 
 
-def test_a_kill_in_the_middle_leaves_the_table_that_was_there_and_the_next_one_clears_up(large: Workspace) -> None:
+def test_a_kill_in_the_middle_leaves_the_table_that_was_there_and_the_next_one_clears_up(
+    large: Workspace,
+) -> None:
     large.run("convert", "large", "table", "--format=parquet", "--val-fraction=0.4").ok()
     before, table = _entries(large.folder), read_table(large.folder / "table")
     process = _stopped_while_writing(large, "--overwrite")

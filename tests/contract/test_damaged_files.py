@@ -46,21 +46,35 @@ def replace_values(path: Path, change: Callable[[Any], Any]) -> None:
     """Replace each value of a JSON file, or of each line of one, that is no object."""
 
     def walk(value: Any) -> Any:
-        return {key: walk(child) for key, child in value.items()} if isinstance(value, dict) else change(value)
+        return (
+            {key: walk(child) for key, child in value.items()}
+            if isinstance(value, dict)
+            else change(value)
+        )
 
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         path.write_text(json.dumps(walk(json.loads(text)), indent=2), encoding="utf-8")
     elif path.suffix == ".jsonl":
-        lines = [walk(json.loads(line)) | {"event": json.loads(line)["event"]} for line in text.splitlines()]
+        lines = [
+            walk(json.loads(line)) | {"event": json.loads(line)["event"]}
+            for line in text.splitlines()
+        ]
         path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     else:
-        path.write_text("\n".join(f"{line},{json.dumps(change(line))}" for line in text.splitlines()), encoding="utf-8")
+        path.write_text(
+            "\n".join(f"{line},{json.dumps(change(line))}" for line in text.splitlines()),
+            encoding="utf-8",
+        )
 
 
 def put_at_each_key(path: Path, value: str) -> None:
     """Put a text of JSON in the place of the value of each key of the file."""
-    keys = list(json.loads(path.read_text(encoding="utf-8"))) if path.suffix == ".json" else ["event", "epoch"]
+    keys = (
+        list(json.loads(path.read_text(encoding="utf-8")))
+        if path.suffix == ".json"
+        else ["event", "epoch"]
+    )
     members = ", ".join(f"{json.dumps(key)}: {value}" for key in keys)
     path.write_text(f"{{{members}}}\n", encoding="utf-8")
 
@@ -100,7 +114,15 @@ KINDS: dict[str, Callable[[Path], object]] = {
 ROOT = ("--run.root", "damaged")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "runs": ("runs", "--json", "--root", "damaged"),
-    "runs-columns": ("runs", "--root", "damaged", "--columns", "trainer.max_epochs,manifest.seed", "--sort", "metric"),
+    "runs-columns": (
+        "runs",
+        "--root",
+        "damaged",
+        "--columns",
+        "trainer.max_epochs,manifest.seed",
+        "--sort",
+        "metric",
+    ),
     "report": ("report", "damaged/train/latest"),
     "gc": ("gc", "--keep-last", "0", "--root", "damaged", "--json"),
     "diff": ("diff", "damaged/train/latest", "damaged/other/latest"),
@@ -112,7 +134,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "test": ("test", "--run", "damaged/train/latest"),
     "reproduce": ("reproduce", "damaged/train/latest", "--root", "damaged", "--anyway"),
     "fit": ("fit", "-c", "train.yaml", *ROOT, "--trainer.max_epochs=1"),
-    "retrain": ("retrain", "-c", "train.yaml", "-c", "gate.yaml", *ROOT, "--trainer.max_epochs=1", "--skip=export"),
+    "retrain": (
+        "retrain",
+        "-c",
+        "train.yaml",
+        "-c",
+        "gate.yaml",
+        *ROOT,
+        "--trainer.max_epochs=1",
+        "--skip=export",
+    ),
 }
 ROWS = {file: list(KINDS)[number % len(KINDS)] for number, file in enumerate(FILES)}
 """The kind of damage of each file that `make test` looks at."""
@@ -125,8 +156,14 @@ def nightly(workspace: Workspace) -> Iterator[Path]:
     folder = workspace.folder / "nightly"
     (folder / "runs").rename(folder / "damaged")
     (run,) = (folder / "damaged" / "train").glob("2*")
-    (run / "bad_images.csv").write_text("path,reason,found\na.png,Truncated File Read,scan\n", encoding="utf-8")
-    ids = {"tracking_uri": f"sqlite:///{folder}/damaged/mlflow.db", "run_id": "0" * 32, "keys": {"a b": "a_b"}}
+    (run / "bad_images.csv").write_text(
+        "path,reason,found\na.png,Truncated File Read,scan\n", encoding="utf-8"
+    )
+    ids = {
+        "tracking_uri": f"sqlite:///{folder}/damaged/mlflow.db",
+        "run_id": "0" * 32,
+        "keys": {"a b": "a_b"},
+    }
     (run / "mlflow.json").write_text(json.dumps(ids), encoding="utf-8")
     process = {"host": "night", "kernel": "", "pid": 1, "process_started": "1"}
     lock = {"started": "2026-11-28", "folder": str(run), "token": "0" * 16, "processes": [process]}
@@ -140,10 +177,16 @@ def nightly(workspace: Workspace) -> Iterator[Path]:
 
 def read_files(folder: Path) -> dict[str, bytes]:
     """Read all files below a folder, by their names."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-def damage_and_run(workspace: Workspace, nightly: Path, file: str, kind: str, commands: dict[str, Any]) -> None:
+def damage_and_run(
+    workspace: Workspace, nightly: Path, file: str, kind: str, commands: dict[str, Any]
+) -> None:
     """Damage a file in a copy for each command, run them, and check what each promises."""
     (undamaged,) = (nightly / "damaged" / "train").glob("2*")
     checkpoints = read_files(undamaged / "checkpoints")
@@ -154,7 +197,9 @@ def damage_and_run(workspace: Workspace, nightly: Path, file: str, kind: str, co
         shutil.copytree(nightly, folder, symlinks=True)
         (run,) = (folder / "damaged" / "train").glob("2*")
         KINDS[kind](run / file)
-    answers = run_batch(workspace, {name: Command(words, folders[name]) for name, words in commands.items()})
+    answers = run_batch(
+        workspace, {name: Command(words, folders[name]) for name, words in commands.items()}
+    )
     for name, answer in answers.items():
         said = f"{file} {kind} {name}: {answer.code}\n{answer.out[-2000:]}\n{answer.err[-4000:]}"
         assert "Traceback" not in answer.err, said
@@ -174,7 +219,9 @@ def damage_and_run(workspace: Workspace, nightly: Path, file: str, kind: str, co
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: Path(file).name)
-def test_a_damaged_file_stops_no_command_with_a_traceback(file: str, nightly: Path, workspace: Workspace) -> None:
+def test_a_damaged_file_stops_no_command_with_a_traceback(
+    file: str, nightly: Path, workspace: Workspace
+) -> None:
     commands = {name: words for name, words in COMMANDS.items() if name != "retrain"}
     damage_and_run(workspace, nightly, file, ROWS[file], commands)
 
@@ -195,12 +242,18 @@ def cut_at(share: float) -> Callable[[Path], object]:
 RESUMED = ("fit", "-c", "small.yaml", "-c", "long.yaml")
 CUTS = {f"cut-{percent}": cut_at(percent / 100) for percent in range(1, 100, 8)}
 """13 lengths of a table."""
-TABLE_KINDS = {name: KINDS[name] for name in ("empty", "bytes", "list", "types", "digits", "nesting", "folder", "pipe")}
+TABLE_KINDS = {
+    name: KINDS[name]
+    for name in ("empty", "bytes", "list", "types", "digits", "nesting", "folder", "pipe")
+}
 
 
 def interrupt_in_the_fifth_epoch(workspace: Workspace) -> None:
     """Train four of six epochs, and be interrupted."""
-    callback = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 27}}
+    callback = {
+        "class_path": "my_project.SendSignal",
+        "init_args": {"hook": "on_train_batch_start", "step": 27},
+    }
     workspace.write("long.yaml", {"trainer": {"max_epochs": 6}, "callbacks": {"sender": callback}})
     first = workspace.run(*RESUMED)
     assert first.code == 75, first.err
@@ -220,7 +273,9 @@ def check_resume(workspace: Workspace, damage: Callable[[Path], object]) -> None
     rows = read_metrics(run)
     assert rows[:4] == before
     assert [row["epoch"] for row in rows] == [str(epoch) for epoch in range(6)]
-    assert [row["step"] for row in rows] == [str(event["step"]) for event in read_events(run, "epoch")]
+    assert [row["step"] for row in rows] == [
+        str(event["step"]) for event in read_events(run, "epoch")
+    ]
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     losses = {int(row["epoch"]): float(row["val/loss"]) for row in rows}
     best = min(losses, key=lambda epoch: losses[epoch])
@@ -245,7 +300,9 @@ def test_no_damage_of_a_table_loses_or_changes_a_row(kind: str, four_epochs: Wor
     check_resume(four_epochs, {**CUTS, **TABLE_KINDS}[kind])
 
 
-def test_a_training_whose_summary_is_damaged_has_ended_as_its_events_say(four_epochs: Workspace) -> None:
+def test_a_training_whose_summary_is_damaged_has_ended_as_its_events_say(
+    four_epochs: Workspace,
+) -> None:
     run = four_epochs.only_run
     summary = run / "summary.json"
     summary.write_bytes(summary.read_bytes()[:-20])
@@ -256,5 +313,5 @@ def test_a_training_whose_summary_is_damaged_has_ended_as_its_events_say(four_ep
     summary.write_text('{"status": 3}', encoding="utf-8")
     four_epochs.run(*RESUMED).ok()
     assert len(four_epochs.runs) == 2, "it was done"
-    (run, _) = four_epochs.runs
+    run, _ = four_epochs.runs
     assert summary.read_text(encoding="utf-8") == '{"status": 3}'

@@ -76,7 +76,9 @@ def odd_images() -> Path:
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[dict[str, Any], ...]]:
+def verdicts(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[tuple[dict[str, Any], ...]]:
     """What one `lightkit convert` of all odd images says: reasons of the bad ones, rows of the good ones, by name."""
     if not (SHARED / "odd_images").is_dir():
         pytest.skip(f"needs the odd images in {SHARED / 'odd_images'}")
@@ -85,10 +87,19 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) 
         folder.mkdir(parents=True)
         names = {}
         for path in (SHARED / "odd_images").iterdir():
-            name = path.name if path.suffix not in ("", ".ico") else f"{path.name}.png"  # not passed over by its name
+            name = (
+                path.name if path.suffix not in ("", ".ico") else f"{path.name}.png"
+            )  # not passed over by its name
             (folder / name).symlink_to(path)
             names[name] = path.name
-        workspace.run("convert", "odd", "table", "--format=parquet", "--max-bad-fraction=1", "--test-fraction=0").ok()
+        workspace.run(
+            "convert",
+            "odd",
+            "table",
+            "--format=parquet",
+            "--max-bad-fraction=1",
+            "--test-fraction=0",
+        ).ok()
         listed = read_bad_images(workspace.folder / "table" / "_bad_images.csv")
         rows = pq.read_table(workspace.folder / "table").to_pylist()
         yield (
@@ -97,14 +108,18 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) 
         )
 
 
-def test_each_odd_image_is_either_used_or_listed(odd_images: Path, verdicts: tuple[dict[str, Any], ...]) -> None:
+def test_each_odd_image_is_either_used_or_listed(
+    odd_images: Path, verdicts: tuple[dict[str, Any], ...]
+) -> None:
     bad, good = verdicts
     assert sorted([*bad, *good]) == sorted(path.name for path in odd_images.iterdir())
     assert sorted(bad) == sorted(BAD)
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_an_unusable_odd_image_is_listed_with_its_reason(name: str, verdicts: tuple[dict[str, Any], ...]) -> None:
+def test_an_unusable_odd_image_is_listed_with_its_reason(
+    name: str, verdicts: tuple[dict[str, Any], ...]
+) -> None:
     assert re.search(BAD[name], verdicts[0][name])
 
 
@@ -114,14 +129,18 @@ def test_a_usable_odd_image_has_its_upright_size(
 ) -> None:
     row = verdicts[1][name]
     assert (row["height"], row["width"]) == GOOD[name]
-    assert row["image"] == (odd_images / name).read_bytes(), "a table has an image's bytes as they are"
+    assert row["image"] == (odd_images / name).read_bytes(), (
+        "a table has an image's bytes as they are"
+    )
 
 
 class Shown:
     """The pixels that evaluation shows of files, by name: float (height, width, 3) from 0 to 255."""
 
     def __init__(self, root: Path, *, image_size: int) -> None:
-        data = ImageFolder(str(root), image_size=image_size, num_workers=0, val_fraction=0, cache="none")
+        data = ImageFolder(
+            str(root), image_size=image_size, num_workers=0, val_fraction=0, cache="none"
+        )
         data.setup("predict")
         images = torch.cat([batch[0] for batch in data.predict_dataloader()])
         assert images.dtype == torch.uint8
@@ -202,17 +221,23 @@ def test_exif_orientation_is_applied(orientation: int, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def losing(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Workspace, Result]]:
+def losing(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[tuple[Workspace, Result]]:
     """A fit on given splits with two bad images, of which three more vanish or break in epoch 1, and how it ended."""
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         write_given_splits(workspace.folder / "pictures")
         for number in range(2):
             workspace.write(f"pictures/train/reds/bad {number}.JPG", "no picture")
-        lost = {"delete": ["pictures/train/reds/0.png", "pictures/val/reds/1.png"], "spoil": ["pictures/*/blues/9.png"]}
+        lost = {
+            "delete": ["pictures/train/reds/0.png", "pictures/val/reds/1.png"],
+            "spoil": ["pictures/*/blues/9.png"],
+        }
         lost["before_predict"] = ["pictures/test/reds/1.png"]
         config = pictures_config(cache="none", max_bad_fraction=0.1)
         workspace.write(
-            "job.yaml", {**config, "callbacks": {"lose": {"class_path": "my_data.Lose", "init_args": lost}}}
+            "job.yaml",
+            {**config, "callbacks": {"lose": {"class_path": "my_data.Lose", "init_args": lost}}},
         )
         yield workspace, workspace.run("fit", "-c", "job.yaml").ok()
 
@@ -253,14 +278,19 @@ def test_each_command_refuses_splits_without_a_training_one_and_images_with_thei
             path = root / kind / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png(number + 100 * (kind == "masks")))
-    if name in ("check", "init --data"):  # the one opens no class folder, the other writes a config for masks
+    if name in (
+        "check",
+        "init --data",
+    ):  # the one opens no class folder, the other writes a config for masks
         return
     refused = workspace.run(*words)
     assert refused.code == code
     assert "pictures/images and pictures/masks hold images and their masks" in refused.err
 
 
-def test_usual_names_of_splits_are_splits_and_a_class_without_test_images_is_a_warning(workspace: Workspace) -> None:
+def test_usual_names_of_splits_are_splits_and_a_class_without_test_images_is_a_warning(
+    workspace: Workspace,
+) -> None:
     workspace.write("job.yaml", pictures_config())
     root = workspace.folder / "pictures"
     write_given_splits(root)
@@ -281,14 +311,19 @@ def test_usual_names_of_splits_are_splits_and_a_class_without_test_images_is_a_w
     assert "2 classes" in workspace.run("convert", "pictures", "table").out
 
 
-def test_a_class_name_with_control_characters_is_escaped_in_print_figures_and_pages(workspace: Workspace) -> None:
+def test_a_class_name_with_control_characters_is_escaped_in_print_figures_and_pages(
+    workspace: Workspace,
+) -> None:
     name = "\x1b[31mre\nds\x07\x0c\ufffe\u202e"
     workspace.write("job.yaml", pictures_config())
     root = workspace.folder / "pictures"
     write_given_splits(root)
     for split in ("train", "val", "test"):
         (root / split / "reds").rename(root / split / name)
-    results = [workspace.run("fit", "-c", "job.yaml").ok(), workspace.run("test", "--run", "latest").ok()]
+    results = [
+        workspace.run("fit", "-c", "job.yaml").ok(),
+        workspace.run("test", "--run", "latest").ok(),
+    ]
     results.append(workspace.run("report", "latest").ok())
     (page,) = workspace.folder.glob("runs/job/2*/report.html")
     text = page.read_text(encoding="utf-8")
@@ -302,7 +337,9 @@ def test_a_class_name_with_control_characters_is_escaped_in_print_figures_and_pa
         assert "re\nds" not in result.out + result.err
 
 
-def test_letters_that_a_font_lacks_are_no_warning_and_stay_on_the_page(workspace: Workspace) -> None:
+def test_letters_that_a_font_lacks_are_no_warning_and_stay_on_the_page(
+    workspace: Workspace,
+) -> None:
     workspace.write("job.yaml", pictures_config())
     root = workspace.folder / "pictures"
     write_given_splits(root)
@@ -333,7 +370,9 @@ def test_bad_images_are_reported_in_a_line_each_time(losing: Losing) -> None:
     scan, epoch = [line for line in losing[1].err.splitlines() if "left out" in line]
     place = f"{losing[0].only_run.relative_to(losing[0].folder)}/bad_images.csv"
     assert re.match(rf"warning: 2 images .*\(2 not an image .*{place}", scan)
-    assert re.match(rf"warning: 3 images .*\(2 No such file or directory, 1 not an image .*{place}", epoch)
+    assert re.match(
+        rf"warning: 3 images .*\(2 No such file or directory, 1 not an image .*{place}", epoch
+    )
 
 
 def test_bad_images_are_in_the_manifest_and_the_events(losing: Losing) -> None:
@@ -371,16 +410,22 @@ def _numbered(folder: Path) -> ImageFolder:
             path = folder / split / ("reds", "blues")[number % 2] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (40, 40), (10 * number, 0, 0)).save(path)
-    data = ImageFolder(str(folder), image_size=32, batch_size=2, num_workers=0, augment=False, cache="none")
+    data = ImageFolder(
+        str(folder), image_size=32, batch_size=2, num_workers=0, augment=False, cache="none"
+    )
     data.setup("fit")
     return data
 
 
 def _reds(loader: Any) -> list[list[int]]:
-    return [[int(image[0, 16, 16]) // 10 for image in batch[0]] for batch in loader if len(batch) == 2]
+    return [
+        [int(image[0, 16, 16]) // 10 for image in batch[0]] for batch in loader if len(batch) == 2
+    ]
 
 
-def test_a_training_image_that_vanishes_is_replaced_by_the_next_of_the_epochs_order(tmp_path: Path) -> None:
+def test_a_training_image_that_vanishes_is_replaced_by_the_next_of_the_epochs_order(
+    tmp_path: Path,
+) -> None:
     data = _numbered(tmp_path)
     order = [red for batch in _reds(data.train_dataloader()) for red in batch]
     assert sorted(order) == [*range(12)]
@@ -390,7 +435,9 @@ def test_a_training_image_that_vanishes_is_replaced_by_the_next_of_the_epochs_or
     assert [len(batch) for batch in batches] == [2] * 6
     replaced = [*order[:3], order[5], order[5], *order[5:11], order[0]]
     assert [red for batch in batches for red in batch] == replaced
-    assert [Path(defect.name).stem for defect in data.defects.take_noted()] == [str(order[at]) for at in (3, 4, 11)]
+    assert [Path(defect.name).stem for defect in data.defects.take_noted()] == [
+        str(order[at]) for at in (3, 4, 11)
+    ]
 
 
 def test_an_image_that_vanishes_before_its_evaluation_is_left_out(tmp_path: Path) -> None:
@@ -400,14 +447,18 @@ def test_an_image_that_vanishes_before_its_evaluation_is_left_out(tmp_path: Path
     assert sorted(red for batch in _reds(data.val_dataloader()) for red in batch) == [1, 2, 3]
     for path in (tmp_path / "val").glob("*/*.png"):
         path.unlink()
-    with pytest.raises(DataError, match=r"neither this sample nor any other of its batch of 2 could be read"):
+    with pytest.raises(
+        DataError, match=r"neither this sample nor any other of its batch of 2 could be read"
+    ):
         _reds(data.val_dataloader())
 
 
 def test_a_jpeg_with_a_side_below_8_pixels_is_used(workspace: Workspace) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
     for size in ((3, 200), (200, 3), (1, 1)):
-        Image.new("RGB", size, (9, 9, 9)).save(workspace.folder / "pictures" / "train" / "reds" / f"{size}.jpg")
+        Image.new("RGB", size, (9, 9, 9)).save(
+            workspace.folder / "pictures" / "train" / "reds" / f"{size}.jpg"
+        )
     workspace.write("job.yaml", pictures_config(cache="none", trainer={"max_epochs": 1}))
     workspace.run("fit", "-c", "job.yaml").ok()
     assert read_json(workspace.only_run / "manifest.json")["data"]["counts"]["train"] == 19
@@ -416,7 +467,9 @@ def test_a_jpeg_with_a_side_below_8_pixels_is_used(workspace: Workspace) -> None
 def test_any_exception_of_a_decoder_is_the_verdict_on_that_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = ImageFolder(str(write_given_splits(tmp_path)), image_size=16, batch_size=4, num_workers=0, cache="none")
+    data = ImageFolder(
+        str(write_given_splits(tmp_path)), image_size=16, batch_size=4, num_workers=0, cache="none"
+    )
     load = PngImageFile.load
 
     def fail(self: Any) -> Any:
@@ -428,14 +481,18 @@ def test_any_exception_of_a_decoder_is_the_verdict_on_that_file(
     Image.new("RGB", (77, 33)).save(bad)
     monkeypatch.setattr(PngImageFile, "load", fail)
     data.setup("fit")
-    assert [(defect.name, defect.reason) for defect in data.defects.found] == [(bad, "in the decoder")]
+    assert [(defect.name, defect.reason) for defect in data.defects.found] == [
+        (bad, "in the decoder")
+    ]
 
 
 def test_a_lack_of_descriptors_or_memory_is_an_error_and_no_bad_photo(tmp_path: Path) -> None:
     data = _numbered(tmp_path)
     batches = iter(data.train_dataloader())
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))  # all that are open stay open, and none is added
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (3, before[1])
+    )  # all that are open stay open, and none is added
     try:
         with pytest.raises(LightkitError, match=r"Too many open files.*ulimit -n") as raised:
             next(batches)
@@ -454,8 +511,12 @@ def test_what_libtiff_writes_to_standard_error_is_counted_in_one_line(workspace:
         Image.fromarray(pixels).save(file, "TIFF", compression="tiff_adobe_deflate")
         content = bytearray(file.getvalue())
         content[len(content) // 2] ^= 0xFF
-        (workspace.folder / "pictures" / "train" / "reds" / f"bad {number}.tif").write_bytes(content)
-    workspace.write("job.yaml", pictures_config(cache="none", max_bad_fraction=0.5, trainer={"max_epochs": 1}))
+        (workspace.folder / "pictures" / "train" / "reds" / f"bad {number}.tif").write_bytes(
+            content
+        )
+    workspace.write(
+        "job.yaml", pictures_config(cache="none", max_bad_fraction=0.5, trainer={"max_epochs": 1})
+    )
     result = workspace.run("fit", "-c", "job.yaml").ok()
     assert "Decode" not in result.err
     (line,) = [line for line in result.err.splitlines() if "libtiff" in line]
@@ -486,7 +547,9 @@ def test_refused_bad_images_end_with_3_and_their_list_next_to_the_runs(
 
 
 @pytest.fixture(scope="module")
-def messy(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Workspace, str]]:
+def messy(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[tuple[Workspace, str]]:
     """A table made of a folder with links, odd names, copies and classes of one image; and what was told of it."""
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         folder = workspace.folder / "messy"
@@ -507,7 +570,14 @@ def messy(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> 
             workspace.write(f"messy/single{number}/a.png", "")
             (folder / f"single{number}" / "a.png").write_bytes(png(number))
         result = workspace.run("convert", "messy", "table", "--format=parquet").ok()
-        workspace.run("convert", "messy", "other", "--format=parquet", "--val-fraction=0.4", "--test-fraction=0.1")
+        workspace.run(
+            "convert",
+            "messy",
+            "other",
+            "--format=parquet",
+            "--val-fraction=0.4",
+            "--test-fraction=0.1",
+        )
         yield workspace, result.err
 
 
@@ -538,7 +608,9 @@ def test_links_are_followed_but_not_up_or_into_another_class(messy: Messy) -> No
 
 
 def test_files_passed_over_for_their_names_are_counted(messy: Messy) -> None:
-    assert re.search(r"4 files passed over \(2 \.heic, 1 \.psd, 1 without suffix\).*HEIC.* JPEG", messy[1])
+    assert re.search(
+        r"4 files passed over \(2 \.heic, 1 \.psd, 1 without suffix\).*HEIC.* JPEG", messy[1]
+    )
 
 
 def test_a_photo_in_two_classes_is_reported(messy: Messy) -> None:
@@ -554,7 +626,9 @@ def test_copies_of_a_photo_are_in_the_same_split(messy: Messy) -> None:
 
 
 def test_a_class_whose_images_would_all_be_held_out_keeps_one_for_training(messy: Messy) -> None:
-    singles = {row["label"]: row["split"] for row in _rows(messy[0]) if row["label"].startswith("single")}
+    singles = {
+        row["label"]: row["split"] for row in _rows(messy[0]) if row["label"].startswith("single")
+    }
     assert singles == {f"single{number}": "train" for number in range(8)}
     (line,) = [line for line in messy[1].splitlines() if "trained on instead" in line]
     assert re.search(r"single\d", line)
@@ -572,7 +646,9 @@ def test_another_validation_fraction_moves_nothing_out_of_the_test_split(messy: 
 def test_a_photos_split_is_decided_by_its_content_alone(tmp_path: Path) -> None:
     def splits(root: Path) -> dict[bytes, str]:
         found = {}
-        data = ImageFolder(str(root), image_size=8, batch_size=8, num_workers=0, cache="none", augment=False)
+        data = ImageFolder(
+            str(root), image_size=8, batch_size=8, num_workers=0, cache="none", augment=False
+        )
         data.setup()
         loaders: dict[str, Any] = {
             "train": data.train_dataloader(),
@@ -605,7 +681,10 @@ def test_a_photos_split_is_decided_by_its_content_alone(tmp_path: Path) -> None:
     ("files", "says"),
     [
         ({"empty/notes.txt": b""}, r"pictures/empty: this class has no images"),
-        ({"spoilt/1.png": b"no picture"}, r"pictures/spoilt: none of the 1 images of this class can be used"),
+        (
+            {"spoilt/1.png": b"no picture"},
+            r"pictures/spoilt: none of the 1 images of this class can be used",
+        ),
         (None, r"pictures: no class folders"),
     ],
     ids=["class without images", "class without a usable image", "no classes"],
@@ -625,7 +704,9 @@ def test_a_folder_that_means_something_else_is_an_error(
 
 
 @pytest.mark.parametrize("name", ["empty", "train/empty"], ids=["whole", "splits"])
-def test_check_and_fit_report_the_same_class_without_images(name: str, workspace: Workspace) -> None:
+def test_check_and_fit_report_the_same_class_without_images(
+    name: str, workspace: Workspace
+) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
     if name == "empty":
         (workspace.folder / "pictures").rename(workspace.folder / "splits")
@@ -636,18 +717,25 @@ def test_check_and_fit_report_the_same_class_without_images(name: str, workspace
     checked = workspace.run("check", "-c", "job.yaml")
     fitted = workspace.run("fit", "-c", "job.yaml")
     assert (checked.code, fitted.code) == (2, 3)
-    assert re.search(rf"data\.init_args\.root: \S*pictures/{name}: this class has no images\. Add some", checked.err)
+    assert re.search(
+        rf"data\.init_args\.root: \S*pictures/{name}: this class has no images\. Add some",
+        checked.err,
+    )
     assert "1 file passed over (1 .doc)." in checked.err
     assert checked.err == fitted.err
     assert workspace.runs == []
 
 
-def test_a_data_folder_that_is_not_there_ends_with_3_its_place_and_a_near_name(workspace: Workspace) -> None:
+def test_a_data_folder_that_is_not_there_ends_with_3_its_place_and_a_near_name(
+    workspace: Workspace,
+) -> None:
     (workspace.folder / "picture").mkdir()
     workspace.write("job.yaml", pictures_config())
     result = workspace.run("fit", "-c", "job.yaml")
     assert result.code == 3
-    assert re.search(r"data\.init_args\.root: .*pictures.*'picture'\?\n +--> job\.yaml:\d+:\d+", result.err)
+    assert re.search(
+        r"data\.init_args\.root: .*pictures.*'picture'\?\n +--> job\.yaml:\d+:\d+", result.err
+    )
     assert workspace.runs == []
 
 
@@ -662,20 +750,30 @@ def test_a_folder_that_cannot_be_read_is_an_error_with_3(workspace: Workspace) -
     assert "pictures/train/reds" in result.err
 
 
-def test_fractions_that_given_splits_leave_without_effect_are_reported(workspace: Workspace) -> None:
+def test_fractions_that_given_splits_leave_without_effect_are_reported(
+    workspace: Workspace,
+) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
     shutil.rmtree(workspace.folder / "pictures" / "test")
     workspace.write("job.yaml", pictures_config(cache="none", trainer={"max_epochs": 1}))
     assert "no effect" not in workspace.run("fit", "-c", "job.yaml").ok().err
-    result = workspace.run("fit", "-c", "job.yaml", "--data.test_fraction=0.25", "--data.val_fraction=0.25").ok()
+    result = workspace.run(
+        "fit", "-c", "job.yaml", "--data.test_fraction=0.25", "--data.val_fraction=0.25"
+    ).ok()
     (line,) = [line for line in result.err.splitlines() if "no effect" in line]
-    assert re.search(r"data\.init_args\.val_fraction and data\.init_args\.test_fraction: .*pictures: train, val", line)
+    assert re.search(
+        r"data\.init_args\.val_fraction and data\.init_args\.test_fraction: .*pictures: train, val",
+        line,
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"val_fraction": 0.9, "test_fraction": 0.1}, r"val_fraction.*test_fraction.*nothing is left"),
+        (
+            {"val_fraction": 0.9, "test_fraction": 0.1},
+            r"val_fraction.*test_fraction.*nothing is left",
+        ),
         ({"val_fraction": -0.1}, r"val_fraction.*-0\.1"),
         ({"cache_size": 8}, r"cache_size.*8"),
         ({"num_workers": -1}, r"num_workers.*-1"),
@@ -683,13 +781,17 @@ def test_fractions_that_given_splits_leave_without_effect_are_reported(workspace
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_settings_of_a_folder_that_cannot_be_meant_are_refused(options: dict[str, Any], says: str) -> None:
+def test_settings_of_a_folder_that_cannot_be_meant_are_refused(
+    options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(ConfigError, match=rf"data\.init_args.*{says}"):
         ImageFolder("nowhere", image_size=32, **options)
 
 
 def test_loaders_give_uint8_and_the_hook_gives_what_the_model_sees(tmp_path: Path) -> None:
-    data = ImageFolder(str(write_given_splits(tmp_path, per_class=(4, 2, 1))), image_size=32, num_workers=0)
+    data = ImageFolder(
+        str(write_given_splits(tmp_path, per_class=(4, 2, 1))), image_size=32, num_workers=0
+    )
     data.setup("fit")
     loader: Any = data.val_dataloader()
     images, labels = batch = next(iter(loader))
@@ -702,7 +804,9 @@ def test_loaders_give_uint8_and_the_hook_gives_what_the_model_sees(tmp_path: Pat
     assert torch.equal(same_labels, labels)
 
 
-def test_an_image_that_vanishes_before_its_prediction_ends_with_3_and_its_name(losing: Losing) -> None:
+def test_an_image_that_vanishes_before_its_prediction_ends_with_3_and_its_name(
+    losing: Losing,
+) -> None:
     workspace = losing[0]
     result = workspace.run("predict", "--run", str(workspace.only_run))
     assert result.code == 3, result.err

@@ -57,12 +57,17 @@ class Trained:
         self.in_memory: set[Path] = set()
         write_given_splits(workspace.folder / "pictures", per_class=(12, 4, 2))
         for name, init_args in CACHES.items():
-            workspace.write(f"{name}.yaml", {**pictures_config(**init_args), "run": {"name": name.replace(" ", "-")}})
+            workspace.write(
+                f"{name}.yaml",
+                {**pictures_config(**init_args), "run": {"name": name.replace(" ", "-")}},
+            )
             process = workspace.start("fit", "-c", f"{name}.yaml")
             if name == "memory":
                 process.wait_for(partial(self._note_memory, process.pid))
             result = process.result().ok()
-            self.runs[name] = next(path for path in workspace.runs if path.parent.name == name.replace(" ", "-"))
+            self.runs[name] = next(
+                path for path in workspace.runs if path.parent.name == name.replace(" ", "-")
+            )
             self.err[name] = result.out + result.err
             for path in self.files():
                 self.pixels[name] = (path, path.stat().st_ino)
@@ -75,7 +80,11 @@ class Trained:
     def files(self) -> list[Path]:
         """Files in the cache on disk that are as large as pixels are, the largest last."""
         folder = self.workspace.home / ".cache" / "lightkit" / "decoded"
-        found = [path for path in folder.glob("*") if path.stat().st_size > 10_000] if folder.is_dir() else []
+        found = (
+            [path for path in folder.glob("*") if path.stat().st_size > 10_000]
+            if folder.is_dir()
+            else []
+        )
         return sorted(found, key=lambda path: path.stat().st_size)
 
 
@@ -86,7 +95,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
 
 
 def _decoded(err: str) -> list[tuple[str, ...]]:
-    return re.findall(r"data: photos, .* (\d+) found decoded, (\d+) decoded once .* in /.*/lightkit", err)
+    return re.findall(
+        r"data: photos, .* (\d+) found decoded, (\d+) decoded once .* in /.*/lightkit", err
+    )
 
 
 def test_photos_are_decoded_once_and_found_by_the_next_fit(trained: Trained) -> None:
@@ -102,9 +113,16 @@ def test_where_decoded_photos_are_kept_changes_no_number(other: str, trained: Tr
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [("disk", "disk"), ("memory", "memory"), ("auto without room", "nowhere"), ("files", "nowhere")],
+    [
+        ("disk", "disk"),
+        ("memory", "memory"),
+        ("auto without room", "nowhere"),
+        ("files", "nowhere"),
+    ],
 )
-def test_the_manifest_says_where_decoded_photos_were_kept(name: str, kept: str, trained: Trained) -> None:
+def test_the_manifest_says_where_decoded_photos_were_kept(
+    name: str, kept: str, trained: Trained
+) -> None:
     assert read_json(trained.runs[name] / "manifest.json")["data"]["cache"]["kept"] == kept
 
 
@@ -131,7 +149,9 @@ def test_a_damaged_file_of_decoded_photos_is_made_again(trained: Trained) -> Non
     content[len(content) // 2] ^= 255
     path.unlink()
     path.write_bytes(content)
-    result = trained.workspace.run("fit", "-c", "disk.yaml", "--run.name=damaged", "--run.resume=never").ok()
+    result = trained.workspace.run(
+        "fit", "-c", "disk.yaml", "--run.name=damaged", "--run.resume=never"
+    ).ok()
     assert _decoded(result.out + result.err) == [("23", "1"), ("8", "0")]
     (run,) = [path for path in trained.workspace.runs if path.parent.name == "damaged"]
     assert_same_training(trained.runs["disk"], run)
@@ -146,18 +166,23 @@ def test_the_choice_of_workers_is_reported(workspace: Workspace) -> None:
     workspace.write("job.yaml", pictures_config(num_workers="auto", trainer={"fast_dev_run": True}))
     result = workspace.run("fit", "-c", "job.yaml").ok()
     told = re.findall(
-        r"data: .*(?:worker process|training process) .*load.*|data: the training process loads.*", result.err
+        r"data: .*(?:worker process|training process) .*load.*|data: the training process loads.*",
+        result.err,
     )
     assert len(told) == 1, result.err
     assert "core" in told[0]
     assert "cpu" in told[0]
 
 
-def test_auto_decodes_each_time_where_a_training_reads_each_photo_once(workspace: Workspace) -> None:
+def test_auto_decodes_each_time_where_a_training_reads_each_photo_once(
+    workspace: Workspace,
+) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(4, 2, 1))
     workspace.write("job.yaml", pictures_config(trainer={"max_epochs": 1}))
     result = workspace.run("fit", "-c", "job.yaml").ok()
-    assert re.search(r"data: photos are decoded each time.*data\.init_args\.cache", result.out + result.err)
+    assert re.search(
+        r"data: photos are decoded each time.*data\.init_args\.cache", result.out + result.err
+    )
     assert read_json(workspace.only_run / "manifest.json")["data"]["cache"]["kept"] == "nowhere"
 
 
@@ -176,10 +201,16 @@ class Frozen:
             model = {"class_path": "ImageClassifier", "init_args": init_args}
             workspace.write(f"{name}.yaml", {**config, "model": model, "callbacks": {"note": note}})
             workspace.run("fit", "-c", f"{name}.yaml").ok()
-            notes = [json.loads(line) for line in (workspace.folder / "batches.jsonl").read_text().splitlines()]
+            notes = [
+                json.loads(line)
+                for line in (workspace.folder / "batches.jsonl").read_text().splitlines()
+            ]
             (workspace.folder / "batches.jsonl").unlink()
             self.shapes[name] = {(note["epoch"], len(note["shapes"][0])) for note in notes}
-        sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 5}}
+        sender = {
+            "class_path": "my_project.SendSignal",
+            "init_args": {"hook": "on_train_batch_start", "step": 5},
+        }
         workspace.write("killed.yaml", {"callbacks": {"sender": sender}, "run": {"name": "killed"}})
         assert workspace.run("fit", "-c", "once.yaml", "-c", "killed.yaml").code == 75
         workspace.run("fit", "-c", "once.yaml", "-c", "killed.yaml").ok()
@@ -196,11 +227,15 @@ def frozen(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) ->
         yield Frozen(workspace)
 
 
-def test_training_a_head_on_features_gives_the_numbers_of_training_on_images(frozen: Frozen) -> None:
+def test_training_a_head_on_features_gives_the_numbers_of_training_on_images(
+    frozen: Frozen,
+) -> None:
     features, images = read_metrics(frozen.run("once")), read_metrics(frozen.run("each_step"))
     assert len(features) == len(images) == 3
     for name in ("train/loss", "val/loss", "val/accuracy"):
-        assert [float(row[name]) for row in features] == pytest.approx([float(row[name]) for row in images], rel=1e-4)
+        assert [float(row[name]) for row in features] == pytest.approx(
+            [float(row[name]) for row in images], rel=1e-4
+        )
 
 
 def test_callbacks_see_features_in_batches_and_images_where_that_is_asked(frozen: Frozen) -> None:
@@ -209,7 +244,10 @@ def test_callbacks_see_features_in_batches_and_images_where_that_is_asked(frozen
 
 
 def test_a_rate_of_features_is_named_so_and_one_of_images_is_not(frozen: Frozen) -> None:
-    rates = {name: read_json(frozen.run(name) / "summary.json")["throughput"] for name in ("once", "each_step")}
+    rates = {
+        name: read_json(frozen.run(name) / "summary.json")["throughput"]
+        for name in ("once", "each_step")
+    }
     assert rates["once"]["features_per_s"] == rates["once"]["samples_per_s"] > 0
     assert "features_per_s" not in rates["each_step"]
     for name, is_of_features in (("once", True), ("each_step", False)):
@@ -235,16 +273,25 @@ def test_features_are_found_on_disk_by_the_next_fit(frozen: Frozen) -> None:
         (["--model.learning_rate=0.02"], [(24, 24, 0), (8, 8, 0)]),
         (["--data.image_size=40"], [(24, 0, 24), (8, 0, 8)]),
     ):
-        result = frozen.workspace.run("fit", "-c", "once.yaml", "--run.name=next", "--run.resume=never", *extra).ok()
+        result = frozen.workspace.run(
+            "fit", "-c", "once.yaml", "--run.name=next", "--run.resume=never", *extra
+        ).ok()
         assert sorted(_computed(result.err), reverse=True) == expected, result.err
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_features_that_a_killed_fit_has_computed_are_not_computed_again(num_workers: int, workspace: Workspace) -> None:
+def test_features_that_a_killed_fit_has_computed_are_not_computed_again(
+    num_workers: int, workspace: Workspace
+) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(100, 1, 1))
     config = pictures_config(augment=False, cache="none", num_workers=num_workers, image_size=160)
-    model = {"class_path": "ImageClassifier", "init_args": {"backbone": "resnet18", "freeze": "backbone"}}
-    workspace.write("job.yaml", {**config, "model": model, "trainer": {**config["trainer"], "max_epochs": 1}})
+    model = {
+        "class_path": "ImageClassifier",
+        "init_args": {"backbone": "resnet18", "freeze": "backbone"},
+    }
+    workspace.write(
+        "job.yaml", {**config, "model": model, "trainer": {**config["trainer"], "max_epochs": 1}}
+    )
 
     def has_computed() -> bool:
         files = workspace.home.glob(".cache/lightkit/features/*.rows")
@@ -262,9 +309,16 @@ def test_features_that_a_killed_fit_has_computed_are_not_computed_again(num_work
     assert num_computed
 
 
-def test_a_checkpoint_of_a_training_on_features_is_that_of_a_training_on_images(frozen: Frozen) -> None:
-    states = [load_checkpoint(frozen.run(name) / "checkpoints" / "last.ckpt") for name in ("once", "each_step")]
-    shapes = [{key: tuple(value.shape) for key, value in state["state_dict"].items()} for state in states]
+def test_a_checkpoint_of_a_training_on_features_is_that_of_a_training_on_images(
+    frozen: Frozen,
+) -> None:
+    states = [
+        load_checkpoint(frozen.run(name) / "checkpoints" / "last.ckpt")
+        for name in ("once", "each_step")
+    ]
+    shapes = [
+        {key: tuple(value.shape) for key, value in state["state_dict"].items()} for state in states
+    ]
     assert shapes[0] == shapes[1]
 
 
@@ -272,7 +326,9 @@ def test_features_that_cannot_be_kept_are_reported(workspace: Workspace) -> None
     write_given_splits(workspace.folder / "pictures", per_class=(4, 2, 1))
     init_args = {"freeze": "backbone", "features": "once"}
     config = pictures_config(augment=True, cache="none", trainer={"max_epochs": 1})
-    workspace.write("job.yaml", {**config, "model": {"class_path": "ImageClassifier", "init_args": init_args}})
+    workspace.write(
+        "job.yaml", {**config, "model": {"class_path": "ImageClassifier", "init_args": init_args}}
+    )
     result = workspace.run("fit", "-c", "job.yaml").ok()
     assert re.search(r"warning: .*model\.init_args\.features.*augment", result.err)
 
@@ -322,7 +378,9 @@ for name, make in given.items():
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+def two_ranks(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Workspace]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -330,7 +388,11 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer)
         write_given_splits(workspace.folder / "pictures", per_class=(11, 1, 1))
         (workspace.folder / "table").mkdir()
         splits = ["train"] * 22 + ["val"]
-        columns = {"x": [float(x) for x in range(23)], "y": [float(x) for x in range(23)], "split": splits}
+        columns = {
+            "x": [float(x) for x in range(23)],
+            "y": [float(x) for x in range(23)],
+            "split": splits,
+        }
         pq.write_table(pa.table(columns), workspace.folder / "table" / "a.parquet")
         workspace.write("two_ranks.py", TWO_RANKS)
         workspace.run(script="two_ranks.py").ok()
@@ -338,7 +400,9 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer)
 
 
 @pytest.mark.parametrize("name", ["folder", "table"])
-def test_each_sample_is_in_one_batch_of_one_rank_in_each_epoch(name: str, two_ranks: Workspace) -> None:
+def test_each_sample_is_in_one_batch_of_one_rank_in_each_epoch(
+    name: str, two_ranks: Workspace
+) -> None:
     ranks = [read_json(two_ranks.folder / f"{name}-{rank}.json") for rank in (0, 1)]
     epochs = [
         sorted(sample for notes in ranks for at, _, kept in notes if at == epoch for sample in kept)
@@ -351,13 +415,20 @@ def test_each_sample_is_in_one_batch_of_one_rank_in_each_epoch(name: str, two_ra
 
 
 @pytest.mark.parametrize("name", ["folder", "table"])
-def test_ranks_have_equally_many_batches_of_nearly_the_same_size(name: str, two_ranks: Workspace) -> None:
-    sizes = [[size for _, size, _ in read_json(two_ranks.folder / f"{name}-{rank}.json")] for rank in (0, 1)]
+def test_ranks_have_equally_many_batches_of_nearly_the_same_size(
+    name: str, two_ranks: Workspace
+) -> None:
+    sizes = [
+        [size for _, size, _ in read_json(two_ranks.folder / f"{name}-{rank}.json")]
+        for rank in (0, 1)
+    ]
     assert len(sizes[0]) == len(sizes[1])
     assert all(abs(one - other) <= 1 for one, other in zip(*sizes, strict=True))
 
 
-def test_photos_decoded_to_memory_by_a_killed_fit_go_at_the_next_start(workspace: Workspace) -> None:
+def test_photos_decoded_to_memory_by_a_killed_fit_go_at_the_next_start(
+    workspace: Workspace,
+) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(10, 3, 1))
     hold = {"callbacks": {"hold": {"class_path": "my_project.Hold"}}}
     workspace.write("job.yaml", {**pictures_config(cache="memory"), **hold})
@@ -377,8 +448,16 @@ def test_photos_decoded_to_memory_by_a_killed_fit_go_at_the_next_start(workspace
 def drawn(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         config = pictures_config(trainer={"max_epochs": 1})
-        init_args = {"num_images": 40, "drawn_size": 24, "image_size": 16, "num_workers": 0, "cache": "none"}
-        workspace.write("job.yaml", {**config, "data": {"class_path": "DrawnFlowers", "init_args": init_args}})
+        init_args = {
+            "num_images": 40,
+            "drawn_size": 24,
+            "image_size": 16,
+            "num_workers": 0,
+            "cache": "none",
+        }
+        workspace.write(
+            "job.yaml", {**config, "data": {"class_path": "DrawnFlowers", "init_args": init_args}}
+        )
         for _ in range(2):
             workspace.run("fit", "-c", "job.yaml", "--run.resume=never").ok()
         yield workspace
@@ -395,13 +474,21 @@ def test_drawn_flowers_are_drawn_once_into_the_users_cache(drawn: Workspace) -> 
 
 
 def test_a_regressor_learns_fahrenheit_and_celsius(workspace: Workspace) -> None:
-    config = {"seed_everything": 7, "model": {"class_path": "Regressor"}, "data": {"class_path": "Temperatures"}}
+    config = {
+        "seed_everything": 7,
+        "model": {"class_path": "Regressor"},
+        "data": {"class_path": "Temperatures"},
+    }
     trainer = {"accelerator": "cpu", "max_epochs": 6, "logger": False}
     workspace.write("job.yaml", {**config, "trainer": trainer})
     workspace.run("fit", "-c", "job.yaml").ok()
     errors = [float(row["val/mae"]) for row in read_metrics(workspace.only_run)]
     assert errors[-1] < 1 < errors[0], "degrees; the values are spread over some 200"
-    assert read_json(workspace.only_run / "manifest.json")["data"]["counts"] == {"train": 1000, "val": 250, "test": 250}
+    assert read_json(workspace.only_run / "manifest.json")["data"]["counts"] == {
+        "train": 1000,
+        "val": 250,
+        "test": 250,
+    }
 
 
 def test_an_epoch_has_each_training_image_once(tmp_path: Path) -> None:

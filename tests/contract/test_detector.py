@@ -191,21 +191,34 @@ def test_a_gate_judges_a_metric_of_any_name_that_the_module_logs(place: Workspac
     decision = read_json(run_of(place) / "gate.json")
     tested = read_json(run_of(place) / "summary.json")["stages"]["test"]
     assert decision["mode"] == "max"
-    assert decision["scores"]["challenger"]["test/mAP"] == pytest.approx(tested["test/mAP"], abs=1e-6)
+    assert decision["scores"]["challenger"]["test/mAP"] == pytest.approx(
+        tested["test/mAP"], abs=1e-6
+    )
     assert decision["num_samples"] == 11
 
 
 def test_a_gate_judges_a_metric_that_a_callback_of_the_config_logs(place: Workspace) -> None:
     (short,) = place.folder.glob("runs/short/2*")
-    words = ["--gate.metric=test/found", "--gate.mode=min", "--gate.max=3", f"--gate.baseline=short/{short.name}"]
-    result = place.run("gate", "--run", "detector/latest", *words, "--gate.max_drop=3", "--gate.min=null").ok()
+    words = [
+        "--gate.metric=test/found",
+        "--gate.mode=min",
+        "--gate.max=3",
+        f"--gate.baseline=short/{short.name}",
+    ]
+    result = place.run(
+        "gate", "--run", "detector/latest", *words, "--gate.max_drop=3", "--gate.min=null"
+    ).ok()
     assert "logger" not in result.err
     decision = read_json(run_of(place) / "gate.json")
     tested = read_json(run_of(place) / "summary.json")["stages"]["test"]
     assert decision["mode"] == "min"
-    assert decision["scores"]["challenger"]["test/found"] == pytest.approx(tested["test/found"], abs=1e-6)
+    assert decision["scores"]["challenger"]["test/found"] == pytest.approx(
+        tested["test/found"], abs=1e-6
+    )
     assert decision["scores"]["baseline"]["test/found"] >= 0
-    missing = place.run("gate", "--run", "detector/latest", "--gate.metric=test/foud", "--gate.min=0")
+    missing = place.run(
+        "gate", "--run", "detector/latest", "--gate.metric=test/foud", "--gate.min=0"
+    )
     assert missing.code == 2
     assert "logs no 'test/foud' on the test split; did you mean 'test/found'?" in missing.err
 
@@ -232,24 +245,42 @@ def test_a_module_exports_itself_and_proves_it(place: Workspace) -> None:
     result = place.run("export", "--run", "detector/latest", "--format", "module:columns").ok()
     folder = run_of(place) / "export"
     entries = read_json(folder / "export.json")["artefacts"]
-    assert entries.keys() == {"columns/about.json", "columns/weights/bias.pt", "columns/weights/weight.pt"}
+    assert entries.keys() == {
+        "columns/about.json",
+        "columns/weights/bias.pt",
+        "columns/weights/weight.pt",
+    }
     entry = entries["columns/weights/weight.pt"]
-    assert entry["sha256"] == hashlib.sha256((folder / "columns/weights/weight.pt").read_bytes()).hexdigest()
+    assert (
+        entry["sha256"]
+        == hashlib.sha256((folder / "columns/weights/weight.pt").read_bytes()).hexdigest()
+    )
     assert (entry["format"], entry["model"]) == ("module:columns", "detector.Detector")
     assert entry["checked"] == {"samples": 10, "gap": pytest.approx(0, abs=1e-5), "by": "columns"}
     assert entry["source"]["checkpoint"].endswith("best.ckpt")
     assert "samples 10" in result.out
     assert not list(folder.glob(".*.aside"))
     place.run("report", "detector/latest").ok()
-    assert "columns/weights/weight.pt" in (run_of(place) / "report.html").read_text(encoding="utf-8")
+    assert "columns/weights/weight.pt" in (run_of(place) / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_an_export_of_a_module_that_fails_its_test_is_removed(place: Workspace) -> None:
-    words = ["-c", "detector.yaml", "--ckpt_path", str(run_of(place) / "checkpoints" / "best.ckpt"), "--output=out"]
+    words = [
+        "-c",
+        "detector.yaml",
+        "--ckpt_path",
+        str(run_of(place) / "checkpoints" / "best.ckpt"),
+        "--output=out",
+    ]
     place.run("export", *words, "--format=module:columns").ok()
     result = place.run("export", *words, "--format=module:columns", "--model.init_args.drift=0.5")
     assert result.code == 5
-    assert "columns/: Detector.check_export failed: AssertionError: scores differ by up to " in result.err
+    assert (
+        "columns/: Detector.check_export failed: AssertionError: scores differ by up to "
+        in result.err
+    )
     assert "The files were removed." in result.err
     assert not (place.folder / "out" / "columns").exists()
     assert read_json(place.folder / "out" / "export.json")["artefacts"] == {}
@@ -259,35 +290,58 @@ def test_an_export_of_a_module_that_fails_its_test_is_removed(place: Workspace) 
     unknown = place.run("export", *words, "--format=module:rows")
     assert unknown.code == 5
     assert (
-        "rows/: Detector.export_model failed: ValueError: the detector knows the format columns, not rows"
-        in unknown.err
+        "rows/: Detector.export_model failed: ValueError: the detector knows the format columns,"
+        " not rows" in unknown.err
     )
     assert (place.folder / "out" / "columns" / "about.json").is_file()
 
 
-def test_a_module_without_an_export_of_its_own_is_refused_with_what_to_write(place: Workspace) -> None:
-    plain = place.run("export", "-c", "detector.yaml", "--model.class_path=detector.Plain", "--format=module:columns")
+def test_a_module_without_an_export_of_its_own_is_refused_with_what_to_write(
+    place: Workspace,
+) -> None:
+    plain = place.run(
+        "export",
+        "-c",
+        "detector.yaml",
+        "--model.class_path=detector.Plain",
+        "--format=module:columns",
+    )
     assert plain.code == 2
-    assert "--format module:columns: Plain has no method export_model and no check_export." in plain.err
+    assert (
+        "--format module:columns: Plain has no method export_model and no check_export."
+        in plain.err
+    )
     bad = place.run("export", "--run", "detector/latest", "--format=module:../here")
     assert bad.code == 2
     assert "module:NAME, or several with commas between them, got 'module:../here'" in bad.err
 
 
-PLAIN = ("-c", "detector.yaml", "--model.class_path=detector.Plain", "--export-format=torch_export,module:columns")
+PLAIN = (
+    "-c",
+    "detector.yaml",
+    "--model.class_path=detector.Plain",
+    "--export-format=torch_export,module:columns",
+)
 
 
 @pytest.mark.parametrize("command", ["check", "retrain"])
-def test_a_module_without_an_export_of_its_own_is_found_before_it_trains(command: str, place: Workspace) -> None:
+def test_a_module_without_an_export_of_its_own_is_found_before_it_trains(
+    command: str, place: Workspace
+) -> None:
     before = sorted(place.folder.glob("runs/*/*"))
     result = place.run(command, *PLAIN)
     assert result.code == 2
-    assert "--export-format module:columns: Plain has no method export_model and no check_export." in result.err
+    assert (
+        "--export-format module:columns: Plain has no method export_model and no check_export."
+        in result.err
+    )
     assert "--model.class_path" in result.err, "where the class was named"
     assert sorted(place.folder.glob("runs/*/*")) == before
 
 
-def test_a_module_with_an_export_of_its_own_passes_the_check_of_its_format(place: Workspace) -> None:
+def test_a_module_with_an_export_of_its_own_passes_the_check_of_its_format(
+    place: Workspace,
+) -> None:
     place.run("check", "-c", "detector.yaml", "--export-format=module:columns").ok()
     unknown = place.run("check", "-c", "detector.yaml", "--export-format=colums")
     assert unknown.code == 2

@@ -121,7 +121,9 @@ def _fill(source: str) -> Any:
     def fill(workspace: Workspace) -> None:
         workspace.write("measured.py", _MODULE)
         for day in (_WORSE, _BETTER, _NAN):
-            values = [float("nan"), float("inf"), float("-inf")] if day == _NAN else _VALUES[best][day]
+            values = (
+                [float("nan"), float("inf"), float("-inf")] if day == _NAN else _VALUES[best][day]
+            )
             monitored = {"monitor": f"val/{metric}"} | ({} if mode is None else {"mode": mode})
             config = {
                 "seed_everything": 1,
@@ -158,9 +160,13 @@ def find(workspace: Workspace, day: int) -> Path:
     return workspace.folder / "runs" / "job" / run_id(day)
 
 
-def test_every_user_of_the_direction_takes_the_same(measured: tuple[Workspace, str, str, str | None]) -> None:
+def test_every_user_of_the_direction_takes_the_same(
+    measured: tuple[Workspace, str, str, str | None],
+) -> None:
     workspace, metric, best, mode = measured
-    is_known = mode is not None or metric != "energy" or "measure: number" not in _read_config(workspace)
+    is_known = (
+        mode is not None or metric != "energy" or "measure: number" not in _read_config(workspace)
+    )
 
     # the checkpoint
     for day in (_BETTER, _WORSE):
@@ -176,7 +182,9 @@ def test_every_user_of_the_direction_takes_the_same(measured: tuple[Workspace, s
 
     # retention; the newest is always kept
     kept = json.loads(
-        workspace.run("gc", "job", "--keep-best=1", f"--metric=val/{metric}", "--dry-run", "--json").ok().out
+        workspace.run("gc", "job", "--keep-best=1", f"--metric=val/{metric}", "--dry-run", "--json")
+        .ok()
+        .out
     )
     assert [each["id"] for each in kept["deleted"]] == [run_id(_WORSE)]
     assert kept["kept"][f"job/{run_id(_BETTER)}"] == "one of the best"
@@ -187,7 +195,10 @@ def test_every_user_of_the_direction_takes_the_same(measured: tuple[Workspace, s
     result = workspace.run("gate", str(better), *gate, f"--gate.baseline={worse}")
     if not is_known:
         assert result.code == 2
-        assert "gate.mode: not set, and nothing tells whether a small or a large test/energy is good" in result.err
+        assert (
+            "gate.mode: not set, and nothing tells whether a small or a large test/energy is good"
+            in result.err
+        )
         gate.append(f"--gate.mode={best}")
         result = workspace.run("gate", str(better), *gate, f"--gate.baseline={worse}")
     assert result.code == 0, result.err
@@ -196,7 +207,9 @@ def test_every_user_of_the_direction_takes_the_same(measured: tuple[Workspace, s
     for candidate in (worse, never):
         assert workspace.run("gate", str(candidate), *gate, f"--gate.baseline={better}").code == 4
         workspace.run("report", str(candidate)).ok()
-        assert "it is worse than run job/" in (candidate / "report.html").read_text(encoding="utf-8")
+        assert "it is worse than run job/" in (candidate / "report.html").read_text(
+            encoding="utf-8"
+        )
 
 
 def _read_config(workspace: Workspace) -> str:
@@ -207,7 +220,9 @@ def _days(text: str) -> list[int]:
     return [int(each["id"][6:8]) for each in json.loads(text)]
 
 
-def test_gc_keeps_the_best_run_where_another_has_no_finite_value_in_its_best_epoch(workspace: Workspace) -> None:
+def test_gc_keeps_the_best_run_where_another_has_no_finite_value_in_its_best_epoch(
+    workspace: Workspace,
+) -> None:
     workspace.write("measured.py", _MODULE)
     for day, values in ((1, [0.7, 0.6]), (2, [float("nan"), 0.94]), (3, [0.1, 0.1])):
         arguments = {"metric": "auc", "values": values}
@@ -222,7 +237,11 @@ def test_gc_keeps_the_best_run_where_another_has_no_finite_value_in_its_best_epo
         workspace.run("fit", "-c", "measured.yaml").ok()
         (made,) = (run for run in workspace.runs if not run.name.startswith("202601"))
         made.rename(made.with_name(run_id(day)))
-    printed = workspace.run("gc", "job", "--keep-best=1", "--metric=val/auc", "--dry-run", "--json").ok().out
+    printed = (
+        workspace.run("gc", "job", "--keep-best=1", "--metric=val/auc", "--dry-run", "--json")
+        .ok()
+        .out
+    )
     assert [each["id"] for each in json.loads(printed)["deleted"]] == [run_id(2)]
 
 
@@ -233,7 +252,9 @@ def test_a_mode_that_no_metric_was_named_for_cannot_turn_a_known_one_round(
     result = workspace.run("gc", "job", "--keep-best=1", "--mode=max", "--dry-run")
     assert result.code == 2
     assert "of val/loss, by which runs of job were chosen, small values are good" in result.err
-    named = workspace.run("gc", "job", "--keep-best=1", "--metric=val/loss", "--mode=max", "--dry-run", "--json").ok()
+    named = workspace.run(
+        "gc", "job", "--keep-best=1", "--metric=val/loss", "--mode=max", "--dry-run", "--json"
+    ).ok()
     assert [each["id"] for each in json.loads(named.out)["deleted"]] == [run_id(_BETTER)]
 
 
@@ -242,14 +263,25 @@ def test_a_mode_that_no_metric_was_named_for_cannot_turn_a_known_one_round(
     [
         (
             {"class_path": "EarlyStopping", "init_args": {"monitor": "val/accuracy"}},
-            "mode: min, which is its default: EarlyStopping takes the smallest val/accuracy for the best, but the "
-            "largest is; set mode: max",
+            (
+                "mode: min, which is its default: EarlyStopping takes the smallest val/accuracy for"
+                " the best, but the largest is; set mode: max"
+            ),
         ),
         (
             {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val/loss", "mode": "max"}},
-            "mode: max: ModelCheckpoint takes the largest val/loss for the best, but the smallest is; set mode: min",
+            (
+                "mode: max: ModelCheckpoint takes the largest val/loss for the best, but the"
+                " smallest is; set mode: min"
+            ),
         ),
-        ({"class_path": "EarlyStopping", "init_args": {"monitor": "val/accuracy", "mode": "max"}}, None),
+        (
+            {
+                "class_path": "EarlyStopping",
+                "init_args": {"monitor": "val/accuracy", "mode": "max"},
+            },
+            None,
+        ),
         ({"class_path": "EarlyStopping", "init_args": {"monitor": "val/energy"}}, None),
     ],
     ids=["a default", "a mode that is set", "a right mode", "a name that says nothing"],
@@ -276,10 +308,16 @@ def test_a_callback_whose_mode_contradicts_its_metric_is_warned_about(
         assert (says in printed) if says else ("mode:" not in printed)
         assert says is None or "  --> own.yaml:" in printed
     recorded = [each["message"] for each in read_events(workspace.runs[0], "warning")]
-    assert any(says in each for each in recorded) if says else not any("mode:" in each for each in recorded)
+    assert (
+        any(says in each for each in recorded)
+        if says
+        else not any("mode:" in each for each in recorded)
+    )
 
 
-@pytest.mark.parametrize(("measure", "is_warned"), [("score", True), ("cost", False), ("number", False)])
+@pytest.mark.parametrize(
+    ("measure", "is_warned"), [("score", True), ("cost", False), ("number", False)]
+)
 def test_a_callback_whose_mode_contradicts_the_metric_object_is_warned_about(
     workspace: Workspace, measure: str, is_warned: bool
 ) -> None:
@@ -287,21 +325,31 @@ def test_a_callback_whose_mode_contradicts_the_metric_object_is_warned_about(
     config = {
         "model": {"class_path": "measured.Measured", "init_args": arguments},
         "data": {"class_path": "measured.Data"},
-        "callbacks": {"stop": {"class_path": "EarlyStopping", "init_args": {"monitor": "val/energy"}}},
+        "callbacks": {
+            "stop": {"class_path": "EarlyStopping", "init_args": {"monitor": "val/energy"}}
+        },
         "trainer": {"accelerator": "cpu", "devices": 1, "max_epochs": 2, "logger": False},
         "run": {"report": False},
     }
     workspace.write("measured.py", _MODULE)
     workspace.write("own.yaml", config)
     printed = workspace.run("fit", "-c", "own.yaml").ok().err
-    text = "EarlyStopping monitors val/energy with mode: min, but its metric object says that large values are good"
+    text = (
+        "EarlyStopping monitors val/energy with mode: min, but its metric object says that large"
+        " values are good"
+    )
     assert printed.count(text) == is_warned
 
 
-def test_a_gate_that_compares_by_a_metric_of_unknown_direction_is_said_before_a_training(workspace: Workspace) -> None:
+def test_a_gate_that_compares_by_a_metric_of_unknown_direction_is_said_before_a_training(
+    workspace: Workspace,
+) -> None:
     workspace.write("gate.yaml", {"gate": {"metric": "test/energy", "max_drop": 0.1}})
     printed = workspace.run("check", "-c", "small.yaml", "-c", "gate.yaml").ok().err
     assert "gate.mode: not set, and neither the name of test/energy" in printed
     assert "  --> gate.yaml:" in printed
     for words in (["--gate.mode=min"], ["--gate.metric=test/accuracy"]):
-        assert "gate.mode" not in workspace.run("check", "-c", "small.yaml", "-c", "gate.yaml", *words).ok().err
+        assert (
+            "gate.mode"
+            not in workspace.run("check", "-c", "small.yaml", "-c", "gate.yaml", *words).ok().err
+        )

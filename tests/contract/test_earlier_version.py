@@ -48,13 +48,17 @@ def unpack(workspace: Workspace) -> None:
 def move_database(path: Path, replaced: dict[str, str]) -> None:
     """Replace texts in all columns of a SQLite database."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+        tables = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        ]
         for table in tables:
             columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
             for column in columns:
                 for old, new in replaced.items():
                     connection.execute(
-                        f'UPDATE "{table}" SET "{column}" = replace("{column}", ?, ?) WHERE instr("{column}", ?)',
+                        f'UPDATE "{table}" SET "{column}" = replace("{column}", ?, ?) WHERE'
+                        f' instr("{column}", ?)',
                         (old, new, old),
                     )
 
@@ -81,7 +85,9 @@ def test_the_archive_names_no_machine_and_is_small() -> None:
 
 
 @pytest.mark.parametrize("job", ["killed", "preempted", "tracked"])
-def test_a_run_that_an_earlier_version_left_unfinished_goes_on_in_its_folder(job: str, earlier: Workspace) -> None:
+def test_a_run_that_an_earlier_version_left_unfinished_goes_on_in_its_folder(
+    job: str, earlier: Workspace
+) -> None:
     (run,) = runs_of(earlier, job)
     earlier.run("fit", "-c", f"{job}.yaml").ok()
     assert runs_of(earlier, job) == [run]
@@ -92,7 +98,9 @@ def test_a_run_that_an_earlier_version_left_unfinished_goes_on_in_its_folder(job
     assert not (run.parent / "lock.json").exists()
 
 
-def test_the_tracker_of_an_earlier_versions_run_goes_on_in_the_same_mlflow_run(earlier: Workspace) -> None:
+def test_the_tracker_of_an_earlier_versions_run_goes_on_in_the_same_mlflow_run(
+    earlier: Workspace,
+) -> None:
     (run,) = runs_of(earlier, "tracked")
     ids = read_json(run / "mlflow.json")
     earlier.run("fit", "-c", "tracked.yaml").ok()
@@ -100,7 +108,9 @@ def test_the_tracker_of_an_earlier_versions_run_goes_on_in_the_same_mlflow_run(e
     with closing(sqlite3.connect(earlier.folder / "runs" / "mlflow.db")) as database:
         query = "SELECT step FROM metrics WHERE run_uuid = ? AND key = 'val/loss' ORDER BY step"
         steps = [step for (step,) in database.execute(query, (ids["run_id"],))]
-        (status,) = database.execute("SELECT status FROM runs WHERE run_uuid = ?", (ids["run_id"],)).fetchone()
+        (status,) = database.execute(
+            "SELECT status FROM runs WHERE run_uuid = ?", (ids["run_id"],)
+        ).fetchone()
     assert len(steps) == 3
     assert status == "FINISHED"
 
@@ -120,7 +130,9 @@ def test_nothing_has_changed_since_an_earlier_version(earlier: Workspace) -> Non
 
 
 @pytest.mark.parametrize("job", ["small", "table"])
-def test_a_run_of_an_earlier_version_is_tested_reported_and_predicts(job: str, earlier: Workspace) -> None:
+def test_a_run_of_an_earlier_version_is_tested_reported_and_predicts(
+    job: str, earlier: Workspace
+) -> None:
     (run,) = runs_of(earlier, job)
     if job == "small":
         before = read_json(run / "summary.json")["stages"]["test"]
@@ -134,7 +146,9 @@ def test_a_run_of_an_earlier_version_is_tested_reported_and_predicts(job: str, e
     assert len(lines) > 2
 
 
-def test_runs_of_an_earlier_version_are_listed_and_kept_where_the_registry_needs_them(earlier: Workspace) -> None:
+def test_runs_of_an_earlier_version_are_listed_and_kept_where_the_registry_needs_them(
+    earlier: Workspace,
+) -> None:
     found = {(each["name"], each["status"]) for each in _list(earlier)}
     assert found == {
         *((job, "done") for job in ("small", "table", "net", "night")),
@@ -142,7 +156,9 @@ def test_runs_of_an_earlier_version_are_listed_and_kept_where_the_registry_needs
     }  # fmt: skip
     assert [each["promoted"] for each in _list(earlier)].count(True) == 2
     kept = earlier.run("gc", "--keep-last", "1", "--dry-run").ok().out
-    assert kept.startswith("nothing to delete: 10 runs"), "one run of a job is its newest, or is needed by the registry"
+    assert kept.startswith("nothing to delete: 10 runs"), (
+        "one run of a job is its newest, or is needed by the registry"
+    )
 
 
 def _list(workspace: Workspace) -> list[dict[str, object]]:
@@ -152,7 +168,11 @@ def _list(workspace: Workspace) -> list[dict[str, object]]:
 
 def test_the_registry_of_an_earlier_version_is_read_and_moved(earlier: Workspace) -> None:
     history = earlier.run("history", "net").ok().out
-    assert [line.split()[1] for line in history.splitlines() if "Z " in line] == ["promote", "promote", "rollback"]
+    assert [line.split()[1] for line in history.splitlines() if "Z " in line] == [
+        "promote",
+        "promote",
+        "rollback",
+    ]
     newest = runs_of(earlier, "net")[2]
     earlier.run("gate", str(newest)).ok()
     earlier.run("promote", str(newest), "--reason", "of the new version").ok()
@@ -174,7 +194,9 @@ def test_a_retrain_that_an_earlier_version_began_goes_on_with_its_stage(earlier:
     result = earlier.run("retrain", "-c", "night.yaml", timeout_s=600).ok()
     assert "goes on with test" in result.err
     assert runs_of(earlier, "night") == [run]
-    states = {state["stage"]: state["status"] for state in read_json(run / "retrain.json")["stages"]}
+    states = {
+        state["stage"]: state["status"] for state in read_json(run / "retrain.json")["stages"]
+    }
     assert set(states.values()) == {"done"}
     assert read_registry(earlier)["night"]["aliases"]["champion"] == "1"
 

@@ -77,18 +77,30 @@ EMPTY = {
         ["fit", "--data.num_train=3"],
         r"given no batch: it has 3 samples, batches of 4, .*At least 4 samples",
     ),
-    "stream": (["fit", "--data.streams=true"], r"the training loader has given no batch\. Look at what it yields"),
-    "steps_without_loss": (["fit", "--model.skips=none"], r"each of the 2 training batches was skipped"),
+    "stream": (
+        ["fit", "--data.streams=true"],
+        r"the training loader has given no batch\. Look at what it yields",
+    ),
+    "steps_without_loss": (
+        ["fit", "--model.skips=none"],
+        r"each of the 2 training batches was skipped",
+    ),
     "losses_left_out": (
         ["fit", "--model.skips=nan", "--watchdog.on_nonfinite=skip"],
         r"each of the 2 training batches was skipped",
     ),
-    "test": (["test", "--run", "job/latest", "--data.num_test=0"], r"the test loader has given no batch"),
+    "test": (
+        ["test", "--run", "job/latest", "--data.num_test=0"],
+        r"the test loader has given no batch",
+    ),
     "rows": (
         ["predict", "--run", "job/latest", "--model.skips=rows"],
         r"predict_step has returned no row for any batch",
     ),
-    "predict": (["predict", "--run", "job/latest", "--data.num_test=0"], r"the predict loader has given no batch"),
+    "predict": (
+        ["predict", "--run", "job/latest", "--data.num_test=0"],
+        r"the predict loader has given no batch",
+    ),
 }
 ZERO = {
     "batches": ["fit", "--trainer.limit_train_batches=0"],
@@ -114,7 +126,9 @@ def run(workspace: Workspace, words: list[str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("words", "says"), EMPTY.values(), ids=EMPTY)
-def test_a_stage_that_did_nothing_is_an_error_of_the_data(words: list[str], says: str, trained: Workspace) -> None:
+def test_a_stage_that_did_nothing_is_an_error_of_the_data(
+    words: list[str], says: str, trained: Workspace
+) -> None:
     code, err = run(trained, words)
     assert code == 3, err
     assert "Traceback" not in err
@@ -122,6 +136,8 @@ def test_a_stage_that_did_nothing_is_an_error_of_the_data(words: list[str], says
 
 
 @pytest.mark.parametrize("words", ZERO.values(), ids=ZERO)
-def test_an_explicit_zero_and_nothing_left_to_train_are_no_error(words: list[str], trained: Workspace) -> None:
+def test_an_explicit_zero_and_nothing_left_to_train_are_no_error(
+    words: list[str], trained: Workspace
+) -> None:
     code, err = run(trained, words)
     assert code == 0, err

@@ -10,8 +10,12 @@ from tests.contract.fault_examples import MY_FAULTS, callback
 from tests.contract.workspace import Workspace, read_json
 
 
-def test_a_defect_in_the_users_code_is_1_with_a_traceback_and_on_record(workspace: Workspace) -> None:
-    result = workspace.run("fit", "-c", "small.yaml", "--model=my_project.FailsInStep", "--model.step=2")
+def test_a_defect_in_the_users_code_is_1_with_a_traceback_and_on_record(
+    workspace: Workspace,
+) -> None:
+    result = workspace.run(
+        "fit", "-c", "small.yaml", "--model=my_project.FailsInStep", "--model.step=2"
+    )
     assert result.code == 1
     assert "Traceback" in result.err
     assert re.search(r"my_project\.py.*ValueError: batches are out of stock", result.err, re.DOTALL)
@@ -46,13 +50,19 @@ def test_missing_weights_are_3_before_anything_is_built(workspace: Workspace) ->
         "from lightkit.data import DrawnFlowers\n\nclass Data(DrawnFlowers):\n"
         "    def __init__(self):\n        raise ValueError('built')\n",
     )
-    result = workspace.run("fit", "--model=ImageClassifier", "--model.weights=nope.pth", "--data=mine.Data")
+    result = workspace.run(
+        "fit", "--model=ImageClassifier", "--model.weights=nope.pth", "--data=mine.Data"
+    )
     assert result.code == 3
-    assert re.search(r"error: model\.init_args\.weights: there is no file nope\.pth", result.err), result.err
+    assert re.search(r"error: model\.init_args\.weights: there is no file nope\.pth", result.err), (
+        result.err
+    )
     assert "Traceback" not in result.err
 
 
-def test_an_error_in_the_users_code_shows_its_frames_where_it_was_and_how_to_resume(workspace: Workspace) -> None:
+def test_an_error_in_the_users_code_shows_its_frames_where_it_was_and_how_to_resume(
+    workspace: Workspace,
+) -> None:
     words = ("fit", "-c", "small.yaml", "--model=my_project.FailsInStep", "--model.step=8")
     result = workspace.run(*words)
     assert result.code == 1
@@ -61,7 +71,8 @@ def test_an_error_in_the_users_code_shows_its_frames_where_it_was_and_how_to_res
     assert "This was in epoch 1, step 8." in result.err
     last = workspace.only_run / "checkpoints" / "last.ckpt"
     assert re.search(
-        rf"The same command resumes from \S*{re.escape(str(last.relative_to(workspace.folder)))}\.", result.err
+        rf"The same command resumes from \S*{re.escape(str(last.relative_to(workspace.folder)))}\.",
+        result.err,
     )
     assert len(result.err.splitlines()) < 15
     full = workspace.run(*words, "--traceback", "--run.resume=never")

@@ -70,7 +70,10 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
         explain("callbacks.early_stopping.patience"),
         ["callbacks.early_stopping.patience: 5", "base.yaml:6:49"],
     ),
-    "with_init_args": (explain("callbacks.early_stopping.init_args.patience"), ["patience: 5", "base.yaml:6:49"]),
+    "with_init_args": (
+        explain("callbacks.early_stopping.init_args.patience"),
+        ["patience: 5", "base.yaml:6:49"],
+    ),
     "as_lightning_counts_callbacks": (
         explain("trainer.callbacks.0.init_args.patience"),
         ["callbacks.early_stopping.patience: 5", "base.yaml:6:49"],
@@ -80,7 +83,10 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
         explain("callbacks.checkpoint.mode=max", "callbacks.checkpoint"),
         ["lightkit.callbacks.Checkpoint", "the name callbacks.checkpoint"],
     ),
-    "a_list_of_two_layers": (explain("model.tags"), ["- a", "# base.yaml:4:58", "- b", "# top.yaml:5:23", "replaced"]),
+    "a_list_of_two_layers": (
+        explain("model.tags"),
+        ["- a", "# base.yaml:4:58", "- b", "# top.yaml:5:23", "replaced"],
+    ),
     "with_the_plus_of_the_file": (explain("model.tags+"), ["- a", "- b", "# top.yaml:5:23"]),
     "an_interpolation": (
         explain("run.name"),
@@ -138,7 +144,10 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
         explain("model.width", file="wide.yaml"),
         ["model.width: 16", "default of my_project.Wide"],
     ),
-    "a_default_of_lightkit": (explain("seed_everything"), ["seed_everything: true", "default of lightkit"]),
+    "a_default_of_lightkit": (
+        explain("seed_everything"),
+        ["seed_everything: true", "default of lightkit"],
+    ),
     "a_section_that_is_not_set": (explain("optimizer"), ["optimizer: not set"]),
     "what_a_hardware_key_became": (
         explain("accelerator.gpus", file="gpus.yaml"),
@@ -168,21 +177,39 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
         explain("trainer.callbacks.0.patience", file="listed.yaml"),
         ["trainer.callbacks.0.patience: 3", "listed.yaml:5:77"],
     ),
-    "an_element_in_brackets": (explain("trainer.callbacks[0].patience", file="listed.yaml"), ["patience: 3"]),
+    "an_element_in_brackets": (
+        explain("trainer.callbacks[0].patience", file="listed.yaml"),
+        ["patience: 3"],
+    ),
     "an_element_beside_named_entries": (
-        explain("--callbacks.early_stopping.monitor=val/loss", "trainer.callbacks.0.patience", file="listed.yaml"),
+        explain(
+            "--callbacks.early_stopping.monitor=val/loss",
+            "trainer.callbacks.0.patience",
+            file="listed.yaml",
+        ),
         ["trainer.callbacks.0.patience: 3", "listed.yaml:5:77"],
     ),
     "after_the_subcommand": (explain("fit.trainer.max_epochs"), ["trainer.max_epochs: 20"]),
-    "with_the_json_of_other_commands": (explain("model.hidden", "--output", "json"), ['"value": 8']),
-    "what_cannot_be_resolved": (explain("model.tags.1", file="listed.yaml"), ["${oc.env:NOPE}", "listed.yaml:3:25"]),
+    "with_the_json_of_other_commands": (
+        explain("model.hidden", "--output", "json"),
+        ['"value": 8'],
+    ),
+    "what_cannot_be_resolved": (
+        explain("model.tags.1", file="listed.yaml"),
+        ["${oc.env:NOPE}", "listed.yaml:3:25"],
+    ),
     "another_stage": (
         Command(["explain", "test", "-c", "staged.yaml", "trainer.max_epochs"], FILES, ENVIRON),
         ["trainer.max_epochs: 1", "staged.yaml:2:30"],
     ),
     "of_an_entry_taken_out": (
         explain("--callbacks.early_stopping=null", "callbacks.early_stopping"),
-        ["callbacks.early_stopping: null", "--callbacks.early_stopping=null", "replaced", "patience: 5"],
+        [
+            "callbacks.early_stopping: null",
+            "--callbacks.early_stopping=null",
+            "replaced",
+            "patience: 5",
+        ],
     ),
     "two_at_once": (
         explain("trainer.max_epochs", "model.hidden"),
@@ -205,7 +232,9 @@ WRONG: dict[str, tuple[Command, list[str]]] = {
 COMMANDS = {
     **{f"key_{name}": command for name, (command, _) in KEYS.items()},
     **{f"wrong_{name}": command for name, (command, _) in WRONG.items()},
-    "four_layers": explain("--trainer.max_epochs=40", "trainer.max_epochs", LIGHTKIT_TRAINER__MAX_EPOCHS="30"),
+    "four_layers": explain(
+        "--trainer.max_epochs=40", "trainer.max_epochs", LIGHTKIT_TRAINER__MAX_EPOCHS="30"
+    ),
     "four_layers_json": explain(
         "--trainer.max_epochs=40", "trainer.max_epochs", "--json", LIGHTKIT_TRAINER__MAX_EPOCHS="30"
     ),
@@ -215,10 +244,16 @@ COMMANDS = {
     "whole_bad": explain(file="bad.yaml"),
     "key_in_bad": explain("trainer.max_epochs", file="bad.yaml"),
     "key_replacing_a_secret": explain("--model.name=other", "model.name"),
-    "secret_number": explain("trainer.accumulate_grad_batches", file="numbers.yaml", API_KEY="424242", CLIP="0.5"),
-    "secret_number_json": explain("trainer", "--json", file="numbers.yaml", API_KEY="424242", CLIP="0.5"),
+    "secret_number": explain(
+        "trainer.accumulate_grad_batches", file="numbers.yaml", API_KEY="424242", CLIP="0.5"
+    ),
+    "secret_number_json": explain(
+        "trainer", "--json", file="numbers.yaml", API_KEY="424242", CLIP="0.5"
+    ),
     "printed": Command(["fit", "-c", "top.yaml", "--print_config"], FILES, ENVIRON),
-    "printed_by_flag": Command(["fit", "--print_config", "-c=top.yaml", "--model.name=x"], FILES, ENVIRON),
+    "printed_by_flag": Command(
+        ["fit", "--print_config", "-c=top.yaml", "--model.name=x"], FILES, ENVIRON
+    ),
     "class_help": Command(["fit", "--model.help", "my_project.Wide"], FILES),
 }
 
@@ -236,7 +271,9 @@ def test_explain_reports_a_value_and_its_place(name: str, explained: dict[str, E
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_explain_of_a_wrong_key_reports_the_near_one(name: str, explained: dict[str, Ended]) -> None:
+def test_explain_of_a_wrong_key_reports_the_near_one(
+    name: str, explained: dict[str, Ended]
+) -> None:
     ended = explained[f"wrong_{name}"].result
     assert (ended.code, ended.out) == (2, "")
     assert [words for words in WRONG[name][1] if words not in ended.err] == []
@@ -256,7 +293,10 @@ def test_explain_reports_what_was_replaced_lowest_layer_first(explained: dict[st
 
 
 def test_explain_reports_what_a_key_is_for(explained: dict[str, Ended]) -> None:
-    assert "help     Stop training once this number of epochs is reached." in explained["four_layers"].result.out
+    assert (
+        "help     Stop training once this number of epochs is reached."
+        in explained["four_layers"].result.out
+    )
 
 
 def test_explain_as_json_reports_the_same(explained: dict[str, Ended]) -> None:
@@ -281,7 +321,11 @@ def test_explain_of_the_whole_is_yaml_with_places_next_to_it(explained: dict[str
     told = explained["whole"].result.ok().out
     config = yaml.safe_load(told)
     assert config["trainer"] == {"max_epochs": 20}
-    assert config["model"]["init_args"] == {"hidden": 8, "name": "${oc.env:TOKEN}", "tags": ["a", "b"]}
+    assert config["model"]["init_args"] == {
+        "hidden": 8,
+        "name": "${oc.env:TOKEN}",
+        "tags": ["a", "b"],
+    }
     assert config == json.loads(explained["whole_json"].result.ok().out)["config"]
     (line,) = [line for line in told.splitlines() if line.startswith("  max_epochs:")]
     assert line.endswith("# top.yaml:3:15  (replaced 10 of base.yaml:1:23)")
@@ -297,7 +341,9 @@ def test_explain_of_a_config_with_errors_elsewhere_counts_them(explained: dict[s
 
 
 @pytest.mark.parametrize("name", ["whole", "whole_json", "key_replacing_a_secret", "printed"])
-def test_what_came_from_the_environment_is_shown_as_the_reference(name: str, explained: dict[str, Ended]) -> None:
+def test_what_came_from_the_environment_is_shown_as_the_reference(
+    name: str, explained: dict[str, Ended]
+) -> None:
     told = explained[name].result.ok().out
     assert "${oc.env:TOKEN}" in told
     assert SECRET not in told
@@ -356,9 +402,13 @@ def run_of_layers(made_once: Once, fork_server: Any) -> Workspace:
 
 
 def test_print_config_is_what_the_run_saves(run_of_layers: Workspace) -> None:
-    printed = yaml.safe_load((run_of_layers.folder / "kept/printed.out").read_text(encoding="utf-8"))
+    printed = yaml.safe_load(
+        (run_of_layers.folder / "kept/printed.out").read_text(encoding="utf-8")
+    )
     saved = yaml.safe_load((run_of_layers.only_run / "config.yaml").read_text(encoding="utf-8"))
-    assert {key: (saved.get(key), value) for key, value in printed.items() if saved.get(key) != value} == {}
+    assert {
+        key: (saved.get(key), value) for key, value in printed.items() if saved.get(key) != value
+    } == {}
 
 
 def test_a_saved_config_fed_back_prints_the_same_text(run_of_layers: Workspace) -> None:
@@ -378,10 +428,15 @@ def test_explain_reports_the_values_of_a_run(run_of_layers: Workspace) -> None:
 
 
 def test_lists_of_the_trainer_come_after_named_entries(run_of_layers: Workspace) -> None:
-    assert (run_of_layers.folder / "words.txt").read_text(encoding="utf-8").split() == ["named", "listed"]
+    assert (run_of_layers.folder / "words.txt").read_text(encoding="utf-8").split() == [
+        "named",
+        "listed",
+    ]
 
 
-def test_a_run_keeps_the_reference_and_nowhere_the_value_from_the_environment(run_of_layers: Workspace) -> None:
+def test_a_run_keeps_the_reference_and_nowhere_the_value_from_the_environment(
+    run_of_layers: Workspace,
+) -> None:
     files = [path for path in run_of_layers.folder.rglob("*") if path.is_file()]
     assert any(path.suffix == ".ckpt" for path in files)
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []

@@ -42,10 +42,16 @@ WRONG: dict[str, tuple[Command, list[str]]] = {
     "nothing_to_compare": (diff(), ["two", "usage: lightkit diff A B"]),
     "one": (diff("old.yaml"), ["two", "1"]),
     "three": (diff("old.yaml", "new.yaml", "old.yaml"), ["two", "3"]),
-    "a_misspelt_option": (diff("old.yaml", "new.yaml", "--jsn"), ["--jsn", "did you mean '--json'"]),
+    "a_misspelt_option": (
+        diff("old.yaml", "new.yaml", "--jsn"),
+        ["--jsn", "did you mean '--json'"],
+    ),
     "a_missing_file": (diff("old.yaml", "none.yaml"), ["none.yaml"]),
     "a_missing_run": (diff("old.yaml", "latest"), ["latest"]),
-    "schema_misspelt_option": (Command(["schema", "--outptu", "x"]), ["--outptu", "did you mean '--output'"]),
+    "schema_misspelt_option": (
+        Command(["schema", "--outptu", "x"]),
+        ["--outptu", "did you mean '--output'"],
+    ),
     "schema_without_its_file": (Command(["schema", "-o"]), ["-o"]),
     "schema_into_no_folder": (Command(["schema", "-o", "no/x.json"]), ["no/x.json"]),
 }
@@ -87,7 +93,10 @@ def test_wrong_words_for_diff_and_schema_are_refused(name: str, ended: dict[str,
         "trainer.max_epochs\n  - 10  old.yaml:1:23\n  + 20  new.yaml:1:23\n",
         "model.init_args.tags\n  - [a, b]  old.yaml:2:55\n  + [a, c]  new.yaml:2:55\n",
         "model.init_args.hidden\n  + 4  new.yaml:2:96\n",
-        "trainer.callbacks.0.init_args.verbose\n  - true   old.yaml:1:80\n  + false  new.yaml:1:80\n",
+        (
+            "trainer.callbacks.0.init_args.verbose\n  - true   old.yaml:1:80\n  + false "
+            " new.yaml:1:80\n"
+        ),
         "trainer.callbacks.1.class_path\n  + ModelSummary  new.yaml:1:102\n",
         "callbacks.lr_monitor.class_path\n  - pytorch_lightning.callbacks.LearningRateMonitor",
     ],
@@ -116,8 +125,14 @@ def test_diff_as_json_reports_the_same(ended: dict[str, Ended]) -> None:
         "key": "trainer.max_epochs",
         "in": "config",
         "change": "changed",
-        "old": {"value": 10, "set_by": {"kind": "file", "name": "old.yaml", "line": 1, "column": 23}},
-        "new": {"value": 20, "set_by": {"kind": "file", "name": "new.yaml", "line": 1, "column": 23}},
+        "old": {
+            "value": 10,
+            "set_by": {"kind": "file", "name": "old.yaml", "line": 1, "column": 23},
+        },
+        "new": {
+            "value": 20,
+            "set_by": {"kind": "file", "name": "new.yaml", "line": 1, "column": 23},
+        },
     }
     assert changes["model.init_args.hidden"]["change"] == "added"
     assert changes["callbacks.lr_monitor.class_path"]["change"] == "removed"
@@ -159,8 +174,13 @@ def _fit_two(workspace: Workspace) -> None:
     workspace.fit("-c", "job.yaml", "--optimizer.lr=0.5", "--model.hidden=4")
     kept = workspace.folder / "kept"
     kept.mkdir()
-    for name, pair in {"runs": [first.name, "latest"], "run_and_config": ["latest", "job.yaml"]}.items():
-        (kept / f"{name}.json").write_text(workspace.run("diff", *pair, "--json").ok().out, encoding="utf-8")
+    for name, pair in {
+        "runs": [first.name, "latest"],
+        "run_and_config": ["latest", "job.yaml"],
+    }.items():
+        (kept / f"{name}.json").write_text(
+            workspace.run("diff", *pair, "--json").ok().out, encoding="utf-8"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +194,15 @@ def test_diff_of_two_runs_reports_their_configs_and_metrics_apart(two_runs: Path
     hidden = changes["model.init_args.hidden"]
     assert (hidden["old"]["value"], hidden["new"]["value"]) == (8, 4)
     assert "summary.metrics.last.train/loss" in changes
-    assert [key for key in changes if key.startswith(("trainer.", "callbacks.", "optimizer."))] == []
+    assert [
+        key for key in changes if key.startswith(("trainer.", "callbacks.", "optimizer."))
+    ] == []
 
 
 def test_diff_of_a_run_and_its_config_leaves_defaults_out(two_runs: Path) -> None:
-    changes = {change["key"]: change for change in read_json(two_runs / "run_and_config.json")["changes"]}
+    changes = {
+        change["key"]: change for change in read_json(two_runs / "run_and_config.json")["changes"]
+    }
     assert changes.keys() == {"optimizer.init_args.lr", "model.init_args.hidden"}
     hidden = changes["model.init_args.hidden"]
     assert hidden["old"]["value"] == 4
@@ -191,15 +215,24 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 VALID = {
     "nothing": "",
     "extends": "extends: [base, logger/mlflow]\nfit: {trainer: {max_epochs: 3}}\ntest: stage.yaml",
-    "interpolation": "trainer: {max_epochs: '${epochs}'}\nlogger: {mlflow: {tracking_uri: '${oc.env:URI,null}'}}",
+    "interpolation": (
+        "trainer: {max_epochs: '${epochs}'}\nlogger: {mlflow: {tracking_uri: '${oc.env:URI,null}'}}"
+    ),
     "append": "trainer: {callbacks+: [Timer]}",
     "lightning_1": "trainer: {gpus: 2, precision: 16, strategy: ddp_cpu}",
     "file_for_a_section": "trainer: trainer.yaml\ndata: some.yaml",
-    "list_of_callbacks": "trainer: {callbacks: [{class_path: Timer, init_args: {interval: step}}], logger: false}",
-    "own_class": "model: {class_path: my_models.Net, init_args: {anything: 3}, dict_kwargs: {x: 1}}",
+    "list_of_callbacks": (
+        "trainer: {callbacks: [{class_path: Timer, init_args: {interval: step}}], logger: false}"
+    ),
+    "own_class": (
+        "model: {class_path: my_models.Net, init_args: {anything: 3}, dict_kwargs: {x: 1}}"
+    ),
     "class_by_name": "model: ImageClassifier",
     "without_init_args": "model: {class_path: ImageClassifier, backbone: resnet50}",
-    "named_entries": "callbacks: {early_stopping: {patience: 3}, lr_monitor: null, mine: {class_path: my.Callback}}",
+    "named_entries": (
+        "callbacks: {early_stopping: {patience: 3}, lr_monitor: null, mine: {class_path:"
+        " my.Callback}}"
+    ),
     "accelerator": "accelerator: {gpus: [0, 3], precision: bf16-mixed, strategy: horovod}",
     "dotted_keys": "trainer.max_epochs: 3\ncallbacks.early_stopping.patience: 3",
     "quoted_number": "trainer: {max_epochs: '3', gradient_clip_val: '1e-3'}",
@@ -210,10 +243,14 @@ INVALID = {
     "type": "trainer: {max_epochs: ten}",
     "type_in_a_block": "fit: {trainer: {max_epochs: ten}}",
     "class_argument": "model: {class_path: ImageClassifier, init_args: {bakbone: x}}",
-    "class_argument_type": "model: {class_path: lightkit.models.ImageClassifier, init_args: {backbone: 3}}",
+    "class_argument_type": (
+        "model: {class_path: lightkit.models.ImageClassifier, init_args: {backbone: 3}}"
+    ),
     "entry_argument": "callbacks: {early_stopping: {patiense: 3}}",
     "entry_type": "callbacks: {x: {class_path: EarlyStopping, init_args: {patience: x}}}",
-    "list_of_callbacks": "trainer: {callbacks: [{class_path: Timer, init_args: {intervall: step}}]}",
+    "list_of_callbacks": (
+        "trainer: {callbacks: [{class_path: Timer, init_args: {intervall: step}}]}"
+    ),
     "hardware_key": "accelerator: {gpu: 2}",
     "hardware_word": "accelerator: gup",
     "run_key": "run: {nmae: x}",
@@ -235,7 +272,10 @@ def test_schema_prints_a_valid_json_schema(validator: jsonschema.Draft202012Vali
 def test_schema_writes_a_file_and_says_how_an_editor_finds_it(ended: dict[str, Ended]) -> None:
     written = ended["schema_file"].folder / "lightkit.schema.json"
     assert written.read_text(encoding="utf-8") == ended["schema"].result.out
-    assert "# yaml-language-server: $schema=lightkit.schema.json" in ended["schema_file"].result.ok().out
+    assert (
+        "# yaml-language-server: $schema=lightkit.schema.json"
+        in ended["schema_file"].result.ok().out
+    )
 
 
 def test_schema_says_what_a_key_means(validator: jsonschema.Draft202012Validator) -> None:
@@ -244,7 +284,9 @@ def test_schema_says_what_a_key_means(validator: jsonschema.Draft202012Validator
     assert "Monitor a metric and stop training" in described
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix())
+@pytest.mark.parametrize(
+    "file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix()
+)
 def test_every_config_of_the_repository_is_valid_by_the_schema(
     file: Path, validator: jsonschema.Draft202012Validator
 ) -> None:
@@ -253,12 +295,16 @@ def test_every_config_of_the_repository_is_valid_by_the_schema(
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_the_schema_takes_what_lightkit_takes(name: str, validator: jsonschema.Draft202012Validator) -> None:
+def test_the_schema_takes_what_lightkit_takes(
+    name: str, validator: jsonschema.Draft202012Validator
+) -> None:
     assert [error.message for error in validator.iter_errors(yaml.safe_load(VALID[name]))] == []
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_the_schema_refuses_what_is_wrong(name: str, validator: jsonschema.Draft202012Validator) -> None:
+def test_the_schema_refuses_what_is_wrong(
+    name: str, validator: jsonschema.Draft202012Validator
+) -> None:
     assert not validator.is_valid(yaml.safe_load(INVALID[name]))
 
 
@@ -282,4 +328,7 @@ def test_explain_diff_schema_and_upgrade_load_no_torch(workspace: Workspace) -> 
         "upgrade small.yaml",
     )
     # 6: there is nothing to upgrade
-    assert workspace.run_cold(*commands, script="no_torch.py").err.splitlines()[-1] == "[0, 0, 0, 0, 6] []"
+    assert (
+        workspace.run_cold(*commands, script="no_torch.py").err.splitlines()[-1]
+        == "[0, 0, 0, 0, 6] []"
+    )

@@ -46,7 +46,9 @@ def run_file(path: Path, *inputs: Array) -> list[Array]:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = [value.name for value in session.get_inputs()]
         return list(session.run(None, dict(zip(names, inputs, strict=True))))
-    module: Any = torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)  # type: ignore[no-untyped-call]
+    module: Any = (
+        torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)
+    )  # type: ignore[no-untyped-call]
     with torch.no_grad():
         outputs = module(*map(torch.from_numpy, inputs))
     tensors = outputs.values() if isinstance(outputs, dict) else [outputs]
@@ -59,7 +61,9 @@ def metadata_of(path: Path) -> dict[str, Any]:
     if path.suffix == ".onnx":
         import onnxruntime  # as above
 
-        text = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["lightkit"]
+        text = (
+            onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["lightkit"]
+        )
     elif path.suffix == ".safetensors":
         from safetensors import safe_open
 
@@ -117,7 +121,9 @@ def checkpoint(export_folder: Path) -> Path:
 def model_of(checkpoint: Path) -> ImageClassifier:
     """The model of a checkpoint."""
     saved = load_checkpoint(checkpoint)
-    model = ImageClassifier(**{k: v for k, v in saved["hyper_parameters"].items() if not k.startswith("_")})
+    model = ImageClassifier(
+        **{k: v for k, v in saved["hyper_parameters"].items() if not k.startswith("_")}
+    )
     model.on_load_checkpoint(saved)
     model.load_state_dict(saved["state_dict"])
     return model.eval()
@@ -151,17 +157,24 @@ def test_each_file_gives_without_lightkit_what_its_checkpoint_gives(
     np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_exported_weights_are_those_of_the_checkpoint(export_folder: Path, checkpoint: Path) -> None:
+def test_exported_weights_are_those_of_the_checkpoint(
+    export_folder: Path, checkpoint: Path
+) -> None:
     from safetensors.torch import load_file
 
-    weights, saved = load_file(export_folder / "model.safetensors"), load_checkpoint(checkpoint)["state_dict"]
+    weights, saved = (
+        load_file(export_folder / "model.safetensors"),
+        load_checkpoint(checkpoint)["state_dict"],
+    )
     assert weights.keys() == saved.keys()
     different = [name for name, tensor in saved.items() if not torch.equal(weights[name], tensor)]
     assert different == []
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_each_file_says_in_itself_its_classes_and_how_an_image_is_prepared(export_folder: Path, kind: str) -> None:
+def test_each_file_says_in_itself_its_classes_and_how_an_image_is_prepared(
+    export_folder: Path, kind: str
+) -> None:
     said = metadata_of(export_folder / FILES[kind])
     assert said["class_names"] == ["blues", "reds"]
     prepared = said["preprocessing"]
@@ -198,34 +211,53 @@ def test_export_json_records_what_a_file_is_and_where_it_is_from(
 ) -> None:
     file = export_folder / FILES[kind]
     entry = entry_of(file)
-    assert (entry["format"], entry["sha256"], entry["size_bytes"]) == (kind, digest(file), file.stat().st_size)
+    assert (entry["format"], entry["sha256"], entry["size_bytes"]) == (
+        kind,
+        digest(file),
+        file.stat().st_size,
+    )
     assert entry["source"]["sha256"] == digest(checkpoint)
     assert entry["source"]["run"] == f"pictures/{export_folder.parent.name}"
-    assert [(spec["dtype"], spec["shape"]) for spec in entry["inputs"]] == [("float32", [None, 3, 32, 32])]
+    assert [(spec["dtype"], spec["shape"]) for spec in entry["inputs"]] == [
+        ("float32", [None, 3, 32, 32])
+    ]
     assert [(spec["dtype"], spec["shape"]) for spec in entry["outputs"]] == [("float32", [None, 2])]
     assert {"lightkit", "torch"} <= entry["versions"].keys()
 
 
 def test_export_json_says_how_a_torchscript_file_was_made(export_folder: Path) -> None:
-    assert re.match(r"script$|trace, because it cannot be scripted", entry_of(export_folder / "model.ts")["how"])
+    assert re.match(
+        r"script$|trace, because it cannot be scripted", entry_of(export_folder / "model.ts")["how"]
+    )
 
 
 def test_export_json_has_the_latency_of_a_file_and_of_the_eager_model(export_folder: Path) -> None:
     latency = entry_of(export_folder / "model.onnx")["latency"]
     assert latency.keys() == {"exported", "eager"}
-    assert all(0 < figures["1"]["median_s"] <= figures["1"]["p95_s"] for figures in latency.values())
+    assert all(
+        0 < figures["1"]["median_s"] <= figures["1"]["p95_s"] for figures in latency.values()
+    )
 
 
-def test_an_export_leaves_the_run_as_it_is(exported_original: Path, classifier_original: Path) -> None:
+def test_an_export_leaves_the_run_as_it_is(
+    exported_original: Path, classifier_original: Path
+) -> None:
     before, after = (
-        {str(path.relative_to(root)): digest(path) for path in root.glob("runs/pictures/2*/**/*") if path.is_file()}
+        {
+            str(path.relative_to(root)): digest(path)
+            for path in root.glob("runs/pictures/2*/**/*")
+            if path.is_file()
+        }
         for root in (classifier_original, exported_original)
     )
     assert {name: found for name, found in after.items() if "/export/" not in name} == before
 
 
 def test_an_export_is_left_without_files_that_are_not_whole(export_folder: Path) -> None:
-    assert {path.name for path in export_folder.iterdir() if path.name[0] != "."} == {*FILES.values(), "export.json"}
+    assert {path.name for path in export_folder.iterdir() if path.name[0] != "."} == {
+        *FILES.values(),
+        "export.json",
+    }
     assert [path.name for path in export_folder.glob(".*") if path.is_dir()] == []
 
 
@@ -233,10 +265,25 @@ def test_an_export_is_left_without_files_that_are_not_whole(export_folder: Path)
 
 
 @pytest.fixture(scope="module")
-def reduced(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, exported_original: Path) -> Path:
+def reduced(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, exported_original: Path
+) -> Path:
     """Folder of ONNX files of the last checkpoint, with --half, --int8 and an opset."""
-    workspace = copy_of(exported_original, Workspace(tmp_path_factory.mktemp("reduced") / "work", fork_server))
-    words = ("--ckpt_path", "last", "--format", "onnx", "--half", "--int8", "--opset", "19", "--output", "small")
+    workspace = copy_of(
+        exported_original, Workspace(tmp_path_factory.mktemp("reduced") / "work", fork_server)
+    )
+    words = (
+        "--ckpt_path",
+        "last",
+        "--format",
+        "onnx",
+        "--half",
+        "--int8",
+        "--opset",
+        "19",
+        "--output",
+        "small",
+    )
     workspace.run("export", "--run", "latest", *words, timeout_s=280).ok()
     workspace.close()
     return workspace.folder / "small"
@@ -245,7 +292,10 @@ def reduced(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, e
 def weights_of(path: Path) -> dict[str, Array]:
     """Tensors that an ONNX file holds."""
     onnx = pytest.importorskip("onnx", reason="needs the extra lightkit-train[onnx]")
-    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    return {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in onnx.load(path).graph.initializer
+    }
 
 
 @pytest.fixture(scope="module")
@@ -255,13 +305,21 @@ def last_checkpoint(reduced: Path) -> Path:
     return file
 
 
-def test_ckpt_path_names_the_checkpoint_that_is_exported(reduced: Path, last_checkpoint: Path) -> None:
+def test_ckpt_path_names_the_checkpoint_that_is_exported(
+    reduced: Path, last_checkpoint: Path
+) -> None:
     assert entry_of(reduced / "model.onnx")["source"]["sha256"] == digest(last_checkpoint)
 
 
-def test_half_has_weights_in_float16_and_inputs_and_outputs_in_float32(reduced: Path, last_checkpoint: Path) -> None:
-    weights = [values for values in weights_of(reduced / "model.half.onnx").values() if values.size > 8]
-    assert {values.dtype for values in weights if values.dtype.kind == "f"} == {np.dtype(np.float16)}
+def test_half_has_weights_in_float16_and_inputs_and_outputs_in_float32(
+    reduced: Path, last_checkpoint: Path
+) -> None:
+    weights = [
+        values for values in weights_of(reduced / "model.half.onnx").values() if values.size > 8
+    ]
+    assert {values.dtype for values in weights if values.dtype.kind == "f"} == {
+        np.dtype(np.float16)
+    }
     images = np.random.default_rng(3).normal(size=(5, 3, 32, 32)).astype(np.float32)
     (given,) = run_file(reduced / "model.half.onnx", images)
     with torch.no_grad():
@@ -281,7 +339,11 @@ def test_int8_has_whole_weights_with_a_scale_for_each_channel(reduced: Path) -> 
 
 
 def test_int8_weights_do_not_saturate_on_any_processor(reduced: Path) -> None:
-    kernels = [values for values in weights_of(reduced / "model.int8.onnx").values() if values.dtype == np.int8]
+    kernels = [
+        values
+        for values in weights_of(reduced / "model.int8.onnx").values()
+        if values.dtype == np.int8
+    ]
     largest = max(int(np.abs(values.astype(int)).max()) for values in kernels if values.ndim > 1)
     assert 2 * 255 * largest < 2**15, "two products are added in 16 bits where there is no VNNI"
     verified = entry_of(reduced / "model.int8.onnx")["verified_on"]
@@ -305,17 +367,27 @@ def test_a_file_of_less_precision_is_proved_and_reported_next_to_the_full_one(
 
 def test_the_opset_is_that_which_was_asked_for(reduced: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="needs the extra lightkit-train[onnx]")
-    assert {entry.version for entry in onnx.load(reduced / "model.onnx").opset_import if not entry.domain} == {19}
+    assert {
+        entry.version
+        for entry in onnx.load(reduced / "model.onnx").opset_import
+        if not entry.domain
+    } == {19}
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param("onnx", marks=pytest.mark.long), pytest.param("torch_export", marks=pytest.mark.long), "torchscript"],
+    [
+        pytest.param("onnx", marks=pytest.mark.long),
+        pytest.param("torch_export", marks=pytest.mark.long),
+        "torchscript",
+    ],
 )
 def test_with_preprocessing_a_file_takes_photos_of_any_size_and_gives_probabilities(
     exported: Workspace, kind: str
 ) -> None:
-    exported.run("export", "--run", "latest", "--format", kind, "--with-preprocessing", "--output", "whole").ok()
+    exported.run(
+        "export", "--run", "latest", "--format", kind, "--with-preprocessing", "--output", "whole"
+    ).ok()
     file = exported.folder / "whole" / FILES[kind]
     (spec,) = entry_of(file)["inputs"]
     assert (spec["dtype"], spec["shape"]) == ("uint8", [None, None, None, 3])
@@ -328,14 +400,23 @@ def test_with_preprocessing_a_file_takes_photos_of_any_size_and_gives_probabilit
         Image.fromarray(pixels).save(exported.folder / "new" / f"{number}.png")
         images.append(pixels)
     exported.run("predict", "--run", "latest", "new", "--output", "table.jsonl").ok()
-    rows = [json.loads(line) for line in (exported.folder / "table.jsonl").read_text("utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (exported.folder / "table.jsonl").read_text("utf-8").splitlines()
+    ]
     for pixels, row in zip(images, rows, strict=True):
         (given,) = run_file(file, pixels[None])
         by_name = {row["label"]: row["probability"], row["label_2"]: row["probability_2"]}
         assert given[0].tolist() == pytest.approx([by_name["blues"], by_name["reds"]], abs=1e-5)
     exported.run("predict", "--model", str(file), "new", "--output", "again.jsonl").ok()
-    again = [json.loads(line) for line in (exported.folder / "again.jsonl").read_text("utf-8").splitlines()]
-    assert again == [{k: pytest.approx(v, abs=1e-5) if "prob" in k else v for k, v in row.items()} for row in rows]
+    again = [
+        json.loads(line)
+        for line in (exported.folder / "again.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert again == [
+        {k: pytest.approx(v, abs=1e-5) if "prob" in k else v for k, v in row.items()}
+        for row in rows
+    ]
 
 
 # -- files that are no match ------------------------------------------------------------------------------------------
@@ -367,7 +448,16 @@ def mismatched(place: Workspace, formats: str) -> Ended:
     folder.mkdir()
     for name in FILES.values():
         (folder / name).write_bytes(b"of an earlier export")
-    words = ("export", "-c", "small.yaml", "--model=my_exports.Changed", "--format", formats, "--output", output)
+    words = (
+        "export",
+        "-c",
+        "small.yaml",
+        "--model=my_exports.Changed",
+        "--format",
+        formats,
+        "--output",
+        output,
+    )
     return Ended(place.run(*words, timeout_s=280), folder)
 
 
@@ -376,16 +466,24 @@ def test_an_export_that_is_no_match_ends_with_5(mismatched: Ended) -> None:
     assert "Traceback" not in mismatched.result.err
 
 
-def test_a_file_that_is_no_match_is_removed_with_the_one_of_an_earlier_export(mismatched: Ended, formats: str) -> None:
+def test_a_file_that_is_no_match_is_removed_with_the_one_of_an_earlier_export(
+    mismatched: Ended, formats: str
+) -> None:
     record = mismatched.folder / "export.json"
     for kind in formats.split(","):
         assert not (mismatched.folder / FILES[kind]).exists()
         assert not record.exists() or FILES[kind] not in read_json(record)["artefacts"]
 
 
-def test_an_error_of_a_mismatch_names_the_sample_the_gap_and_the_batch_sizes(mismatched: Ended, formats: str) -> None:
+def test_an_error_of_a_mismatch_names_the_sample_the_gap_and_the_batch_sizes(
+    mismatched: Ended, formats: str
+) -> None:
     for kind in formats.split(","):
-        (line,) = [line for line in mismatched.result.err.splitlines() if line.startswith(f"error: {FILES[kind]} ")]
+        (line,) = [
+            line
+            for line in mismatched.result.err.splitlines()
+            if line.startswith(f"error: {FILES[kind]} ")
+        ]
         assert f"val/{MARKED:05d}" in line
         assert "1 of 48" in line
         assert "1.00e+00" in line
@@ -393,8 +491,18 @@ def test_an_error_of_a_mismatch_names_the_sample_the_gap_and_the_batch_sizes(mis
         assert "--atol" in line
 
 
-def test_what_is_no_match_in_its_metrics_is_refused_whatever_the_tolerance_of_outputs(place: Workspace) -> None:
-    words = ("--model=my_exports.Changed", "--format", "torchscript", "--atol", "10", "--output", "drifted")
+def test_what_is_no_match_in_its_metrics_is_refused_whatever_the_tolerance_of_outputs(
+    place: Workspace,
+) -> None:
+    words = (
+        "--model=my_exports.Changed",
+        "--format",
+        "torchscript",
+        "--atol",
+        "10",
+        "--output",
+        "drifted",
+    )
     result = place.run("export", "-c", "small.yaml", *words)
     assert result.code == 5, result.err
     assert "val/loss is" in result.err
@@ -402,7 +510,14 @@ def test_what_is_no_match_in_its_metrics_is_refused_whatever_the_tolerance_of_ou
 
 
 def test_a_gap_that_is_allowed_for_passes_and_is_recorded(place: Workspace) -> None:
-    words = ("--model=my_exports.Changed", "--model.by=0.0005", "--format", "torchscript", "--output", "allowed")
+    words = (
+        "--model=my_exports.Changed",
+        "--model.by=0.0005",
+        "--format",
+        "torchscript",
+        "--output",
+        "allowed",
+    )
     place.run("export", "-c", "small.yaml", *words, "--atol", "0.001").ok()
     entry = entry_of(place.folder / "allowed" / "model.ts")
     assert entry["tolerance"]["atol"] == 0.001
@@ -428,11 +543,15 @@ def scripted(place: Workspace) -> Ended:
     return Ended(place.run(*words, script="train.py", timeout_s=280).ok(), place.folder / "two")
 
 
-def test_a_script_with_lightkit_cli_exports_a_module_with_two_inputs_and_a_mapping(scripted: Ended) -> None:
+def test_a_script_with_lightkit_cli_exports_a_module_with_two_inputs_and_a_mapping(
+    scripted: Ended,
+) -> None:
     from safetensors.numpy import load_file
 
     weights = load_file(scripted.folder / "model.safetensors")
-    image, extra = (np.random.default_rng(1).normal(size=(6, size)).astype(np.float32) for size in (3, 2))
+    image, extra = (
+        np.random.default_rng(1).normal(size=(6, size)).astype(np.float32) for size in (3, 2)
+    )
     features = np.maximum(image @ weights["body.weight"].T + weights["body.bias"], 0)
     logits = np.concatenate([features, extra], 1) @ weights["head.weight"].T + weights["head.bias"]
     given = run_file(scripted.folder / "model.onnx", image, extra)
@@ -463,7 +582,15 @@ def test_an_export_shows_what_it_is_of_its_proof_and_each_file(scripted: Ended) 
 def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place: Workspace) -> None:
     elsewhere = ("--trainer.accelerator=gpu", "--trainer.devices=8", "--trainer.strategy=ddp")
     shapes = ("--input-shape", "1x3; 1,2")
-    words = ("--model=my_exports.Two", "--data=null", *elsewhere, *shapes, "--num-samples=8", "--format", "torchscript")
+    words = (
+        "--model=my_exports.Two",
+        "--data=null",
+        *elsewhere,
+        *shapes,
+        "--num-samples=8",
+        "--format",
+        "torchscript",
+    )
     result = place.run("export", "-c", "small.yaml", *words, "--output", "json").ok()
     assert "the proof is weaker" in result.err
     first, *_, last = (event for event in result.json_lines if event["event"] != "step")
@@ -480,20 +607,40 @@ def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--model=my_exports.Failing"], 5, r"Failing.*ValueError: numbers are out of stock \(my_exports\.py:\d+\)"),
+        (
+            ["--model=my_exports.Failing"],
+            5,
+            r"Failing.*ValueError: numbers are out of stock \(my_exports\.py:\d+\)",
+        ),
         (["--model=my_exports.Texts"], 5, r"Texts\.forward gives a str"),
         (["--model=my_exports.Nans"], 5, r"Nans itself gives NaN"),
         (["--model=my_exports.Random"], 5, r"Random itself gives something else each time"),
-        (["--model=my_exports.Deciding"], 5, r"model\.pt2: Deciding cannot be exported: .*my_exports\.py:\d+"),
-        (["--model=my_exports.FixedBatch"], 5, r"model\.pt2: FixedBatch cannot be exported: .*my_exports\.py:\d+"),
+        (
+            ["--model=my_exports.Deciding"],
+            5,
+            r"model\.pt2: Deciding cannot be exported: .*my_exports\.py:\d+",
+        ),
+        (
+            ["--model=my_exports.FixedBatch"],
+            5,
+            r"model\.pt2: FixedBatch cannot be exported: .*my_exports\.py:\d+",
+        ),
         (
             ["--model=my_exports.Two", "--data=my_exports.Rows", "--with-preprocessing"],
             2,
             r"--with-preprocessing: .*image \(batch, 3\) and extra \(batch, 2\)",
         ),
-        (["--input-shape", "1,3;1,3"], 2, r"--input-shape: forward\(x\) of Net does not take 2 shapes"),
+        (
+            ["--input-shape", "1,3;1,3"],
+            2,
+            r"--input-shape: forward\(x\) of Net does not take 2 shapes",
+        ),
         (["--data=null"], 2, r"what forward takes is unknown.*--input-shape"),
-        (["--data=null", "--input-shape=1,3", "--format=onnx", "--int8"], 2, r"--int8.*no training"),
+        (
+            ["--data=null", "--input-shape=1,3", "--format=onnx", "--int8"],
+            2,
+            r"--int8.*no training",
+        ),
         (["--half"], 2, r"--half: only for ONNX files"),
         (["--format=onnx", "--opset=17"], 2, r"--opset: expected 18 to 23.*17"),
         (["--ckpt_path=none.ckpt"], 2, r"none\.ckpt"),
@@ -501,12 +648,22 @@ def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place:
         (
             ["--format", "onx", "--input-shape", "1,3:int46", "--num-samples", "0", "--rtol=-1"],
             2,
-            r"(?s)'onx'; did you mean 'onnx'\?.*'int46'; did you mean 'int64'.*--num-samples: .*--rtol: ",
+            (
+                r"(?s)'onx'; did you mean 'onnx'\?.*'int46'; did you mean 'int64'.*--num-samples:"
+                r" .*--rtol: "
+            ),
         ),
     ],
     ids=[
         *("forward_raises", "no_tensor", "nan", "random", "decides_by_values", "fixed_batch"),
-        *("no_image", "other_shapes", "unknown_inputs", "int8_without_samples", "half_without_onnx", "old_opset"),
+        *(
+            "no_image",
+            "other_shapes",
+            "unknown_inputs",
+            "int8_without_samples",
+            "half_without_onnx",
+            "old_opset",
+        ),
         *("no_checkpoint", "folder_below_a_file", "all_wrong_options"),
     ],
 )
@@ -541,7 +698,9 @@ def test_a_preprocessing_that_the_loader_does_not_do_is_refused(classifier: Work
     classifier.write("my_exports.py", MY_EXPORTS)
     given = {"root": "pictures", "image_size": 32, "batch_size": 8, "num_workers": 0}
     words = [f"--data.init_args.{key}={value}" for key, value in given.items()]
-    result = classifier.run("export", "--run", "latest", "--data=my_exports.Brighter", *words, "--output", "none")
+    result = classifier.run(
+        "export", "--run", "latest", "--data=my_exports.Brighter", *words, "--output", "none"
+    )
     assert result.code == 2, result.err
     assert_matches(r"`?preprocessing`? is not what its loader does: .*\.png differs", result)
     assert not (classifier.folder / "none").exists()
@@ -550,7 +709,8 @@ def test_a_preprocessing_that_the_loader_does_not_do_is_refused(classifier: Work
 def test_a_missing_extra_is_named_with_its_command(place: Workspace) -> None:
     place.write(
         "without_onnx.py",
-        "import sys\nfrom lightkit.main import main\nsys.modules['onnxruntime'] = None\nsys.exit(main())\n",
+        "import sys\nfrom lightkit.main import main\nsys.modules['onnxruntime'] ="
+        " None\nsys.exit(main())\n",
     )
     words = ("export", "-c", "small.yaml", "--format", "onnx", "--output", "none")
     result = place.run(*words, script="without_onnx.py")
@@ -578,29 +738,49 @@ def interrupted_export(place: Workspace) -> Interrupted:
     folder.mkdir()
     (folder / "model.ts").write_bytes(b"of an earlier export")
     (place.folder / "hold").touch()
-    words = ("-c", "small.yaml", "--format", "torchscript", "--output", "interrupted", "--model=my_exports.Held")
+    words = (
+        "-c",
+        "small.yaml",
+        "--format",
+        "torchscript",
+        "--output",
+        "interrupted",
+        "--model=my_exports.Held",
+    )
     process = place.start("export", *words)
     process.wait_for((place.folder / "scoring").exists)
     beside = place.run("export", *words)
     process.signal_group(signal.SIGKILL)
     process.wait()
-    left = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name[0] != "."}
+    left = {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.is_file() and path.name[0] != "."
+    }
     (place.folder / "hold").unlink()
     return Interrupted(beside, left, place.run("export", *words), folder)
 
 
-def test_a_second_export_to_a_folder_is_reported_to_try_again_later(interrupted_export: Interrupted) -> None:
+def test_a_second_export_to_a_folder_is_reported_to_try_again_later(
+    interrupted_export: Interrupted,
+) -> None:
     assert interrupted_export.beside.code == 75
     assert "Another export is writing to" in interrupted_export.beside.err
 
 
-def test_a_killed_export_leaves_the_earlier_file_and_no_half_one(interrupted_export: Interrupted) -> None:
+def test_a_killed_export_leaves_the_earlier_file_and_no_half_one(
+    interrupted_export: Interrupted,
+) -> None:
     assert interrupted_export.left == {"model.ts": b"of an earlier export"}
 
 
 def test_the_next_export_cleans_up_after_a_killed_one(interrupted_export: Interrupted) -> None:
     interrupted_export.after.ok()
-    names = {path.name for path in interrupted_export.folder.iterdir() if path.name[0] != "." or path.is_dir()}
+    names = {
+        path.name
+        for path in interrupted_export.folder.iterdir()
+        if path.name[0] != "." or path.is_dir()
+    }
     assert names == {"model.ts", "export.json"}
 
 
@@ -619,7 +799,15 @@ def test_a_kill_while_a_file_gets_its_name_leaves_the_old_or_the_new_one_whole(
     exported.write("my_exports.py", MY_EXPORTS)
     folder = exported.only_run / "export"
     before = {path.name: digest(path) for path in folder.glob("model.*")}
-    words = ("-c", "small.yaml", "--model=my_exports.Held", "--format", "torchscript", "--output", str(folder))
+    words = (
+        "-c",
+        "small.yaml",
+        "--model=my_exports.Held",
+        "--format",
+        "torchscript",
+        "--output",
+        str(folder),
+    )
     result = exported.run("export", *words, environ={"KILL_AT": moment})
     assert result.code == -signal.SIGKILL, result.err
     after = {path.name: digest(path) for path in folder.glob("model.*")}
@@ -663,7 +851,15 @@ def logged(place: Workspace) -> Workspace:
 
 
 def test_a_logged_model_that_is_pickled_is_refused_without_trust(logged: Workspace) -> None:
-    words = ("export", "--run", "models:/net@champion", "--format", "torchscript", "--output", "refused")
+    words = (
+        "export",
+        "--run",
+        "models:/net@champion",
+        "--format",
+        "torchscript",
+        "--output",
+        "refused",
+    )
     result = logged.run(*words)
     assert result.code == 2, result.err
     assert "--trust" in result.err
@@ -671,11 +867,22 @@ def test_a_logged_model_that_is_pickled_is_refused_without_trust(logged: Workspa
 
 
 def test_a_logged_model_is_exported_as_what_it_is(logged: Workspace) -> None:
-    words = ("export", "--run", "models:/net@champion", "--format", "torchscript", "--output", "logged", "--trust")
+    words = (
+        "export",
+        "--run",
+        "models:/net@champion",
+        "--format",
+        "torchscript",
+        "--output",
+        "logged",
+        "--trust",
+    )
     logged.run(*words).ok()
     weights = torch.load(logged.folder / "weights.pt", weights_only=True)
     points = torch.randn(9, 3, generator=torch.Generator().manual_seed(2))
-    expected = (points @ weights["0.weight"].T + weights["0.bias"]).relu() @ weights["2.weight"].T + weights["2.bias"]
+    expected = (points @ weights["0.weight"].T + weights["0.bias"]).relu() @ weights[
+        "2.weight"
+    ].T + weights["2.bias"]
     (given,) = run_file(logged.folder / "logged" / "model.ts", points.numpy())
     np.testing.assert_allclose(given, expected.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -690,7 +897,9 @@ def test_a_logged_model_is_exported_as_what_it_is(logged: Workspace) -> None:
     ],
     ids=["file", "key", "shape", "tracking"],
 )
-def test_what_has_no_effect_on_a_logged_model_is_refused(place: Workspace, words: list[str], says: str) -> None:
+def test_what_has_no_effect_on_a_logged_model_is_refused(
+    place: Workspace, words: list[str], says: str
+) -> None:
     result = place.run("export", "--run", "models:/net@champion", *words)
     assert result.code == 2
     assert says in result.err

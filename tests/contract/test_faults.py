@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from tests.contract.examples import SMALL
-from tests.contract.fault_examples import HOLD, MY_FAULTS, callback, release, start_held, write_exact
+from tests.contract.fault_examples import (
+    HOLD,
+    MY_FAULTS,
+    callback,
+    release,
+    start_held,
+    write_exact,
+)
 from tests.contract.workspace import (
     Result,
     Workspace,
@@ -42,17 +49,23 @@ def step_of(path: Path) -> int:
 
 def write_nan(workspace: Workspace, steps: list[int]) -> tuple[str, ...]:
     """Write a job whose loss is NaN in some of its 12 batches; return the words that run it."""
-    workspace.write("nan.yaml", {"model": {"class_path": "my_project.NaNInStep", "init_args": {"steps": steps}}})
+    workspace.write(
+        "nan.yaml", {"model": {"class_path": "my_project.NaNInStep", "init_args": {"steps": steps}}}
+    )
     return "fit", "-c", "small.yaml", "-c", "nan.yaml"
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint_has_it(workspace: Workspace) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint_has_it(
+    workspace: Workspace,
+) -> None:
     result = workspace.run(*write_nan(workspace, [8]))
     assert_failed(result)
     run = workspace.only_run
     last = run / "checkpoints" / "last.ckpt"
     assert re.search(r"loss of epoch 1, step 8, batch 2 is nan \(.*shuffled", result.err)
-    assert re.search(r"last good checkpoint is \S+/checkpoints/last\.ckpt.*on_nonfinite=skip", result.err)
+    assert re.search(
+        r"last good checkpoint is \S+/checkpoints/last\.ckpt.*on_nonfinite=skip", result.err
+    )
     (event,) = read_events(run, "nonfinite")
     assert (event["epoch"], event["step"], event["batch"], event["action"]) == (1, 8, 2, "stop")
     assert step_of(last) == 6
@@ -95,13 +108,25 @@ class Marked(LightningModule):
 '''
 
 
-def test_a_loss_that_is_not_finite_names_the_stored_rows_of_a_table_in_each_epoch(workspace: Workspace) -> None:
+def test_a_loss_that_is_not_finite_names_the_stored_rows_of_a_table_in_each_epoch(
+    workspace: Workspace,
+) -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    columns = {"x": [float(row) for row in range(100)], "y": [0.0] * 100, "split": ["train"] * 90 + ["val"] * 10}
+    columns = {
+        "x": [float(row) for row in range(100)],
+        "y": [0.0] * 100,
+        "split": ["train"] * 90 + ["val"] * 10,
+    }
     parquet.write_table(pa.table(columns), workspace.folder / "t.parquet", row_group_size=17)
     workspace.write("marked.py", MARKED)
-    table = {"path": "t.parquet", "features": ["x"], "label": "y", "batch_size": 8, "shuffle_buffer": 24}
+    table = {
+        "path": "t.parquet",
+        "features": ["x"],
+        "label": "y",
+        "batch_size": 8,
+        "shuffle_buffer": 24,
+    }
     workspace.write(
         "rows.yaml",
         {
@@ -113,7 +138,9 @@ def test_a_loss_that_is_not_finite_names_the_stored_rows_of_a_table_in_each_epoc
         },
     )
     result = workspace.run("fit", "-c", "rows.yaml").ok()
-    seen = [json.loads(line) for line in (workspace.folder / "marked.jsonl").read_text().splitlines()]
+    seen = [
+        json.loads(line) for line in (workspace.folder / "marked.jsonl").read_text().splitlines()
+    ]
     events = read_events(workspace.only_run, "nonfinite")
     assert len(seen) == 3
     assert [[event["epoch"], event["batch"], event["indices"]] for event in events] == seen
@@ -125,7 +152,10 @@ def test_a_loss_that_is_not_finite_names_the_stored_rows_of_a_table_in_each_epoc
 def test_skip_leaves_such_a_batch_out_of_weights_and_metrics(workspace: Workspace) -> None:
     workspace.run(*write_nan(workspace, [2, 8]), "--watchdog.on_nonfinite=skip").ok()
     events = read_events(workspace.only_run, "nonfinite")
-    assert [(event["epoch"], event["batch"], event["action"]) for event in events] == [(0, 2, "skip"), (1, 2, "skip")]
+    assert [(event["epoch"], event["batch"], event["action"]) for event in events] == [
+        (0, 2, "skip"),
+        (1, 2, "skip"),
+    ]
     weights = load_checkpoint(workspace.only_run / "checkpoints" / "last.ckpt")["state_dict"]
     assert all(bool(value.isfinite().all()) for value in weights.values())
     assert all(0 < float(row["train/loss"]) < 100 for row in read_metrics(workspace.only_run))
@@ -133,14 +163,20 @@ def test_skip_leaves_such_a_batch_out_of_weights_and_metrics(workspace: Workspac
 
 def test_ten_such_batches_in_a_row_end_the_run(workspace: Workspace) -> None:
     result = workspace.run(
-        *write_nan(workspace, list(range(1, 40))), "--watchdog.on_nonfinite=skip", "--data.batch_size=4"
+        *write_nan(workspace, list(range(1, 40))),
+        "--watchdog.on_nonfinite=skip",
+        "--data.batch_size=4",
     )
     assert_failed(result)
-    assert [event["action"] for event in read_events(workspace.only_run, "nonfinite")] == ["skip"] * 9 + ["stop"]
+    assert [event["action"] for event in read_events(workspace.only_run, "nonfinite")] == [
+        "skip"
+    ] * 9 + ["stop"]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("action", "code", "step"), [("stop", 1, 3), ("skip", 0, 6)], ids=["stop", "skip"])
+@pytest.mark.parametrize(
+    ("action", "code", "step"), [("stop", 1, 3), ("skip", 0, 6)], ids=["stop", "skip"]
+)
 def test_all_ranks_do_the_same_about_a_loss_of_one_of_them(
     action: str, code: int, step: int, workspace: Workspace
 ) -> None:
@@ -158,13 +194,17 @@ def test_all_ranks_do_the_same_about_a_loss_of_one_of_them(
 # -- disks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_costs_none_that_is_there(workspace: Workspace) -> None:
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_costs_none_that_is_there(
+    workspace: Workspace,
+) -> None:
     write_exact(workspace)
     workspace.write("full.yaml", callback("my_faults.LimitFileSize", size=100_000, step=6))
     words = ("fit", "-c", "exact.yaml", "-c", "full.yaml")
     result = workspace.run(*words)
     assert_failed(result)
-    assert re.search(r"last\.ckpt cannot be written: .*Free space.*run the same command to resume", result.err)
+    assert re.search(
+        r"last\.ckpt cannot be written: .*Free space.*run the same command to resume", result.err
+    )
     run = workspace.only_run
     assert step_of(run / "checkpoints" / "last.ckpt") == 5
     assert not list((run / "checkpoints").glob(".*"))
@@ -182,18 +222,25 @@ def test_a_folder_of_checkpoints_that_is_lost_ends_the_run(workspace: Workspace)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own", "last"])
-def test_a_promised_checkpoint_that_is_not_there_at_the_end_fails_the_fit(own: bool, workspace: Workspace) -> None:
+def test_a_promised_checkpoint_that_is_not_there_at_the_end_fails_the_fit(
+    own: bool, workspace: Workspace
+) -> None:
     workspace.write("my_faults.py", MY_FAULTS)
     folder = "elsewhere" if own else "runs/small/latest/checkpoints"
     layer = callback("my_faults.LoseCheckpoints", folder=folder)
-    layer["callbacks"]["own"] = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "elsewhere"}}
+    layer["callbacks"]["own"] = {
+        "class_path": "ModelCheckpoint",
+        "init_args": {"dirpath": "elsewhere"},
+    }
     workspace.write("lost.yaml", {**layer, "run": {"name": "small"}})
     result = workspace.run("fit", "-c", "small.yaml", "-c", "lost.yaml")
     assert_failed(result)
     assert re.search(r"elsewhere/\S+\.ckpt" if own else r"resume\.ckpt", result.err)
 
 
-def test_a_callback_finds_the_checkpoint_the_row_and_the_event_of_the_epoch_before(workspace: Workspace) -> None:
+def test_a_callback_finds_the_checkpoint_the_row_and_the_event_of_the_epoch_before(
+    workspace: Workspace,
+) -> None:
     workspace.write("my_faults.py", MY_FAULTS)
     workspace.write("list.yaml", callback("my_faults.ListRun"))
     workspace.run("fit", "-c", "small.yaml", "-c", "list.yaml").ok()
@@ -209,7 +256,9 @@ def small_disk(workspace: Workspace) -> Iterator[Workspace]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "lightkit-test", str(runs)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"no disk can be mounted here without root privileges: {mounted.stderr.strip()}")
+        pytest.skip(
+            f"no disk can be mounted here without root privileges: {mounted.stderr.strip()}"
+        )
     workspace.write("my_faults.py", MY_FAULTS)
     try:
         yield workspace
@@ -218,9 +267,12 @@ def small_disk(workspace: Workspace) -> Iterator[Workspace]:
 
 
 @pytest.mark.parametrize("free", [1_000_000, 0], ids=["nearly_full", "full"])
-def test_a_full_disk_costs_no_checkpoint_and_the_same_command_goes_on_later(free: int, small_disk: Workspace) -> None:
+def test_a_full_disk_costs_no_checkpoint_and_the_same_command_goes_on_later(
+    free: int, small_disk: Workspace
+) -> None:
     small_disk.write(
-        "full.yaml", {"model": {"class_path": "my_faults.Large"}, **callback("my_faults.FillDisk", free=free)}
+        "full.yaml",
+        {"model": {"class_path": "my_faults.Large"}, **callback("my_faults.FillDisk", free=free)},
     )
     words = ("fit", "-c", "small.yaml", "-c", "full.yaml")
     result = small_disk.run(*words)
@@ -234,7 +286,9 @@ def test_a_full_disk_costs_no_checkpoint_and_the_same_command_goes_on_later(free
     assert [event["step"] for event in read_events(run, "resume")] == [6]
 
 
-def test_a_disk_that_becomes_read_only_ends_the_run_and_the_same_command_goes_on_later(small_disk: Workspace) -> None:
+def test_a_disk_that_becomes_read_only_ends_the_run_and_the_same_command_goes_on_later(
+    small_disk: Workspace,
+) -> None:
     (small_disk.folder / "hold").write_text("8", encoding="utf-8")
     words = ("fit", "-c", "small.yaml", "callbacks.hold.class_path=my_project.Hold")
     process = small_disk.start(*words)
@@ -262,9 +316,13 @@ def write_hanging(workspace: Workspace, **arguments: Any) -> str:
     workspace.write("my_faults.py", MY_FAULTS)
     (workspace.folder / "hang").touch()
     data = {"class_path": "my_faults.Hanging", "init_args": arguments}
-    workspace.write("hanging.yaml", {"data": data, "watchdog": {"floor_s": 1}, "run": {"name": "small"}})
+    workspace.write(
+        "hanging.yaml", {"data": data, "watchdog": {"floor_s": 1}, "run": {"name": "small"}}
+    )
     lines = MY_FAULTS.splitlines()
-    return rf"my_faults\.py:{next(n for n, line in enumerate(lines, 1) if '# hangs here' in line)}\b"
+    return (
+        rf"my_faults\.py:{next(n for n, line in enumerate(lines, 1) if '# hangs here' in line)}\b"
+    )
 
 
 HANGING = ("-c", "small.yaml", "-c", "hanging.yaml")
@@ -336,27 +394,35 @@ def test_a_duration_that_leaves_no_time_is_2(workspace: Workspace) -> None:
 
 
 @pytest.mark.long
-def test_a_deadline_in_the_first_epoch_is_75_and_the_same_command_goes_on(workspace: Workspace) -> None:
+def test_a_deadline_in_the_first_epoch_is_75_and_the_same_command_goes_on(
+    workspace: Workspace,
+) -> None:
     write_exact(workspace)
     began_s = time.monotonic()
     process = start_held(workspace, "-c", "exact.yaml", "--deadline=20s", step=2)
     process.wait_for(lambda: time.monotonic() > began_s + 20)
     release(workspace)
     assert_failed(process.result(), code=75)
-    assert re.search(r"no time for the first epoch; the same command goes on from \S+/last\.ckpt", process.err)
+    assert re.search(
+        r"no time for the first epoch; the same command goes on from \S+/last\.ckpt", process.err
+    )
     assert step_of(workspace.only_run / "checkpoints" / "last.ckpt") == 3
     workspace.run("fit", "-c", "exact.yaml", HOLD).ok()
     assert [event["step"] for event in read_events(workspace.only_run, "resume")] == [3]
 
 
-def test_a_deadline_ends_a_training_well_after_the_last_epoch_that_fits(workspace: Workspace) -> None:
+def test_a_deadline_ends_a_training_well_after_the_last_epoch_that_fits(
+    workspace: Workspace,
+) -> None:
     workspace.run("fit", "-c", "small.yaml", "--deadline=8s", "--trainer.max_epochs=1000000").ok()
     summary = read_json(workspace.only_run / "summary.json")
     assert (summary["status"], summary["stopped_by"]) == ("done", "deadline")
     epochs = len(read_metrics(workspace.only_run))
     assert epochs >= 1
     # Of the last epoch at least one batch: one that turns out to be longer ends after a batch and is validated.
-    assert 6 * (epochs - 1) < step_of(workspace.only_run / "checkpoints" / "last.ckpt") <= 6 * epochs
+    assert (
+        6 * (epochs - 1) < step_of(workspace.only_run / "checkpoints" / "last.ckpt") <= 6 * epochs
+    )
 
 
 def test_a_deadline_that_is_no_time_is_an_error(workspace: Workspace) -> None:
@@ -379,8 +445,16 @@ class OutOfStock(CSVLogger):
     ("word", "code", "says"),
     [
         ("--logger.mlflow.tracking_uri=./mlruns", 2, r"'\./mlruns', a folder"),
-        ("--callbacks.slack.webhook_url=host/x", 2, r"webhook_url of SlackNotifier: expected an address"),
-        ("logger.own.class_path=my_logger.OutOfStock", 1, r"RuntimeError: the tracker is out of stock"),
+        (
+            "--callbacks.slack.webhook_url=host/x",
+            2,
+            r"webhook_url of SlackNotifier: expected an address",
+        ),
+        (
+            "logger.own.class_path=my_logger.OutOfStock",
+            1,
+            r"RuntimeError: the tracker is out of stock",
+        ),
     ],
     ids=["mlflow", "webhook", "own"],
 )

@@ -11,7 +11,14 @@ import pytest
 
 from tests.contract.examples import SMALL
 from tests.contract.fault_examples import HOLD, release
-from tests.contract.workspace import Process, Workspace, load_checkpoint, read_events, read_json, read_metrics
+from tests.contract.workspace import (
+    Process,
+    Workspace,
+    load_checkpoint,
+    read_events,
+    read_json,
+    read_metrics,
+)
 
 ON_HOST = '''\
 """lightkit on a host of another name."""
@@ -27,9 +34,18 @@ from lightkit.main import main
 sys.exit(main())
 '''
 
-BATCH, SAVE, VALIDATED, END = "on_train_batch_start", "on_save_checkpoint", "on_validation_end", "on_train_end"
+BATCH, SAVE, VALIDATED, END = (
+    "on_train_batch_start",
+    "on_save_checkpoint",
+    "on_validation_end",
+    "on_train_end",
+)
 FIT = ("fit", "-c", "job.yaml", HOLD)
-JOB = {**SMALL, "trainer": {**SMALL["trainer"], "max_epochs": 3}, "run": {**SMALL["run"], "name": "job"}}
+JOB = {
+    **SMALL,
+    "trainer": {**SMALL["trainer"], "max_epochs": 3},
+    "run": {**SMALL["run"], "name": "job"},
+}
 
 CASES = {
     "the other has ended, this one is in a batch": (BATCH, False, False),
@@ -73,7 +89,9 @@ def _is_stopped(process: Process) -> bool:
 
 def read_files(run: Path) -> dict[str, bytes]:
     """Read every file of a run, and which run is the latest."""
-    found = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()
+    }
     return {**found, "latest": os.fsencode((run.parent / "latest").readlink())}
 
 
@@ -143,6 +161,12 @@ def test_who_was_suspended_longer_than_the_default_stale_s_ends_with_75_each_tim
 @pytest.mark.parametrize("words", [("--run.stale_s=1",)], ids=["a second"])
 @cases
 def test_who_was_suspended_longer_than_a_short_stale_s_ends_with_75_each_time(
-    hook: str, trains: bool, fails: bool, words: tuple[str], time_number: int, workspace: Workspace, suspended: Process
+    hook: str,
+    trains: bool,
+    fails: bool,
+    words: tuple[str],
+    time_number: int,
+    workspace: Workspace,
+    suspended: Process,
 ) -> None:
     take_over(workspace, suspended, *words, trains=trains, fails=fails)

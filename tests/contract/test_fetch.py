@@ -21,7 +21,11 @@ from tests.contract.loopback import FileServer, serving
 from tests.contract.workspace import Result, Workspace, read_json
 
 KINDS = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
-PHOTOS = {f"flower_photos/{kind}/{n}.png": png(100 * k + n) for k, kind in enumerate(KINDS) for n in range(8)}
+PHOTOS = {
+    f"flower_photos/{kind}/{n}.png": png(100 * k + n)
+    for k, kind in enumerate(KINDS)
+    for n in range(8)
+}
 Serve = Callable[..., FileServer]
 
 
@@ -49,7 +53,9 @@ def tgz(files: dict[str, bytes], *others: tarfile.TarInfo) -> bytes:
 ARCHIVE = tgz(PHOTOS)
 
 
-def write_flowers(workspace: Workspace, url: str, archive: bytes = ARCHIVE, **init_args: Any) -> None:
+def write_flowers(
+    workspace: Workspace, url: str, archive: bytes = ARCHIVE, **init_args: Any
+) -> None:
     """Write job.yaml, whose data are the flowers of an archive."""
     digest = {"sha256": hashlib.sha256(archive).hexdigest(), "size_bytes": len(archive)}
     given = {"image_size": 16, "batch_size": 8, "num_workers": 0, "cache": "none"}
@@ -73,13 +79,19 @@ def _data_of(workspace: Workspace, **environ: str | None) -> tuple[str, str]:
     ids=["default", "root", "LIGHTKIT_DATA"],
 )
 def test_fetch_puts_the_flowers_where_fit_looks_for_them(
-    init_args: dict[str, Any], environ: dict[str, str], root: str, workspace: Workspace, serve: Serve
+    init_args: dict[str, Any],
+    environ: dict[str, str],
+    root: str,
+    workspace: Workspace,
+    serve: Serve,
 ) -> None:
     server = serve({"flowers.tgz": ARCHIVE})
     write_flowers(workspace, server.url("flowers.tgz"), **init_args)
     for _ in range(1 if init_args or environ else 2):
         workspace.run("fetch", "-c", "job.yaml", environ=environ).ok()
-    assert [status for _, _, status in server.requests] == [200], "what is there is not fetched again"
+    assert [status for _, _, status in server.requests] == [200], (
+        "what is there is not fetched again"
+    )
     assert not list(workspace.folder.rglob("*.tgz*"))
     assert _data_of(workspace, **environ) == ("photos", root)
 
@@ -92,10 +104,14 @@ def test_a_broken_download_goes_on_where_it_stopped(workspace: Workspace, serve:
         (None, 200),
         ("bytes=1000-", 206),
     ]
-    assert (workspace.folder / "data/flower_photos/roses/0.png").read_bytes() == PHOTOS["flower_photos/roses/0.png"]
+    assert (workspace.folder / "data/flower_photos/roses/0.png").read_bytes() == PHOTOS[
+        "flower_photos/roses/0.png"
+    ]
 
 
-def test_the_same_command_goes_on_with_a_download_that_ended_with_3(workspace: Workspace, serve: Serve) -> None:
+def test_the_same_command_goes_on_with_a_download_that_ended_with_3(
+    workspace: Workspace, serve: Serve
+) -> None:
     server = serve({"flowers.tgz": ARCHIVE}, cut_after=[1000], statuses=[200, 404])
     write_flowers(workspace, server.url("flowers.tgz"))
     result = workspace.run("fetch", "-c", "job.yaml")
@@ -114,7 +130,9 @@ def _fetch(workspace: Workspace, server: FileServer, archive: bytes, **init_args
     return result
 
 
-def test_a_wrong_digest_is_an_error_that_names_both_and_keeps_nothing(workspace: Workspace, serve: Serve) -> None:
+def test_a_wrong_digest_is_an_error_that_names_both_and_keeps_nothing(
+    workspace: Workspace, serve: Serve
+) -> None:
     result = _fetch(workspace, serve({"flowers.tgz": ARCHIVE}), ARCHIVE, sha256="0" * 64)
     assert hashlib.sha256(ARCHIVE).hexdigest() in result.err
     assert "0" * 64 in result.err
@@ -145,11 +163,19 @@ def test_an_archive_with_a_member_that_could_reach_outside_is_refused(
     result = _fetch(workspace, serve({"flowers.tgz": archive}), archive)
     assert member.name in result.err
     assert not Path("/tmp/lightkit-outside").exists()
-    assert not [path for path in workspace.folder.rglob("*") if path.name in ("outside", "roses", "link", "pipe")]
+    assert not [
+        path
+        for path in workspace.folder.rglob("*")
+        if path.name in ("outside", "roses", "link", "pipe")
+    ]
 
 
-@pytest.mark.parametrize("archive", [ARCHIVE[: len(ARCHIVE) // 2], b"no archive"], ids=["cut", "no archive"])
-def test_a_broken_archive_is_an_error_and_leaves_no_folder(archive: bytes, workspace: Workspace, serve: Serve) -> None:
+@pytest.mark.parametrize(
+    "archive", [ARCHIVE[: len(ARCHIVE) // 2], b"no archive"], ids=["cut", "no archive"]
+)
+def test_a_broken_archive_is_an_error_and_leaves_no_folder(
+    archive: bytes, workspace: Workspace, serve: Serve
+) -> None:
     result = _fetch(workspace, serve({"flowers.tgz": archive}), archive)
     assert re.search("archive is broken", result.err)
 
@@ -166,8 +192,12 @@ def test_an_address_that_is_not_of_the_web_ends_with_2(workspace: Workspace) -> 
     [(None, "no data"), ({"class_path": "Temperatures"}, "Temperatures has nothing to download")],
     ids=["no data", "nothing to fetch"],
 )
-def test_fetch_of_nothing_ends_with_2(data: dict[str, str] | None, says: str, workspace: Workspace) -> None:
-    workspace.write("job.yaml", {"model": {"class_path": "Regressor"}, **({"data": data} if data else {})})
+def test_fetch_of_nothing_ends_with_2(
+    data: dict[str, str] | None, says: str, workspace: Workspace
+) -> None:
+    workspace.write(
+        "job.yaml", {"model": {"class_path": "Regressor"}, **({"data": data} if data else {})}
+    )
     result = workspace.run("fetch", "-c", "job.yaml")
     assert result.code == 2
     assert says in result.err
@@ -184,7 +214,9 @@ def test_a_named_folder_without_flowers_ends_with_3_and_what_to_do(workspace: Wo
 def test_without_flower_photos_there_are_drawn_flowers_with_a_notice(workspace: Workspace) -> None:
     write_flowers(workspace, "http://127.0.0.1:9/flowers.tgz")
     result = workspace.run("fit", "-c", "job.yaml", "--trainer.fast_dev_run=true").ok()
-    assert re.search(r"data: drawn flowers .*`lightkit fetch`.*LIGHTKIT_DATA", result.out + result.err)
+    assert re.search(
+        r"data: drawn flowers .*`lightkit fetch`.*LIGHTKIT_DATA", result.out + result.err
+    )
 
 
 SMALL_FASHION = '''\
@@ -210,13 +242,21 @@ def idx_files() -> dict[str, bytes]:
     for name, num in (("train", 200), ("t10k", 20)):
         half = random.integers(0, 256, (num // 2, 28, 28), dtype=np.uint8)
         pixels, labels = np.concatenate([half, half]), np.arange(num, dtype=np.uint8) % 10
-        files[f"{name}-images-idx3-ubyte"] = struct.pack(">IIII", 0x803, num, 28, 28) + pixels.tobytes()
+        files[f"{name}-images-idx3-ubyte"] = (
+            struct.pack(">IIII", 0x803, num, 28, 28) + pixels.tobytes()
+        )
         files[f"{name}-labels-idx1-ubyte"] = struct.pack(">II", 0x801, num) + labels.tobytes()
     return files
 
 
 def _fashion(workspace: Workspace, class_path: str, mirrors: list[str]) -> None:
-    init_args = {"root": "fashion", "image_size": 28, "batch_size": 16, "num_workers": 0, "mirrors": mirrors}
+    init_args = {
+        "root": "fashion",
+        "image_size": 28,
+        "batch_size": 16,
+        "num_workers": 0,
+        "mirrors": mirrors,
+    }
     data = {"class_path": class_path, "init_args": {**init_args, "val_fraction": 0.2}}
     workspace.write("job.yaml", {**pictures_config(trainer={"max_epochs": 1}), "data": data})
 
@@ -225,7 +265,10 @@ def test_fashion_mnist_is_fetched_from_the_first_mirror_that_has_it(
     workspace: Workspace, serve: Serve, idx_files: dict[str, bytes]
 ) -> None:
     packed = {f"{name}.gz": gzip.compress(content) for name, content in idx_files.items()}
-    resources = [(name, hashlib.md5(content, usedforsecurity=False).hexdigest()) for name, content in packed.items()]
+    resources = [
+        (name, hashlib.md5(content, usedforsecurity=False).hexdigest())
+        for name, content in packed.items()
+    ]
     workspace.write("my_fashion.py", SMALL_FASHION.replace("RESOURCES", repr(resources)))
     empty, full = serve({}), serve(packed)
     _fashion(workspace, "my_fashion.Small", [empty.address, full.address + "/"])
@@ -241,7 +284,11 @@ def test_fashion_mnist_is_fetched_from_the_first_mirror_that_has_it(
 
 
 def test_fashion_mnist_of_another_content_is_refused(workspace: Workspace, serve: Serve) -> None:
-    names = [f"{of}-{what}-ubyte.gz" for of in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+    names = [
+        f"{of}-{what}-ubyte.gz"
+        for of in ("train", "t10k")
+        for what in ("images-idx3", "labels-idx1")
+    ]
     server = serve({name: gzip.compress(b"else") for name in names})
     _fashion(workspace, "FashionMNIST", [server.address])
     result = workspace.run("fetch", "-c", "job.yaml")

@@ -53,7 +53,9 @@ class Undescribed(pl.LightningModule):
         super().__init__()
 """
 DATA = "data: {class_path: Table, init_args: {path: t.parquet, features: [a, b], num_workers: 0}}\n"
-CONFIG = f"model: {{class_path: nets.Plain}}\n{DATA}trainer: {{max_epochs: 1}}\nlogger: {{csv: {{}}}}\n"
+CONFIG = (
+    f"model: {{class_path: nets.Plain}}\n{DATA}trainer: {{max_epochs: 1}}\nlogger: {{csv: {{}}}}\n"
+)
 GATE = "gate: {metric: test/loss, max: 9}\n"
 
 
@@ -62,7 +64,11 @@ def numbers(workspace: Workspace) -> Workspace:
     """A table of numbers, and nets for them."""
     values = [at / 50 - 1 for at in range(100)]
     labels = ["high" if value > 0 else "low" for value in values]
-    columns = {"a": pa.array(values, pa.float32()), "b": pa.array(values[::-1], pa.float32()), "label": labels}
+    columns = {
+        "a": pa.array(values, pa.float32()),
+        "b": pa.array(values[::-1], pa.float32()),
+        "label": labels,
+    }
     pq.write_table(pa.table(columns), workspace.folder / "t.parquet")
     workspace.write("nets.py", NETS)
     workspace.write("own.yaml", CONFIG)
@@ -70,7 +76,10 @@ def numbers(workspace: Workspace) -> Workspace:
 
 
 def test_numbers_for_a_model_of_images_are_refused_with_the_recipe(numbers: Workspace) -> None:
-    numbers.write("images.yaml", f"model: {{class_path: ImageClassifier, init_args: {{backbone: small_cnn}}}}\n{DATA}")
+    numbers.write(
+        "images.yaml",
+        f"model: {{class_path: ImageClassifier, init_args: {{backbone: small_cnn}}}}\n{DATA}",
+    )
     for words in (["check", "-c", "images.yaml", "--deep"], ["fit", "-c", "images.yaml"]):
         failed = numbers.run(*words)
         assert failed.code == 2
@@ -79,7 +88,9 @@ def test_numbers_for_a_model_of_images_are_refused_with_the_recipe(numbers: Work
         assert "Traceback" not in failed.err
 
 
-def test_a_net_without_a_predict_step_is_told_what_its_forward_was_given(numbers: Workspace) -> None:
+def test_a_net_without_a_predict_step_is_told_what_its_forward_was_given(
+    numbers: Workspace,
+) -> None:
     numbers.fit("-c", "own.yaml")
     failed = numbers.run("predict", "--run", "latest")
     assert failed.code == 2
@@ -110,7 +121,9 @@ def test_a_retrain_whose_gate_would_promote_a_module_without_forward_is_refused_
     numbers.write("gated.yaml", CONFIG.replace("Plain", "NoForward") + GATE)
     failed = numbers.run("retrain", "-c", "gated.yaml", *words)
     assert failed.code == 2
-    assert "model: NoForward has no forward, by which a model in the registry is called" in failed.err
+    assert (
+        "model: NoForward has no forward, by which a model in the registry is called" in failed.err
+    )
     assert "gated.yaml:1:" in failed.err
     assert numbers.runs == []
 
@@ -118,7 +131,9 @@ def test_a_retrain_whose_gate_would_promote_a_module_without_forward_is_refused_
 def test_check_warns_of_a_gate_for_a_module_without_forward(numbers: Workspace) -> None:
     numbers.write("gated.yaml", CONFIG.replace("Plain", "NoForward") + GATE)
     checked = numbers.run("check", "-c", "gated.yaml").ok()
-    assert "model: NoForward has no forward, by which a model in the registry is called" in checked.err
+    assert (
+        "model: NoForward has no forward, by which a model in the registry is called" in checked.err
+    )
     assert "gated.yaml:1:" in checked.err
 
 
@@ -127,17 +142,25 @@ def test_a_module_without_forward_trains_and_is_not_registered(numbers: Workspac
     numbers.fit("-c", "gated.yaml")
     failed = numbers.run("register", "--run", "latest", "--name", "net")
     assert failed.code == 2
-    assert "NoForward has no forward, by which an exported or registered model is called" in failed.err
+    assert (
+        "NoForward has no forward, by which an exported or registered model is called" in failed.err
+    )
 
 
 def test_a_loss_of_each_output_with_each_target_is_refused(numbers: Workspace) -> None:
     table = pq.read_table(numbers.folder / "t.parquet")
-    pq.write_table(table.set_column(2, "label", table["a"]), numbers.folder / "t.parquet")  # targets (batch, 1)
+    pq.write_table(
+        table.set_column(2, "label", table["a"]), numbers.folder / "t.parquet"
+    )  # targets (batch, 1)
     step = "nn.functional.cross_entropy(self.layer(batch[0]), batch[1])"
     assert step in NETS
-    numbers.write("nets.py", NETS.replace(step, "nn.functional.mse_loss(self.layer(batch[0])[:, 0], batch[1])"))
+    numbers.write(
+        "nets.py",
+        NETS.replace(step, "nn.functional.mse_loss(self.layer(batch[0])[:, 0], batch[1])"),
+    )
     message = re.compile(
-        r"outputs of shape \((\d+),\) and targets of shape \(\1, 1\), so that torch compares each output with each "
+        r"outputs of shape \((\d+),\) and targets of shape \(\1, 1\), so that torch compares each"
+        r" output with each "
         r"target, and the result is the loss of no model\. Take targets\.squeeze\(1\) in the step"
     )
     for words in (["check", "-c", "own.yaml", "--deep"], ["fit", "-c", "own.yaml"]):
@@ -146,18 +169,27 @@ def test_a_loss_of_each_output_with_each_target_is_refused(numbers: Workspace) -
         assert message.search(failed.err)
         assert "Traceback" not in failed.err
 
-    numbers.write("nets.py", NETS.replace(step, "nn.functional.mse_loss(self.layer(batch[0])[:, :1], batch[1])"))
+    numbers.write(
+        "nets.py",
+        NETS.replace(step, "nn.functional.mse_loss(self.layer(batch[0])[:, :1], batch[1])"),
+    )
     assert "Take" not in numbers.run("fit", "-c", "own.yaml").ok().err
 
 
-def test_a_rate_without_an_optimizer_is_reported_with_the_key_of_the_model(numbers: Workspace) -> None:
-    numbers.write("images.yaml", f"model: {{class_path: ImageClassifier, init_args: {{backbone: small_cnn}}}}\n{DATA}")
+def test_a_rate_without_an_optimizer_is_reported_with_the_key_of_the_model(
+    numbers: Workspace,
+) -> None:
+    numbers.write(
+        "images.yaml",
+        f"model: {{class_path: ImageClassifier, init_args: {{backbone: small_cnn}}}}\n{DATA}",
+    )
     failed = numbers.run("fit", "-c", "images.yaml", "--optimizer.lr=0.1")
     assert failed.code == 2
     assert (
-        "optimizer: 'lr' is set, but no class that takes it; name one, such as --optimizer=AdamW; "
-        "the rate of the model's own optimizer is model.init_args.learning_rate\n  --> --optimizer.lr=0.1"
-    ) in failed.err
+        "optimizer: 'lr' is set, but no class that takes it; name one, such as --optimizer=AdamW;"
+        " the rate of the model's own optimizer is model.init_args.learning_rate\n  -->"
+        " --optimizer.lr=0.1" in failed.err
+    )
     assert numbers.runs == []
 
 
@@ -166,8 +198,16 @@ def test_a_port_that_is_in_use_is_named(numbers: Workspace) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        words = ("-c", "own.yaml", "--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp")
-        failed = numbers.run("fit", *words, environ={"MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"})
+        words = (
+            "-c",
+            "own.yaml",
+            "--trainer.accelerator=cpu",
+            "--trainer.devices=2",
+            "--trainer.strategy=ddp",
+        )
+        failed = numbers.run(
+            "fit", *words, environ={"MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"}
+        )
     assert failed.code == 2, failed.err
     assert f"MASTER_PORT: the port {port} of this machine" in failed.err
     assert "Traceback" not in failed.err
@@ -213,18 +253,35 @@ if __name__ == "__main__":
 
 def test_a_script_is_as_quiet_as_a_command_and_shows_best_and_next(numbers: Workspace) -> None:
     numbers.write("train.py", SCRIPT)
-    words = ("--data.path=t.parquet", "--data.features=[a,b]", "--data.num_workers=0", "--trainer.max_epochs=2")
+    words = (
+        "--data.path=t.parquet",
+        "--data.features=[a,b]",
+        "--data.num_workers=0",
+        "--trainer.max_epochs=2",
+    )
     done = numbers.run("fit", *words, script="train.py").ok()
     printed = done.out + done.err
-    for advert in ("weights_only", "litlogger", "litmodels", "Lightning Cloud", "GPU available", "Tip:"):
+    for advert in (
+        "weights_only",
+        "litlogger",
+        "litmodels",
+        "Lightning Cloud",
+        "GPU available",
+        "Tip:",
+    ):
         assert advert not in printed
     assert re.search(r"^best  runs/\S+/best\.ckpt", done.out, re.MULTILINE)
     assert re.search(r"^next  python \S*train\.py test --run runs/", done.out, re.MULTILINE)
 
 
-def test_a_resumed_script_without_a_logger_leaves_the_config_of_the_user_alone(numbers: Workspace) -> None:
+def test_a_resumed_script_without_a_logger_leaves_the_config_of_the_user_alone(
+    numbers: Workspace,
+) -> None:
     """Lightning's folder is the working one then, where the first start saves a config.yaml: the user's own later."""
-    given = "data: {path: t.parquet, features: [a, b], num_workers: 0}\ntrainer: {max_epochs: 2, logger: false}\n"
+    given = (
+        "data: {path: t.parquet, features: [a, b], num_workers: 0}\ntrainer: {max_epochs: 2,"
+        " logger: false}\n"
+    )
     numbers.write("mine.yaml", given)
     numbers.write("train.py", SCRIPT)
     numbers.run("fit", "-c", "mine.yaml", "--run.name=lone", script="train.py").ok()
@@ -238,22 +295,36 @@ def test_a_resumed_script_without_a_logger_leaves_the_config_of_the_user_alone(n
     assert (numbers.folder / "config.yaml").read_text(encoding="utf-8") == text
 
 
-def test_a_run_of_a_script_and_one_of_a_config_are_told_apart_under_one_name(numbers: Workspace) -> None:
+def test_a_run_of_a_script_and_one_of_a_config_are_told_apart_under_one_name(
+    numbers: Workspace,
+) -> None:
     numbers.write("train.py", SCRIPT)
-    arguments = ("--data.path=t.parquet", "--data.features=[a,b]", "--data.num_workers=0", "--trainer.max_epochs=1")
+    arguments = (
+        "--data.path=t.parquet",
+        "--data.features=[a,b]",
+        "--data.num_workers=0",
+        "--trainer.max_epochs=1",
+    )
     numbers.run("fit", *arguments, "--run.name=own", script="train.py").ok()
     (of_script,) = (path for path in numbers.folder.glob("runs/own/2*") if not path.is_symlink())
     refused = numbers.run("test", "--run", "latest")
     assert refused.code == 2
-    assert f"--run latest: the config of own/{of_script.name} has no class for its data" in refused.err
-    assert f"python SCRIPT test --run own/{of_script.name}. own has no run of this form." in refused.err
+    assert (
+        f"--run latest: the config of own/{of_script.name} has no class for its data" in refused.err
+    )
+    assert (
+        f"python SCRIPT test --run own/{of_script.name}. own has no run of this form."
+        in refused.err
+    )
 
     of_config = numbers.fit("-c", "own.yaml")
     refused = numbers.run("test", "--run", "latest", script="train.py")
     assert refused.code == 2
     for words in (
-        f"--run latest: the config of own/{of_config.name} names the class of its model, nets.Plain, and this script "
-        "has one of its own, nets.Plain, whose runs name none.",
+        (
+            f"--run latest: the config of own/{of_config.name} names the class of its model,"
+            " nets.Plain, and this script has one of its own, nets.Plain, whose runs name none."
+        ),
         f"The newest run of this form: --run own/{of_script.name}.",
         f"lightkit test --run own/{of_config.name}",
     ):
@@ -261,10 +332,15 @@ def test_a_run_of_a_script_and_one_of_a_config_are_told_apart_under_one_name(num
     numbers.run("test", "--run", f"own/{of_script.name}", script="train.py").ok()
 
 
-def test_the_report_of_a_resumed_run_has_the_first_start_and_each_resume(numbers: Workspace) -> None:
+def test_the_report_of_a_resumed_run_has_the_first_start_and_each_resume(
+    numbers: Workspace,
+) -> None:
     run = numbers.fit("-c", "own.yaml")
     manifest = read_json(run / "manifest.json")
-    manifest |= {"created": "2026-11-22T07:00:00+00:00", "earlier": [{"created": "2026-11-21T03:00:00+00:00"}]}
+    manifest |= {
+        "created": "2026-11-22T07:00:00+00:00",
+        "earlier": [{"created": "2026-11-21T03:00:00+00:00"}],
+    }
     numbers.write(str((run / "manifest.json").relative_to(numbers.folder)), json.dumps(manifest))
     numbers.run("report", "latest").ok()
     text = re.sub(r"<[^>]+>", " ", (run / "report.html").read_text(encoding="utf-8"))

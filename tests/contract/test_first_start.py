@@ -37,7 +37,9 @@ def write_job(workspace: Workspace, made: str) -> None:
     if made == "decoded photos":
         write_pictures(workspace.folder / "pictures")
         arguments = {**PICTURES["data"]["init_args"], "cache": "disk"}
-        workspace.write("job.yaml", {**PICTURES, "data": {**PICTURES["data"], "init_args": arguments}})
+        workspace.write(
+            "job.yaml", {**PICTURES, "data": {**PICTURES["data"], "init_args": arguments}}
+        )
         return
     trainer = {**SMALL["trainer"], "max_epochs": 1}
     del trainer["logger"]
@@ -87,8 +89,12 @@ def assert_nothing_is_broken(workspace: Workspace, root: str, made: str) -> None
         with closing(sqlite3.connect(workspace.folder / root / "mlflow.db")) as database:
             assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             query = "SELECT status FROM runs WHERE run_uuid = ?"
-            assert database.execute(query, (read_json(newest / "mlflow.json")["run_id"],)).fetchone() == ("FINISHED",)
-        assert not list((workspace.folder / root).glob(".*")), "what the first start has left is removed"
+            assert database.execute(
+                query, (read_json(newest / "mlflow.json")["run_id"],)
+            ).fetchone() == ("FINISHED",)
+        assert not list((workspace.folder / root).glob(".*")), (
+            "what the first start has left is removed"
+        )
 
 
 def try_moments(workspace: Workspace, made: str, number: int) -> None:
@@ -98,7 +104,9 @@ def try_moments(workspace: Workspace, made: str, number: int) -> None:
     codes = []
     for index in range(number):
         signum = SIGNALS[index % len(SIGNALS)]
-        codes.append(end_after(workspace, f"root-{index}", window_s * (index + 0.5) / number, signum))
+        codes.append(
+            end_after(workspace, f"root-{index}", window_s * (index + 0.5) / number, signum)
+        )
         assert_nothing_is_broken(workspace, f"root-{index}", made)
     assert set(codes) != {0}, "all were done before the signal came"
 
@@ -118,10 +126,14 @@ def start_pair(workspace: Workspace, root: str) -> None:
     """Start two jobs at once in a new root, and then a third one."""
     words = ("fit", "-c", "job.yaml", f"--run.root={root}")
     pair = [workspace.start(*words, f"--run.name={name}") for name in ("one", "other")]
-    assert [process.wait() for process in pair] == [0, 0], "\n".join(process.err for process in pair)
+    assert [process.wait() for process in pair] == [0, 0], "\n".join(
+        process.err for process in pair
+    )
     workspace.run(*words).ok()
     with closing(sqlite3.connect(workspace.folder / root / "mlflow.db")) as database:
-        query = "SELECT experiments.name, runs.status FROM runs JOIN experiments USING (experiment_id)"
+        query = (
+            "SELECT experiments.name, runs.status FROM runs JOIN experiments USING (experiment_id)"
+        )
         names = database.execute(query).fetchall()
     assert sorted(names) == [("job", "FINISHED"), ("one", "FINISHED"), ("other", "FINISHED")]
 
@@ -146,13 +158,17 @@ def unfinished(workspace: Workspace) -> Path:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         database.execute("INSERT INTO alembic_version VALUES ('451aebb31d03')")
-        database.execute("CREATE TABLE experiments (experiment_id INTEGER PRIMARY KEY, name VARCHAR(256))")
+        database.execute(
+            "CREATE TABLE experiments (experiment_id INTEGER PRIMARY KEY, name VARCHAR(256))"
+        )
         database.execute("CREATE TABLE runs (run_uuid VARCHAR(32) PRIMARY KEY)")
         database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")
     return path
 
 
-def test_an_unfinished_database_is_moved_aside_with_a_warning(unfinished: Path, workspace: Workspace) -> None:
+def test_an_unfinished_database_is_moved_aside_with_a_warning(
+    unfinished: Path, workspace: Workspace
+) -> None:
     content = unfinished.read_bytes()
     write_job(workspace, "mlflow")
     result = workspace.run("fit", "-c", "job.yaml").ok()
@@ -162,7 +178,9 @@ def test_an_unfinished_database_is_moved_aside_with_a_warning(unfinished: Path, 
     assert "unfinished" not in again.err
 
 
-@pytest.mark.parametrize("command", [("history", "net"), ("rollback", "net")], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "command", [("history", "net"), ("rollback", "net")], ids=lambda words: words[0]
+)
 def test_the_registry_moves_an_unfinished_database_aside_too(
     command: tuple[str, ...], unfinished: Path, workspace: Workspace
 ) -> None:
@@ -173,7 +191,9 @@ def test_the_registry_moves_an_unfinished_database_aside_too(
 
 
 @pytest.mark.parametrize("table", ["experiments", "runs"])
-def test_a_database_with_a_record_is_left_as_it_is(table: str, unfinished: Path, workspace: Workspace) -> None:
+def test_a_database_with_a_record_is_left_as_it_is(
+    table: str, unfinished: Path, workspace: Workspace
+) -> None:
     column = {"experiments": "name", "runs": "run_uuid"}[table]
     with closing(sqlite3.connect(unfinished)) as database, database:
         database.execute(f"INSERT INTO {table} ({column}) VALUES ('precious')")

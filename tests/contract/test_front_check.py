@@ -229,17 +229,29 @@ RIGHT: dict[str, list[str]] = {
 DEFECTS: dict[str, tuple[list[str], list[str]]] = {
     "training": (
         ["--model=my_project.FailsInStep"],
-        [r"one batch of training fails: ValueError: batches are out of stock\n  --> my_project\.py:\d+"],
+        [
+            r"one batch of training fails: ValueError: batches are out of stock\n  -->"
+            r" my_project\.py:\d+"
+        ],
     ),
     "training with the config's optimizer, which calls it": (
         ["--model=my_project.FailsInStep", "--optimizer=SGD", "--optimizer.lr=0.1"],
-        [r"one batch of training fails: ValueError: batches are out of stock\n  --> my_project\.py:\d+"],
+        [
+            r"one batch of training fails: ValueError: batches are out of stock\n  -->"
+            r" my_project\.py:\d+"
+        ],
     ),
     "validation": (
         ["--model=my_parts.FailsInValidation"],
-        [r"one batch of validation fails: KeyError: 'validation is out of stock'\n  --> my_parts\.py:\d+"],
+        [
+            r"one batch of validation fails: KeyError: 'validation is out of stock'\n  -->"
+            r" my_parts\.py:\d+"
+        ],
     ),
-    "the test": (["--model=my_parts.FailsInTest"], [r"one batch of test fails: ValueError: tests are out of stock"]),
+    "the test": (
+        ["--model=my_parts.FailsInTest"],
+        [r"one batch of test fails: ValueError: tests are out of stock"],
+    ),
     "a gate's metric": (
         ["gate.metric=test/los"],
         [r"gate\.metric: 'test/los' is never logged; did you mean 'test/loss'"],
@@ -248,25 +260,49 @@ DEFECTS: dict[str, tuple[list[str], list[str]]] = {
         ["--model=my_parts.OtherSignature"],
         [r"one batch of .*TypeError: OtherSignature\.training_step\(\)"],
     ),
-    "a row": (["--data=my_parts.BrokenRow"], [r"one batch of .*OSError: row 0 is torn\n  --> my_parts\.py:\d+"]),
-    "a checkpoint": (["--model=my_parts.Unpicklable"], [r".*Can't pickle .*Unpicklable\.on_save_checkpoint"]),
-    "data that is not there": (["--data=my_parts.Missing"], [r"points/: no points there; run `lightkit fetch`"]),
+    "a row": (
+        ["--data=my_parts.BrokenRow"],
+        [r"one batch of .*OSError: row 0 is torn\n  --> my_parts\.py:\d+"],
+    ),
+    "a checkpoint": (
+        ["--model=my_parts.Unpicklable"],
+        [r".*Can't pickle .*Unpicklable\.on_save_checkpoint"],
+    ),
+    "data that is not there": (
+        ["--data=my_parts.Missing"],
+        [r"points/: no points there; run `lightkit fetch`"],
+    ),
     "an optimizer": (
         ["--optimizer=SGD", "--optimizer.lr=-1"],
-        [r"optimizer\.init_args\.lr: expected 0 or more or a Tensor, got '-1'\n  --> --optimizer\.lr=-1"],
+        [
+            r"optimizer\.init_args\.lr: expected 0 or more or a Tensor, got '-1'\n  -->"
+            r" --optimizer\.lr=-1"
+        ],
     ),
-    "a trainer's argument": (["--trainer.val_check_interval=1000"], [r"trainer\.val_check_interval: .*1000"]),
+    "a trainer's argument": (
+        ["--trainer.val_check_interval=1000"],
+        [r"trainer\.val_check_interval: .*1000"],
+    ),
     "a disk that is too small": (
         ["-c", "all.yaml", "--trainer.max_epochs=1000000000"],
         [r"trainer\.callbacks.*1000000001 checkpoints of .*need .*TB.* but .*B are free in runs"],
     ),
-    "a download": (["--model=my_parts.Downloads"], [r"https://example\.com/weights\.pt would be downloaded"]),
-    "a callback without a logger": (["callbacks.lr_monitor={}"], [r"trainer\.logger: .*LearningRateMonitor"]),
+    "a download": (
+        ["--model=my_parts.Downloads"],
+        [r"https://example\.com/weights\.pt would be downloaded"],
+    ),
+    "a callback without a logger": (
+        ["callbacks.lr_monitor={}"],
+        [r"trainer\.logger: .*LearningRateMonitor"],
+    ),
     "a monitor of the model's scheduler": (
         ["--model=my_parts.Plateau"],
         [r"model: ReduceLROnPlateau.*'val/los'.*did you mean 'val/loss'"],
     ),
-    "a monitor of the model's callback": (["--model=my_parts.Brings"], [r"model: EarlyStopping.*'val/nothing'"]),
+    "a monitor of the model's callback": (
+        ["--model=my_parts.Brings"],
+        [r"model: EarlyStopping.*'val/nothing'"],
+    ),
     "a monitor without validation": (
         ["--trainer.limit_val_batches=0", f"{EARLY}=val/loss"],
         [r"callbacks\.early_stopping\.init_args\.monitor: 'val/loss' is never logged"],
@@ -276,7 +312,9 @@ DEFECTS: dict[str, tuple[list[str], list[str]]] = {
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
     """All files below a folder, with size and time."""
-    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+    return {
+        str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -290,10 +328,16 @@ def room(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
     write_pictures(workspace.folder / "pictures", 20)
     for name, arguments in KEEPS.items():
         entry = {"class_path": "ModelCheckpoint", "init_args": arguments}
-        layer = {"callbacks": {"checkpoint": None}, "trainer": {"max_epochs": 10, "callbacks": [entry]}}
+        layer = {
+            "callbacks": {"checkpoint": None},
+            "trainer": {"max_epochs": 10, "callbacks": [entry]},
+        }
         workspace.write(name, layer)
     three, weights = (
-        {"class_path": "ModelCheckpoint", "init_args": {"save_top_k": kept, "monitor": "val/loss", **rest}}
+        {
+            "class_path": "ModelCheckpoint",
+            "init_args": {"save_top_k": kept, "monitor": "val/loss", **rest},
+        }
         for kept, rest in ((3, {}), (2, {"save_weights_only": True, "every_n_epochs": 2}))
     )
     workspace.write("several.yaml", {"trainer": {"max_epochs": 10, "callbacks": [three, weights]}})
@@ -307,7 +351,8 @@ def deep(room: Workspace) -> dict[str, Answer]:
     environ = {"MY_TRACKER": "hunter2"}
     words = {**DEEP, **RIGHT, **{name: given for name, (given, _) in DEFECTS.items()}}
     commands = {
-        name: Command(("check", "-c", "small.yaml", "--deep", *given), environ=environ) for name, given in words.items()
+        name: Command(("check", "-c", "small.yaml", "--deep", *given), environ=environ)
+        for name, given in words.items()
     }
     before = listing(room.folder)
     answers = run_batch(room, commands)
@@ -341,7 +386,9 @@ def checked(room: Workspace) -> dict[str, Answer]:
     """What checks say, of which none leaves anything in the working directory but what it is told to write."""
     before = listing(room.folder)
     pages = {name: {"GITHUB_STEP_SUMMARY": str(room.home / f"{name}.md")} for name in CHECKS}
-    answers = run_batch(room, {name: Command(words, environ=pages[name]) for name, words in CHECKS.items()})
+    answers = run_batch(
+        room, {name: Command(words, environ=pages[name]) for name, words in CHECKS.items()}
+    )
     assert listing(room.folder) == before
     return answers
 
@@ -357,19 +404,32 @@ def test_all_errors_are_reported_at_once_with_their_places(checked: dict[str, An
     answer = checked["wrong"]
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.count("error: ") == 2
-    assert re.search(r"error: trainer\.max_epochs: .*'ten'\n  --> --trainer\.max_epochs=ten", answer.err)
-    assert re.search(r"error: model\.init_args\.hiden: .*did you mean 'hidden'\?\n  --> --model\.hiden=3", answer.err)
+    assert re.search(
+        r"error: trainer\.max_epochs: .*'ten'\n  --> --trainer\.max_epochs=ten", answer.err
+    )
+    assert re.search(
+        r"error: model\.init_args\.hiden: .*did you mean 'hidden'\?\n  --> --model\.hiden=3",
+        answer.err,
+    )
 
 
-def test_a_check_writes_a_test_case_for_each_error(room: Workspace, checked: dict[str, Answer]) -> None:
+def test_a_check_writes_a_test_case_for_each_error(
+    room: Workspace, checked: dict[str, Answer]
+) -> None:
     suite = suite_of(room, "wrong")
-    assert (suite.attrib["name"], suite.attrib["tests"], suite.attrib["failures"]) == ("lightkit check", "2", "2")
+    assert (suite.attrib["name"], suite.attrib["tests"], suite.attrib["failures"]) == (
+        "lightkit check",
+        "2",
+        "2",
+    )
     names = sorted(case.attrib["name"] for case in suite)
     assert names == ["small.yaml: model.init_args.hiden", "small.yaml: trainer.max_epochs"]
     assert all((case.findtext("failure") or "nothing") in checked["wrong"].err for case in suite)
 
 
-def test_a_check_adds_its_errors_to_the_page_of_the_job(room: Workspace, checked: dict[str, Answer]) -> None:
+def test_a_check_adds_its_errors_to_the_page_of_the_job(
+    room: Workspace, checked: dict[str, Answer]
+) -> None:
     said = (room.home / "wrong.md").read_text(encoding="utf-8")
     assert "small.yaml" in said
     assert "2 mistakes" in said
@@ -387,10 +447,14 @@ def test_a_right_config_is_said_to_have_no_errors_and_is_one_passed_case(
     assert "no mistakes found" in (room.home / "right.md").read_text(encoding="utf-8")
 
 
-def test_missing_data_is_an_error_of_a_config_and_a_case(room: Workspace, checked: dict[str, Answer]) -> None:
+def test_missing_data_is_an_error_of_a_config_and_a_case(
+    room: Workspace, checked: dict[str, Answer]
+) -> None:
     answer = checked["no data"]
     assert answer.code == 2
-    assert re.search(r"error: data\.init_args\.root: .*nowhere(.|\n)*  --> --data\.root=nowhere\n", answer.err)
+    assert re.search(
+        r"error: data\.init_args\.root: .*nowhere(.|\n)*  --> --data\.root=nowhere\n", answer.err
+    )
     assert suite_of(room, "no_data").attrib["failures"] == "1"
 
 
@@ -426,19 +490,34 @@ def test_a_deep_check_says_what_it_saw(deep: dict[str, Answer]) -> None:
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     words = [line.split()[0] for line in lines]
-    assert words == ["model", "data", "batch", "metrics", "checkpoints", "memory", "not", "not", "no"]
+    assert words == [
+        "model",
+        "data",
+        "batch",
+        "metrics",
+        "checkpoints",
+        "memory",
+        "not",
+        "not",
+        "no",
+    ]
     assert re.search(r"Net, 41 parameters, 41 of them trained", lines[0])
     assert re.search(
-        r"Points, training 48 samples in 6 batches, validation 48 samples in 6 batches, test 48 ", lines[1]
+        r"Points, training 48 samples in 6 batches, validation 48 samples in 6 batches, test 48 ",
+        lines[1],
     )
     assert re.search(r"lr-AdamW, test/loss, train/loss, val/loss", lines[3])
     assert re.search(r"\d x [\d.]+ k?B in .*; .*B free", lines[4])
-    assert len(re.findall(r"[\d.]+ [kMGT]?B\b", lines[4])) == 2  # that of one checkpoint, and that of the disk
+    assert (
+        len(re.findall(r"[\d.]+ [kMGT]?B\b", lines[4])) == 2
+    )  # that of one checkpoint, and that of the disk
     assert {line.split()[2] for line in lines[6:8]} == {"logger.mlflow:", "logger.csv:"}
     assert lines[-1] == "no mistakes found"
 
 
-def test_a_deep_check_as_json_is_one_object_whatever_the_model_prints(deep: dict[str, Answer]) -> None:
+def test_a_deep_check_as_json_is_one_object_whatever_the_model_prints(
+    deep: dict[str, Answer],
+) -> None:
     answer = deep["json"]
     told: dict[str, Any] = json.loads(answer.ok().out)
     assert told["mistakes"] == []
@@ -459,40 +538,56 @@ def test_a_deep_check_reports_a_loggers_error_without_the_secret(deep: dict[str,
     assert "hunter2" not in answer.err + answer.out
 
 
-def test_a_deep_check_does_not_build_a_logger_that_may_ask_a_server(deep: dict[str, Answer]) -> None:
+def test_a_deep_check_does_not_build_a_logger_that_may_ask_a_server(
+    deep: dict[str, Answer],
+) -> None:
     assert re.search(r"^not tried +logger\.comet", deep["comet"].ok().out, re.MULTILINE)
 
 
 def test_a_deep_check_leaves_default_weights_out(deep: dict[str, Answer]) -> None:
-    assert re.search(r"^not tried +model\.init_args\.weights: ", deep["weights"].ok().out, re.MULTILINE)
+    assert re.search(
+        r"^not tried +model\.init_args\.weights: ", deep["weights"].ok().out, re.MULTILINE
+    )
 
 
 def test_a_deep_check_keeps_the_epochs_and_schedules_of_the_config(deep: dict[str, Answer]) -> None:
     assert deep["schedule"].ok().err == ""
 
 
-@pytest.mark.parametrize(("name", "count"), [("best three", 4), ("each fifth epoch", 3)])  # with one while written
-def test_a_deep_check_counts_the_checkpoints_that_a_run_keeps(name: str, count: int, deep: dict[str, Answer]) -> None:
+@pytest.mark.parametrize(
+    ("name", "count"), [("best three", 4), ("each fifth epoch", 3)]
+)  # with one while written
+def test_a_deep_check_counts_the_checkpoints_that_a_run_keeps(
+    name: str, count: int, deep: dict[str, Answer]
+) -> None:
     (place,) = json.loads(deep[name].ok().out)["checkpoints"]
     assert place["count"] == count
     assert place["needed_bytes"] == count * place["size_bytes"]
 
 
-def test_a_deep_check_counts_the_checkpoint_that_is_being_written_once_a_run(deep: dict[str, Answer]) -> None:
+def test_a_deep_check_counts_the_checkpoint_that_is_being_written_once_a_run(
+    deep: dict[str, Answer],
+) -> None:
     """Two callbacks of the config keep three and, of weights alone, two; `resume.ckpt` is the third's."""
     places = json.loads(deep["several callbacks"].ok().out)["checkpoints"]
     assert sorted(place["count"] for place in places) == [1, 2, 3 + 1]
-    of_weights, state, largest = sorted(places, key=lambda place: (place["size_bytes"], place["count"]))
+    of_weights, state, largest = sorted(
+        places, key=lambda place: (place["size_bytes"], place["count"])
+    )
     assert of_weights["count"] == 2
     assert of_weights["size_bytes"] < state["size_bytes"] == largest["size_bytes"]
     assert largest["count"] == 4
 
 
 def test_a_deep_check_is_on_one_cpu_whatever_the_hardware_keys(deep: dict[str, Answer]) -> None:
-    assert re.search(r"^not tried +trainer\.precision: 16-mixed", deep["16 bit"].ok().out, re.MULTILINE)
+    assert re.search(
+        r"^not tried +trainer\.precision: 16-mixed", deep["16 bit"].ok().out, re.MULTILINE
+    )
 
 
-def test_a_deep_check_warns_where_the_ranks_take_more_memory_than_there_is(deep: dict[str, Answer]) -> None:
+def test_a_deep_check_warns_where_the_ranks_take_more_memory_than_there_is(
+    deep: dict[str, Answer],
+) -> None:
     memory = json.loads(deep["ranks"].ok().out)["memory"]
     assert memory["num_processes"] == 1000
     assert memory["needed_bytes"] == 1000 * memory["peak_bytes"]
@@ -533,7 +628,10 @@ def test_a_deep_check_reports_every_monitor_that_is_never_logged(
     answer = deep["monitors"]
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.count("error: ") == 4
-    found = re.search(rf"error: {re.escape(key)}: '{metric}' is never logged.*\n  --> monitors.yaml:\d", answer.err)
+    found = re.search(
+        rf"error: {re.escape(key)}: '{metric}' is never logged.*\n  --> monitors.yaml:\d",
+        answer.err,
+    )
     assert found
     assert f"did you mean '{near}'" in found[0] if near else "train/loss, val/loss" in found[0]
 
@@ -542,7 +640,10 @@ def test_a_deep_check_reports_each_part_that_cannot_be_built(deep: dict[str, Ans
     answer = deep["parts"]
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.count("error: ") == 3
-    assert re.search(r"error: model: .*ValueError: hidden layers are out of stock\n  --> my_project\.py:", answer.err)
+    assert re.search(
+        r"error: model: .*ValueError: hidden layers are out of stock\n  --> my_project\.py:",
+        answer.err,
+    )
     assert re.search(r"error: callbacks\.mine: .*RuntimeError: no callbacks today", answer.err)
     assert "error: points/: no points there" in answer.err
 
@@ -579,9 +680,12 @@ def test_a_deep_check_of_a_run_reads_its_checkpoint(
     assert re.match(r"error: the checkpoint does not fit the model", answers["does not fit"].err)
 
 
-def test_a_deep_check_of_a_shipped_config_downloads_nothing(room: Workspace, tmp_path: Path) -> None:
+def test_a_deep_check_of_a_shipped_config_downloads_nothing(
+    room: Workspace, tmp_path: Path
+) -> None:
     words = {
-        name: ("check", "-c", str(CONFIGS / f"{name}.yaml"), "--deep") for name in ("temperatures", "fashion_mnist")
+        name: ("check", "-c", str(CONFIGS / f"{name}.yaml"), "--deep")
+        for name in ("temperatures", "fashion_mnist")
     }
     answers = run_batch(room, {name: Command(given, tmp_path) for name, given in words.items()})
     assert answers["temperatures"].ok().out.endswith("no mistakes found\n")
@@ -595,5 +699,10 @@ def test_check_prints_the_errors_as_json_with_their_places(workspace: Workspace)
     result = workspace.run("check", "-c", "small.yaml", "-c", "wrong.yaml", "--output", "json")
     assert result.code == 2
     (error,) = json.loads(result.out)["mistakes"]
-    assert (error["file"], error["line"], error["column"], error["exit_code"]) == ("wrong.yaml", 2, 3, 2)
+    assert (error["file"], error["line"], error["column"], error["exit_code"]) == (
+        "wrong.yaml",
+        2,
+        3,
+        2,
+    )
     assert "did you mean 'max_epochs'" in error["message"]

@@ -19,13 +19,19 @@ FITS = {
     "default": ("--trainer.logger=null",),
     "none": (),
     "several": (f"--trainer.logger=[{CSV % 'one'}, {CSV % 'two'}]",),
-    "removed": ("callbacks.checkpoint=null", "callbacks.word=my_project.WriteWord", "callbacks.word=null"),
+    "removed": (
+        "callbacks.checkpoint=null",
+        "callbacks.word=my_project.WriteWord",
+        "callbacks.word=null",
+    ),
     "printed": ("--print_config",),
 }
 
 
 @pytest.fixture(scope="module")
-def fits(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Path, dict[str, Answer]]]:
+def fits(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[tuple[Path, dict[str, Answer]]]:
     """Fits of one epoch, each a job of its own."""
     workspace = Workspace(tmp_path_factory.mktemp("fits") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
@@ -35,9 +41,15 @@ def fits(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
     steps = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["check"]["steps"]
     lines = [step["run"] for step in steps if step.get("run", "").startswith("lightkit ")]
     job = ("-c", "small.yaml", "--trainer.max_epochs=1")
-    commands = {name: Command(("fit", *job, f"--run.name={name}", *words)) for name, words in FITS.items()}
-    commands |= {f"ci {number}": Command(tuple(shlex.split(line)[1:])) for number, line in enumerate(lines)}
-    commands["before"] = Command((*job[:2], "fit", *job[2:], "--run.name=printed", "--print_config"))
+    commands = {
+        name: Command(("fit", *job, f"--run.name={name}", *words)) for name, words in FITS.items()
+    }
+    commands |= {
+        f"ci {number}": Command(tuple(shlex.split(line)[1:])) for number, line in enumerate(lines)
+    }
+    commands["before"] = Command(
+        (*job[:2], "fit", *job[2:], "--run.name=printed", "--print_config")
+    )
     commands["overlaid"] = Command(("fit", "-c", "small.yaml", "-c", "configs/overlay.yaml"))
     yield workspace.folder, run_batch(workspace, commands)
     workspace.close()

@@ -80,7 +80,10 @@ SAID = {
     "variable_of_unknown_key": Said("check -c small.yaml", {"LIGHTKIT_TRAINER__MAX_EPOCH": "3"}),
     "variable_wrong_value": Said("check -c small.yaml", {"LIGHTKIT_TRAINER__MAX_EPOCHS": "ten"}),
 }
-CASES = sorted({path.stem for path in CORPUS.iterdir() if path.suffix in ("", ".yaml")} - {"__pycache__"} | SAID.keys())
+CASES = sorted(
+    {path.stem for path in CORPUS.iterdir() if path.suffix in ("", ".yaml")} - {"__pycache__"}
+    | SAID.keys()
+)
 OWN_CLASSES = frozenset((CORPUS / "own_classes.list").read_text("utf-8").split())
 """Cases whose mistakes show only when a class of the user's own is imported, and torch with it."""
 
@@ -97,7 +100,9 @@ def lay_out(case: str, folder: Path) -> Path:
         (folder / name).write_text(text, encoding="utf-8")
     if (CORPUS / case).is_dir():
         shutil.copytree(CORPUS / case, folder, dirs_exist_ok=True)
-        for module in folder.glob("*.py.txt"):  # so named because linters would find fault with them
+        for module in folder.glob(
+            "*.py.txt"
+        ):  # so named because linters would find fault with them
             module.rename(module.with_suffix(""))
     if (CORPUS / f"{case}.yaml").is_file():
         shutil.copy(CORPUS / f"{case}.yaml", folder)
@@ -106,7 +111,10 @@ def lay_out(case: str, folder: Path) -> Path:
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     """All that is in a folder."""
-    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+    return {
+        str(path): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 def stable(said: str, folder: Path) -> str:
@@ -149,10 +157,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> 
     def run(commands: Mapping[str, Command], *, cold: bool = False) -> dict[str, Judgement]:
         folders = {name: command.folder or workspace.folder for name, command in commands.items()}
         before = {name: contents(folder) for name, folder in folders.items()}
-        answers = run_batch(workspace, commands, cold=cold, warm_up=("check", "-c", "wrong.yaml") if cold else ())
+        answers = run_batch(
+            workspace, commands, cold=cold, warm_up=("check", "-c", "wrong.yaml") if cold else ()
+        )
         return {
             name: Judgement(
-                answer.code, answer.out, stable(answer.err, folders[name]), contents(folders[name]) == before[name]
+                answer.code,
+                answer.out,
+                stable(answer.err, folders[name]),
+                contents(folders[name]) == before[name],
             )
             for name, answer in answers.items()
         }
@@ -176,7 +189,9 @@ def answers(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_error_is_reported_with_its_place_and_leaves_nothing(case: str, answers: dict[str, Judgement]) -> None:
+def test_each_error_is_reported_with_its_place_and_leaves_nothing(
+    case: str, answers: dict[str, Judgement]
+) -> None:
     found = answers[case]
     if os.environ.get("UPDATE_GOLDENS") and found.code == 2:
         (CORPUS / f"{case}.txt").write_text(found.err, encoding="utf-8")
@@ -191,7 +206,9 @@ SWEPT = {*CHECKED} - {*CHECKED[::4]}
 
 
 @pytest.fixture(scope="module")
-def parse(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], dict[str, Judgement]]:
+def parse(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[bool], dict[str, Judgement]]:
     """Runs `check --full` on the swept cases or the others: classes are imported, and jsonargparse parses the rest."""
 
     @cache
@@ -202,14 +219,17 @@ def parse(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[b
             if (case in SWEPT) == is_swept:
                 command = case_command(case, base / case)
                 at = 1 + (not command.words[1].startswith("-"))  # behind the stage
-                full[case] = replace(command, words=(*command.words[:at], "--full", *command.words[at:]))
+                full[case] = replace(
+                    command, words=(*command.words[:at], "--full", *command.words[at:])
+                )
         return bench(full)
 
     return parse
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.long if case in SWEPT else ()) for case in CHECKED]
+    "case",
+    [pytest.param(case, marks=pytest.mark.long if case in SWEPT else ()) for case in CHECKED],
 )
 def test_jsonargparse_finds_no_other_error_than_the_schema(
     case: str, parse: Callable[[bool], dict[str, Judgement]]
@@ -232,10 +252,15 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("case", "num_faults"), PLANTED.items(), ids=PLANTED)
-def test_each_planted_fault_gives_one_report_in_the_order_of_places(case: str, num_faults: int) -> None:
+def test_each_planted_fault_gives_one_report_in_the_order_of_places(
+    case: str, num_faults: int
+) -> None:
     reports = golden(case).removeprefix("error: ").split("\nerror: ")
     assert len(reports) == num_faults
-    places = [next(line for line in report.splitlines() if line.startswith("  --> ")) for report in reports]
+    places = [
+        next(line for line in report.splitlines() if line.startswith("  --> "))
+        for report in reports
+    ]
     files = list(dict.fromkeys(place.split(":")[0] for place in places))
     keys = [(files.index(place.split(":")[0]), *map(int, place.split(":")[1:])) for place in places]
     assert keys == sorted(keys)
@@ -246,11 +271,16 @@ OTHERS = ("fit", "validate", "test", "predict", "submit", "fetch", "tune", "retr
 
 
 @pytest.fixture(scope="module")
-def answers_of_others(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+def answers_of_others(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Judgement]:
     """What other commands than check say of a config with four mistakes."""
     base = tmp_path_factory.mktemp("others")
     return bench(
-        {name: Command((name, "-c", "three_layers.yaml"), lay_out("three_layers", base / name)) for name in OTHERS},
+        {
+            name: Command((name, "-c", "three_layers.yaml"), lay_out("three_layers", base / name))
+            for name in OTHERS
+        },
         cold=True,
     )
 
@@ -292,10 +322,19 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
         "".join(f"a{i}: ${{a{i + 1}}}\n" for i in range(3_000)) + "a3000: 1\n",
         DEEP,
     ),
-    "nested interpolations": ("a: '" + "${oc.env:X," * 2_000 + "}" * 2_000 + "'\n", "nests too deeply"),
-    "python as a value": (f"a: !!python/object/apply:os.system {RUN}\n", "the tag !!python/object/apply:os.system"),
+    "nested interpolations": (
+        "a: '" + "${oc.env:X," * 2_000 + "}" * 2_000 + "'\n",
+        "nests too deeply",
+    ),
+    "python as a value": (
+        f"a: !!python/object/apply:os.system {RUN}\n",
+        "the tag !!python/object/apply:os.system",
+    ),
     "python as a key": (f"? !!python/object/apply:os.system {RUN}\n: 1\n", "key"),
-    "python in a list": (f"a: [!!python/object/new:os.system {RUN}]\n", "the tag !!python/object/new:os.system"),
+    "python in a list": (
+        f"a: [!!python/object/new:os.system {RUN}]\n",
+        "the tag !!python/object/new:os.system",
+    ),
     "random bytes": (random.Random(1).randbytes(100_000), "expected UTF-8 text, got the byte 0x"),
     "a program": (b"\x7fELF\x02\x01\x01\0", r"'\x7f' is not allowed"),
     "null bytes": (b"trainer:\n  max_epochs: 3\0\n", r"'\x00' is not allowed"),
@@ -304,20 +343,27 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "a long key": ("k" * 100_000 + ": 1\n", "a key is longer than 1024 characters"),
     "a long class": ("model: " + "a." * 50_000 + "Net\n", "model.class_path"),
     "a long number": ("trainer: {max_epochs: " + "9" * 10_000 + "}\n", "as an integer"),
-    "a long value": ("trainer: {max_epochs: " + "x" * 100_000 + "}\n", "trainer.max_epochs: expected an integer"),
+    "a long value": (
+        "trainer: {max_epochs: " + "x" * 100_000 + "}\n",
+        "trainer.max_epochs: expected an integer",
+    ),
 }
 MOST_MB = 500
 
 
 @pytest.fixture(scope="module")
-def answers_to_hostile(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+def answers_to_hostile(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Judgement]:
     """What is said of each hostile file, in a process with little memory and a bound on its processor time."""
     base = tmp_path_factory.mktemp("hostile")
     commands = {}
     for number, (name, (content, _)) in enumerate(HOSTILE.items()):
         folder = base / str(number)
         folder.mkdir()
-        (folder / "bad.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+        (folder / "bad.yaml").write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
         commands[name] = Command(("check", "-c", "bad.yaml"), folder, most_mb=MOST_MB)
     return bench(commands, cold=True)
 
@@ -353,7 +399,9 @@ EMPTY = (*MAPPINGS_ALONE, "accelerator", "optimizer", "lr_scheduler", "ckpt_path
 
 
 @pytest.fixture(scope="module")
-def answers_to_types(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+def answers_to_types(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Judgement]:
     """What `check` and `fit` say of each section with a value of a wrong type."""
     base = tmp_path_factory.mktemp("types")
     commands = {}
@@ -367,7 +415,9 @@ def answers_to_types(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> 
     return bench(commands, cold=True)
 
 
-@pytest.mark.parametrize(("section", "value"), OF_WRONG_TYPE, ids=[f"{row[0]}: {row[1][:9]}" for row in OF_WRONG_TYPE])
+@pytest.mark.parametrize(
+    ("section", "value"), OF_WRONG_TYPE, ids=[f"{row[0]}: {row[1][:9]}" for row in OF_WRONG_TYPE]
+)
 def test_a_section_of_a_wrong_type_is_one_error_at_its_place(
     section: str, value: str, answers_to_types: dict[str, Judgement]
 ) -> None:
@@ -381,7 +431,9 @@ def test_a_section_of_a_wrong_type_is_one_error_at_its_place(
 
 def test_an_empty_section_sets_nothing(bench: Bench, tmp_path: Path) -> None:
     folder = lay_out("", tmp_path / "empty")
-    (folder / "empty.yaml").write_text("".join(f"{section}:\n" for section in EMPTY), encoding="utf-8")
+    (folder / "empty.yaml").write_text(
+        "".join(f"{section}:\n" for section in EMPTY), encoding="utf-8"
+    )
     words = ("fit", "-c", "small.yaml", "-c", "empty.yaml", "trainer.fast_dev_run=true", "--quiet")
     answer = bench({"empty": Command(words, folder)})["empty"]
     assert (answer.code, answer.err) == (0, "")
@@ -404,7 +456,9 @@ CARETS = {
     "carriage returns": ("trainer: {max_epochs: ten}\r", "trainer: {max_epochs: ten}", 22, 3),
 }
 MANY_KEYS = ", ".join(f"max_{i}: 1" for i in range(60))
-LONG_LINE = f"model: Regressor\nrun: {{{MANY_KEYS}, name: [1], {MANY_KEYS.replace('max', 'min')}}}\n"
+LONG_LINE = (
+    f"model: Regressor\nrun: {{{MANY_KEYS}, name: [1], {MANY_KEYS.replace('max', 'min')}}}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -429,7 +483,9 @@ def answers_to_odd(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> di
         (folder / "bad.yaml").write_bytes(text.encode())
         commands[name] = Command(("check", "-c", "bad.yaml", *further.get(name, ())), folder)
     for number in range(1, 1000):
-        (base / "many_files" / f"c{number}.yaml").write_text(f"extends: c{number + 1}\n", encoding="utf-8")
+        (base / "many_files" / f"c{number}.yaml").write_text(
+            f"extends: c{number + 1}\n", encoding="utf-8"
+        )
     return bench(commands, cold=True)
 
 
@@ -464,7 +520,9 @@ def test_a_long_flag_is_reported_in_a_few_words(answers_to_odd: dict[str, Judgem
     assert len(found.err) < 5_000
 
 
-def test_a_thousand_files_that_extend_one_another_are_an_error(answers_to_odd: dict[str, Judgement]) -> None:
+def test_a_thousand_files_that_extend_one_another_are_an_error(
+    answers_to_odd: dict[str, Judgement],
+) -> None:
     found = answers_to_odd["many files"]
     assert found.code == 2
     assert "more than 100 files extend one another" in found.err
@@ -528,12 +586,21 @@ class Own(LightningModule):
 NEEDED = {"required": {"a": 1, "inner": {"z": 1}}}
 TAKEN = {
     "what is needed": NEEDED,
-    "a dataclass as a class": {**NEEDED, "options": {"class_path": "own.Options", "init_args": {"k": 4}}},
+    "a dataclass as a class": {
+        **NEEDED,
+        "options": {"class_path": "own.Options", "init_args": {"k": 4}},
+    },
     "a field of a field": {"required": {"a": 1, "inner": {"z": 1, "w": "b"}}, "options": {"k": 4}},
     "optional dataclasses": {**NEEDED, "maybe": {"k": 4}, "several": [{"k": 1}], "typed": {"p": 3}},
-    "a list of classes": {**NEEDED, "parts": [{"class_path": "own.Part", "init_args": {"p": 1}}, "text"]},
+    "a list of classes": {
+        **NEEDED,
+        "parts": [{"class_path": "own.Part", "init_args": {"p": 1}}, "text"],
+    },
     "a list of numbers": {**NEEDED, "either": [1, 2]},
-    "a list of the second": {**NEEDED, "either": [{"class_path": "own.Part", "init_args": {"p": 1}}]},
+    "a list of the second": {
+        **NEEDED,
+        "either": [{"class_path": "own.Part", "init_args": {"p": 1}}],
+    },
 }
 CHOSEN: tuple[dict[str, str | None], ...] = (
     {"backbone": "small_cnn", "weights": "net.pth"},
@@ -544,21 +611,30 @@ CHOSEN: tuple[dict[str, str | None], ...] = (
 WRONG = {
     "parts": [{"class_path": "own.Part", "init_args": {"q": 3}}],
     "h": "x",
-    "adapter": {"class_path": "own.Adapter", "init_args": {"gain": 2.0}},  # right: it is called with two numbers
+    "adapter": {
+        "class_path": "own.Adapter",
+        "init_args": {"gain": 2.0},
+    },  # right: it is called with two numbers
 }
 
 
 @pytest.fixture(scope="module")
-def answers_to_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+def answers_to_right(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Judgement]:
     """What is said of the configs that come with lightkit, and of classes of a user's with arguments of many types."""
     folder = tmp_path_factory.mktemp("right")
-    (folder / "data" / "flowers_delta").mkdir(parents=True)  # the table that configs/flowers_delta.yaml names
+    (folder / "data" / "flowers_delta").mkdir(
+        parents=True
+    )  # the table that configs/flowers_delta.yaml names
     for number in range(40):  # likewise of configs/text.yaml
         file = folder / "data" / "texts" / "ab"[number % 2] / f"{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"text {number}", encoding="utf-8")
     (folder / "own.py").write_text(OWN, encoding="utf-8")
-    hooks = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
+    hooks = dict.fromkeys(
+        ("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night"
+    )
     files: dict[str, tuple[str, ...]] = {str(file): ("-c", str(file)) for file in RUNNABLE}
     files |= {str(file): ("-c", str(CONFIGS / "flowers.yaml"), "-c", str(file)) for file in LAYERS}
     for number, (name, arguments) in enumerate({**TAKEN, "wrong parts": WRONG}.items()):
@@ -567,13 +643,20 @@ def answers_to_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> 
         files[name] = ("-c", f"{number}.yaml")
     (folder / "net.pth").touch()
     for number, arguments in enumerate(CHOSEN):
-        chosen = {"model": {"class_path": "ImageClassifier", "init_args": arguments}, "data": "DrawnFlowers"}
+        chosen = {
+            "model": {"class_path": "ImageClassifier", "init_args": arguments},
+            "data": "DrawnFlowers",
+        }
         (folder / f"chosen{number}.yaml").write_text(yaml.safe_dump(chosen), encoding="utf-8")
         files[f"chosen {number}"] = ("-c", f"chosen{number}.yaml")
     commands = {name: Command(("check", *words), folder, hooks) for name, words in files.items()}
-    commands["test"] = Command(("check", "test", *files["chosen 0"], "--model.weights=nope.pth"), folder)
+    commands["test"] = Command(
+        ("check", "test", *files["chosen 0"], "--model.weights=nope.pth"), folder
+    )
     cold = {str(file): commands.pop(str(file)) for file in KNOWN}
-    full = {f"full {file}": replace(cold[file], words=(*cold[file].words, "--full")) for file in cold}
+    full = {
+        f"full {file}": replace(cold[file], words=(*cold[file].words, "--full")) for file in cold
+    }
     return bench(cold, cold=True) | bench({**commands, **full})
 
 
@@ -610,19 +693,27 @@ def test_no_shipped_layer_has_an_error(file: Path, answers_to_right: dict[str, J
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_arguments_that_jsonargparse_takes_are_accepted(name: str, answers_to_right: dict[str, Judgement]) -> None:
+def test_arguments_that_jsonargparse_takes_are_accepted(
+    name: str, answers_to_right: dict[str, Judgement]
+) -> None:
     assert (answers_to_right[name].code, answers_to_right[name].err) == (0, "")
 
 
 @pytest.mark.parametrize("name", [*(f"chosen {number}" for number in range(len(CHOSEN))), "test"])
-def test_choices_and_files_that_a_class_names_are_right(name: str, answers_to_right: dict[str, Judgement]) -> None:
+def test_choices_and_files_that_a_class_names_are_right(
+    name: str, answers_to_right: dict[str, Judgement]
+) -> None:
     assert (answers_to_right[name].code, answers_to_right[name].err) == (0, "")
 
 
-def test_wrong_arguments_deep_in_own_classes_are_reported_together(answers_to_right: dict[str, Judgement]) -> None:
+def test_wrong_arguments_deep_in_own_classes_are_reported_together(
+    answers_to_right: dict[str, Judgement],
+) -> None:
     found = answers_to_right["wrong parts"]
     assert found.code == 2
     assert found.err.count("error: ") == 3
     assert re.search(r"error: model.*needs required", found.err)
     assert re.search(r"error: model\.init_args\.h: expected an integer, got 'x'", found.err)
-    assert re.search(r"error: model\.init_args\.parts\.0\.init_args\.q: .*no such argument", found.err)
+    assert re.search(
+        r"error: model\.init_args\.parts\.0\.init_args\.q: .*no such argument", found.err
+    )

@@ -88,7 +88,13 @@ IMAGES = {
     **PICTURES,
     "data": {
         "class_path": "ImageFolder",
-        "init_args": {"root": "pictures", "image_size": 32, "batch_size": 2, "num_workers": 0, "cache": "memory"},
+        "init_args": {
+            "root": "pictures",
+            "image_size": 32,
+            "batch_size": 2,
+            "num_workers": 0,
+            "cache": "memory",
+        },
     },
 }
 
@@ -101,16 +107,27 @@ def test_a_training_step_reads_no_value_calls_few_hooks_and_opens_no_file(
     write_pictures(workspace.folder / "pictures", 48)
     trainer = {"max_epochs": NUM_EPOCHS, "accelerator": "cpu"}
     workspace.write(
-        "job.yaml", {**job, "trainer": trainer, "callbacks": {"counting": {"class_path": "my_counting.Counting"}}}
+        "job.yaml",
+        {
+            **job,
+            "trainer": trainer,
+            "callbacks": {"counting": {"class_path": "my_counting.Counting"}},
+        },
     )
     run = workspace.fit("-c", "job.yaml")
     counts = read_json(workspace.folder / "counts.json")
     assert counts["steps"] > 20
-    log_points = NUM_EPOCHS + counts["steps"] // 50  # trainer.log_every_n_steps: what was logged is read there
+    log_points = (
+        NUM_EPOCHS + counts["steps"] // 50
+    )  # trainer.log_every_n_steps: what was logged is read there
     # Each step's loss is compared with NaN on the CPU; on a GPU, 16 at once and late.
     assert sum(counts["reads"].values()) <= counts["steps"] + 2 * log_points, counts["reads"]
     own = [file for file in counts["hooks"] if "/lightkit/" in file]
     assert len(own) <= 14 * NUM_EPOCHS, own  # of one step each epoch
     assert [path for path in counts["opened"] if not path.endswith(".png")] == []
-    in_epochs = [event["event"] for event in read_events(run) if event["event"] not in ("start", "end")]
-    assert len(in_epochs) <= 3 * NUM_EPOCHS + 1, in_epochs  # the epoch, its best and its last checkpoint; the images
+    in_epochs = [
+        event["event"] for event in read_events(run) if event["event"] not in ("start", "end")
+    ]
+    assert len(in_epochs) <= 3 * NUM_EPOCHS + 1, (
+        in_epochs
+    )  # the epoch, its best and its last checkpoint; the images

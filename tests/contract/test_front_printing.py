@@ -44,7 +44,11 @@ SECTIONS: dict[str, dict[str, list[Any]]] = {
         "callbacks+": [[TIMER]],
     },
     "callbacks": {
-        "early_stopping": [None, {"monitor": "val/loss", "patience": 2}, {"monitor": "val/loss", "mode": "min"}],
+        "early_stopping": [
+            None,
+            {"monitor": "val/loss", "patience": 2},
+            {"monitor": "val/loss", "mode": "min"},
+        ],
         "lr_monitor": [None, {}, {"logging_interval": "step"}],
         "mine": [None, TIMER],
         "checkpoint": [None, {}],
@@ -66,7 +70,9 @@ WHOLE: dict[str, list[Any]] = {
         {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.1}},
         {"class_path": "SGD", "init_args": {"lr": 1}},
     ],
-    "data": [{"class_path": "my_project.Points", "init_args": {"count": 8, "note": "${oc.env:GIVEN}"}}],
+    "data": [
+        {"class_path": "my_project.Points", "init_args": {"count": 8, "note": "${oc.env:GIVEN}"}}
+    ],
     "seed_everything": [3, False],
 }
 FLAGS = [
@@ -94,7 +100,9 @@ VARIABLES = {
 
 def draw_layer(draw: random.Random) -> dict[str, Any]:
     """A layer with any of the keys and values above."""
-    layer: dict[str, Any] = {key: draw.choice(values) for key, values in WHOLE.items() if draw.random() < 0.3}
+    layer: dict[str, Any] = {
+        key: draw.choice(values) for key, values in WHOLE.items() if draw.random() < 0.3
+    }
     for section, keys in SECTIONS.items():
         chosen = {key: draw.choice(values) for key, values in keys.items() if draw.random() < 0.3}
         if "callbacks" in chosen:
@@ -102,8 +110,13 @@ def draw_layer(draw: random.Random) -> dict[str, Any]:
         if chosen:
             layer[section] = chosen
     if draw.random() < 0.6:
-        arguments = {name: draw.choice(values) for name, values in NET.items() if draw.random() < 0.6}
-        layer["model"] = {"class_path": draw.choice(["my_project.Net", "${oc.env:CLASS}"]), "init_args": arguments}
+        arguments = {
+            name: draw.choice(values) for name, values in NET.items() if draw.random() < 0.6
+        }
+        layer["model"] = {
+            "class_path": draw.choice(["my_project.Net", "${oc.env:CLASS}"]),
+            "init_args": arguments,
+        }
     return layer
 
 
@@ -120,7 +133,9 @@ def print_and_feed_back(workspace: Workspace, seeds: range) -> dict[str, tuple[A
         environ = {"GIVEN": SECRET, "CLASS": "my_project.Net"}
         environ |= {name: value for name, value in VARIABLES.items() if draw.random() < 0.3}
         commands[seed] = Command(("fit", *files, *flags, "--print_config"), environ=environ)
-    printed = {seed: answer for seed, answer in run_batch(workspace, commands).items() if answer.code != 2}
+    printed = {
+        seed: answer for seed, answer in run_batch(workspace, commands).items() if answer.code != 2
+    }
     for seed, answer in printed.items():
         workspace.write(f"{seed}.yaml", answer.ok().out)
         environ = {"GIVEN": SECRET, "CLASS": "my_project.Net"}
@@ -130,7 +145,11 @@ def print_and_feed_back(workspace: Workspace, seeds: range) -> dict[str, tuple[A
 
 def assert_the_same(found: dict[str, tuple[Answer, Answer]]) -> None:
     """Each was printed twice in the same words, without the secret."""
-    differing = {seed: (one.out, other.err, other.out) for seed, (one, other) in found.items() if one.out != other.out}
+    differing = {
+        seed: (one.out, other.err, other.out)
+        for seed, (one, other) in found.items()
+        if one.out != other.out
+    }
     assert differing == {}
     assert [seed for seed, (one, _) in found.items() if SECRET in one.out + one.err] == []
 

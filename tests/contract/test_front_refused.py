@@ -13,10 +13,16 @@ from tests.contract.workspace import ForkServer, Workspace
 
 REFUSED: dict[str, tuple[list[str], str]] = {
     "devices": (["--trainer.devices=-5"], r"trainer\.devices: .*'-5'\n  --> --trainer\.devices=-5"),
-    "epochs": (["--trainer.max_epochs=-7"], r"trainer\.max_epochs: .*'-7'\n  --> --trainer\.max_epochs=-7"),
+    "epochs": (
+        ["--trainer.max_epochs=-7"],
+        r"trainer\.max_epochs: .*'-7'\n  --> --trainer\.max_epochs=-7",
+    ),
     "argument of a callback": (
         ["callbacks.early_stopping.monitor=val/loss", "callbacks.early_stopping.mode=up"],
-        r"callbacks\.early_stopping\.init_args\.mode: .*min, max.*up\n  --> callbacks\.early_stopping\.mode=up",
+        (
+            r"callbacks\.early_stopping\.init_args\.mode: .*min, max.*up\n  -->"
+            r" callbacks\.early_stopping\.mode=up"
+        ),
     ),
     "fewer batches than one": (
         ["--trainer.limit_train_batches=0.1"],
@@ -31,17 +37,24 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["--trainer.accelerator=gpu"],
         r"trainer\.accelerator: .*no GPU.*\n  --> --trainer\.accelerator=gpu",
     ),
-    "a package that is not installed": (["--trainer.precision=transformer-engine"], r".*transformer_engine"),
+    "a package that is not installed": (
+        ["--trainer.precision=transformer-engine"],
+        r".*transformer_engine",
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[dict[str, Answer]]:
+def refused(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[dict[str, Answer]]:
     """What fits say that cannot begin."""
     workspace = Workspace(tmp_path_factory.mktemp("refused") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     workspace.write("small.yaml", SMALL)
-    words = {name: Command(("fit", "-c", "small.yaml", *given)) for name, (given, _) in REFUSED.items()}
+    words = {
+        name: Command(("fit", "-c", "small.yaml", *given)) for name, (given, _) in REFUSED.items()
+    }
     answers = run_batch(workspace, words)
     assert workspace.runs == []
     yield answers
@@ -53,7 +66,9 @@ def test_what_lightning_refuses_is_reported_with_its_place_and_leaves_no_run(
     name: str, refused: dict[str, Answer]
 ) -> None:
     assert refused[name].code == 2
-    assert re.search(rf"^error: {REFUSED[name][1]}", refused[name].err, re.MULTILINE), refused[name].err
+    assert re.search(rf"^error: {REFUSED[name][1]}", refused[name].err, re.MULTILINE), refused[
+        name
+    ].err
     assert "Traceback" not in refused[name].err
 
 
@@ -63,7 +78,8 @@ def test_a_checkpoint_of_another_model_is_reported(finished: Workspace) -> None:
     answers = run_batch(finished, {stage: Command((stage, *words)) for stage in ("fit", "test")})
     assert {stage: answer.code for stage, answer in answers.items()} == {"fit": 2, "test": 2}
     says = [
-        re.search(r"error: the checkpoint does not fit the model: .*size mismatch", a.err) for a in answers.values()
+        re.search(r"error: the checkpoint does not fit the model: .*size mismatch", a.err)
+        for a in answers.values()
     ]
     assert None not in says
     assert finished.runs == [run]
@@ -93,7 +109,14 @@ def replacing(
         name: Command(("predict", "--model", "model.onnx", images, *output))
         for name, (images, output) in REPLACING.items()
     }
-    words = ("predict", "--model", "model.onnx", "gone", "--output=new/t.csv", "--contact-sheet=more/s.html")
+    words = (
+        "predict",
+        "--model",
+        "model.onnx",
+        "gone",
+        "--output=new/t.csv",
+        "--contact-sheet=more/s.html",
+    )
     yield workspace, run_batch(workspace, {**commands, "no images": Command(words)}, cold=True)
     workspace.close()
 
@@ -105,10 +128,15 @@ def test_a_list_of_images_is_not_replaced_by_its_predictions(
     workspace, answers = replacing
     assert answers[name].code == 2, answers[name].err
     assert re.match(r"error: .*would replace", answers[name].err)
-    assert {(workspace.folder / each).read_text(encoding="utf-8") for each in ("list.csv", "predictions.csv")} == {LIST}
+    assert {
+        (workspace.folder / each).read_text(encoding="utf-8")
+        for each in ("list.csv", "predictions.csv")
+    } == {LIST}
 
 
-def test_no_folder_is_made_where_there_are_no_images(replacing: tuple[Workspace, dict[str, Answer]]) -> None:
+def test_no_folder_is_made_where_there_are_no_images(
+    replacing: tuple[Workspace, dict[str, Answer]],
+) -> None:
     workspace, answers = replacing
     assert answers["no images"].code == 3
     assert not {"new", "more"} & {path.name for path in workspace.folder.iterdir()}

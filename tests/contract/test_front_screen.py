@@ -16,7 +16,14 @@ import pytest
 from tests.contract.batch import Answer, Command, run_batch
 from tests.contract.conftest import Once
 from tests.contract.examples import MY_PROJECT, SMALL
-from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json, read_metrics
+from tests.contract.workspace import (
+    ForkServer,
+    Result,
+    Workspace,
+    read_events,
+    read_json,
+    read_metrics,
+)
 
 FULL = Path("/dev/full")
 LOST = "error: standard output cannot be written: No space left on device"
@@ -83,7 +90,9 @@ def piped(made_once: Once) -> tuple[Result, Path, str]:
     """A fit into pipes with a page of a CI job: how it ended, its working directory, and that page."""
 
     def fill(workspace: Workspace) -> None:
-        result = workspace.run("fit", "-c", "small.yaml", environ={"GITHUB_STEP_SUMMARY": "page.md"})
+        result = workspace.run(
+            "fit", "-c", "small.yaml", environ={"GITHUB_STEP_SUMMARY": "page.md"}
+        )
         workspace.write("result.json", json.dumps([result.code, result.out, result.err]))
 
     folder = made_once("piped", fill)
@@ -95,11 +104,21 @@ def test_a_pipe_gets_plain_lines_and_one_an_epoch(piped: tuple[Result, Path, str
     result, _, _ = piped
     result.ok()
     assert not {"\r", "\x1b"} & set(result.out + result.err)
-    assert re.findall(r"^epoch (\d \(\d of 2\)) ", result.out, re.MULTILINE) == ["0 (1 of 2)", "1 (2 of 2)"]
-    assert [line.split()[0] for line in result.out.splitlines()[:4]] == ["run", "data", "model", "on"]
+    assert re.findall(r"^epoch (\d \(\d of 2\)) ", result.out, re.MULTILINE) == [
+        "0 (1 of 2)",
+        "1 (2 of 2)",
+    ]
+    assert [line.split()[0] for line in result.out.splitlines()[:4]] == [
+        "run",
+        "data",
+        "model",
+        "on",
+    ]
 
 
-def test_the_screen_the_step_summary_and_the_files_number_epochs_alike(piped: tuple[Result, Path, str]) -> None:
+def test_the_screen_the_step_summary_and_the_files_number_epochs_alike(
+    piped: tuple[Result, Path, str],
+) -> None:
     result, folder, page = piped
     run = folder / "runs" / "small" / "latest"
     rows = {row["epoch"]: float(row["val/loss"]) for row in read_metrics(run)}
@@ -110,7 +129,9 @@ def test_the_screen_the_step_summary_and_the_files_number_epochs_alike(piped: tu
     assert str(read_json(run / "summary.json")["best"]["epoch"]) == best
 
 
-def test_a_fit_ends_with_the_best_checkpoint_the_run_and_the_next_commands(piped: tuple[Result, Path, str]) -> None:
+def test_a_fit_ends_with_the_best_checkpoint_the_run_and_the_next_commands(
+    piped: tuple[Result, Path, str],
+) -> None:
     result, folder, _ = piped
     (run,) = (path.relative_to(folder) for path in folder.glob("runs/small/2*-*"))
     assert re.search(rf"^best +{run}/checkpoints/best\.ckpt .*val/loss", result.out, re.MULTILINE)
@@ -118,7 +139,9 @@ def test_a_fit_ends_with_the_best_checkpoint_the_run_and_the_next_commands(piped
     assert re.search(rf"^next +lightkit test --run {run}$", result.out, re.MULTILINE)
 
 
-def test_a_fit_adds_its_metrics_and_checkpoint_to_the_page_of_the_job(piped: tuple[Result, Path, str]) -> None:
+def test_a_fit_adds_its_metrics_and_checkpoint_to_the_page_of_the_job(
+    piped: tuple[Result, Path, str],
+) -> None:
     _, folder, page = piped
     (run,) = folder.glob("runs/small/2*-*")
     assert page.startswith(f"### lightkit fit: small/{run.name} done\n")
@@ -157,7 +180,11 @@ def said(room: Workspace) -> dict[str, Answer]:
         "secret": ("--model=my_defects.Leaks", "--model.token=${oc.env:MY_TOKEN}"),
         "no data": ("--data=null",),
         "monitor": ("callbacks.early_stopping.monitor=val/los",),
-        "schedule": ("--optimizer=SGD", "--lr_scheduler=ReduceLROnPlateau", "--lr_scheduler.monitor=val/los"),
+        "schedule": (
+            "--optimizer=SGD",
+            "--lr_scheduler=ReduceLROnPlateau",
+            "--lr_scheduler.monitor=val/los",
+        ),
     }
     commands = {}
     for name, given in words.items():
@@ -179,7 +206,9 @@ def test_quiet_prints_nothing_where_all_is_well(room: Workspace, said: dict[str,
     assert len(read_events(run_of(room, "quiet"), "epoch")) == 2
 
 
-def test_output_json_prints_the_events_of_the_run_and_nothing_else(room: Workspace, said: dict[str, Answer]) -> None:
+def test_output_json_prints_the_events_of_the_run_and_nothing_else(
+    room: Workspace, said: dict[str, Answer]
+) -> None:
     assert said["json"].ok().json_lines == read_events(run_of(room, "json"))
     assert said["json"].json_lines[-1]["event"] == "end"
     assert said["json"].err == ""
@@ -201,7 +230,9 @@ def test_a_defect_is_code_1_with_a_traceback_and_on_record(
     assert answer.code == 1
     assert "Traceback (most recent call last):" in answer.err
     assert re.search(
-        rf"(The .*\n){{1,2}}Traceback(.|\n)*my_project\.py\", line \d+(.|\n)*{re.escape(error)}\n\Z", answer.err
+        r"(The .*\n){1,2}Traceback(.|\n)*my_project\.py\", line"
+        rf" \d+(.|\n)*{re.escape(error)}\n\Z",
+        answer.err,
     )
     assert "site-packages" not in answer.err
     run = run_of(room, name.replace(" ", "_"))
@@ -217,7 +248,9 @@ def test_json_of_a_defect_ends_with_its_end(said: dict[str, Answer]) -> None:
     assert (end["event"], end["status"], end["exit_code"]) == ("end", "failed", 1)
 
 
-def test_the_page_of_the_job_says_why_a_fit_failed(room: Workspace, said: dict[str, Answer]) -> None:
+def test_the_page_of_the_job_says_why_a_fit_failed(
+    room: Workspace, said: dict[str, Answer]
+) -> None:
     page = (room.home / "defect.md").read_text(encoding="utf-8")
     assert "failed (exit code 1)" in page
     assert "batches are out of stock" in page
@@ -257,10 +290,14 @@ def test_a_metric_that_a_fit_does_not_log_is_reported_with_those_that_it_logs(
 
 @needs_full
 @pytest.mark.parametrize("words", ["--help", "check -c small.yaml", "schema"])
-def test_standard_output_that_cannot_be_written_is_code_74_and_one_line(words: str, room: Workspace) -> None:
+def test_standard_output_that_cannot_be_written_is_code_74_and_one_line(
+    words: str, room: Workspace
+) -> None:
     with FULL.open("wb", buffering=0) as full:
         result = room.run(*words.split(), stdout=full)
-        at_once = room.run_cold(*words.split(), stdout=full, environ={"PYTHONUNBUFFERED": "1"})  # as in a container
+        at_once = room.run_cold(
+            *words.split(), stdout=full, environ={"PYTHONUNBUFFERED": "1"}
+        )  # as in a container
     assert (result.code, result.err) == (at_once.code, at_once.err) == (74, f"{LOST}\n")
 
 
@@ -283,7 +320,9 @@ def test_a_fit_whose_output_is_lost_is_on_record_and_can_be_repeated(room: Works
     room.run(*words, "--quiet").ok()
 
 
-@pytest.mark.parametrize("words", ["--help", "schema", "configs", "explain -c small.yaml", "devices"])
+@pytest.mark.parametrize(
+    "words", ["--help", "schema", "configs", "explain -c small.yaml", "devices"]
+)
 def test_a_reader_that_leaves_the_pipe_is_code_141_and_silence(words: str, room: Workspace) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -305,7 +344,13 @@ def test_a_reader_that_leaves_a_fit_after_a_line_is_code_141(room: Workspace) ->
 @pytest.mark.parametrize(
     "words",
     [
-        *("--version", "configs", "devices", "check -c small.yaml", "explain trainer -c small.yaml"),
+        *(
+            "--version",
+            "configs",
+            "devices",
+            "check -c small.yaml",
+            "explain trainer -c small.yaml",
+        ),
         *("fit -c small.yaml --print_config", "fit -c small.yaml --run.name=closed"),
     ],
 )
@@ -343,7 +388,17 @@ def test_devices_prints_what_the_machine_has(devices: dict[str, Answer]) -> None
 
 def test_devices_as_json_is_one_object(devices: dict[str, Answer]) -> None:
     told = json.loads(devices["json"].ok().out)
-    assert {"schema", "host", "cpu", "cores", "memory_bytes", "gpus", "xla", "horovod", "versions"} <= told.keys()
+    assert {
+        "schema",
+        "host",
+        "cpu",
+        "cores",
+        "memory_bytes",
+        "gpus",
+        "xla",
+        "horovod",
+        "versions",
+    } <= told.keys()
     assert told["schema"] == 1
     assert told["cores"] == len(os.sched_getaffinity(0))
     assert told["gpus"] == []

@@ -123,7 +123,9 @@ def look(workspace: Workspace, width: int, *words: str) -> tuple[str, Screen]:
 
 
 @pytest.mark.parametrize("width", [80, 110, 200])
-def test_a_bar_never_wraps_and_leaves_the_screen_to_the_closing_block(room: Workspace, width: int) -> None:
+def test_a_bar_never_wraps_and_leaves_the_screen_to_the_closing_block(
+    room: Workspace, width: int
+) -> None:
     written, screen = look(room, width, "fit", "-c", "small.yaml", f"--run.name=w{width}")
     assert "━" in written
     assert not [line for line in screen.wrapped if "━" in line or "metric_with" in line]
@@ -135,7 +137,9 @@ def test_a_bar_never_wraps_and_leaves_the_screen_to_the_closing_block(room: Work
 
 
 def test_the_bar_shows_the_time_left_for_all_epochs(room: Workspace) -> None:
-    written, _ = look(room, 110, "fit", "-c", "small.yaml", "--run.name=left", "--trainer.max_epochs=3")
+    written, _ = look(
+        room, 110, "fit", "-c", "small.yaml", "--run.name=left", "--trainer.max_epochs=3"
+    )
     left = re.findall(r"epoch (\d) \(\d of 3\) .* (\d+):(\d\d):(\d\d) left", written)
     assert left
     assert left[-1] == ("2", "0", "00", "00")

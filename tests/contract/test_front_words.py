@@ -122,9 +122,13 @@ def room(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
 def cold(room: Workspace) -> Callable[[str], Answer]:
     """What commands say that no process has prepared anything for."""
     rest = [words for words in AT_ONCE if words not in NOTHING_ELSE]
-    answers = run_batch(room, {words: Command(tuple(words.split())) for words in NOTHING_ELSE}, cold=True)
+    answers = run_batch(
+        room, {words: Command(tuple(words.split())) for words in NOTHING_ELSE}, cold=True
+    )
     warm_up = ("check", "-c", str(room.folder / "bad.yaml"))
-    answers |= run_batch(room, {words: Command(tuple(words.split())) for words in rest}, cold=True, warm_up=warm_up)
+    answers |= run_batch(
+        room, {words: Command(tuple(words.split())) for words in rest}, cold=True, warm_up=warm_up
+    )
     return answers.__getitem__
 
 
@@ -134,7 +138,9 @@ Cold = Callable[[str], Answer]
 @pytest.fixture(scope="module")
 def on_configs(room: Workspace) -> dict[str, Answer]:
     """What commands on configs answer that no process has prepared anything for."""
-    return run_batch(room, {words: Command(tuple(words.split())) for words in ON_CONFIGS}, cold=True)
+    return run_batch(
+        room, {words: Command(tuple(words.split())) for words in ON_CONFIGS}, cold=True
+    )
 
 
 # -- what is loaded ---------------------------------------------------------------------------------------------------
@@ -169,7 +175,15 @@ def test_commands_on_configs_load_neither_torch_nor_numpy_nor_requests(
 def test_help_lists_every_command_and_option(cold: Cold) -> None:
     answer = cold("--help")
     assert (answer.code, answer.err) == (0, "")
-    for word in (*COMMANDS, "-c FILE", "--run RUN", "--quiet", "--output json", "--print_config", "--version"):
+    for word in (
+        *COMMANDS,
+        "-c FILE",
+        "--run RUN",
+        "--quiet",
+        "--output json",
+        "--print_config",
+        "--version",
+    ):
         assert re.search(rf"^  {re.escape(word)} ", answer.out, re.MULTILINE), word
     assert max(map(len, answer.out.splitlines())) <= 80
 
@@ -179,12 +193,21 @@ def test_no_arguments_is_an_error_that_shows_the_help(cold: Cold) -> None:
 
 
 def test_version_is_printed(cold: Cold) -> None:
-    assert (cold("--version").out, cold("--version").err) == (f"lightkit {lightkit.__version__}\n", "")
+    assert (cold("--version").out, cold("--version").err) == (
+        f"lightkit {lightkit.__version__}\n",
+        "",
+    )
 
 
 def test_python_m_lightkit_is_lightkit(workspace: Workspace) -> None:
-    workspace.write("as_module.py", "import runpy\nrunpy.run_module('lightkit', run_name='__main__', alter_sys=True)\n")
-    assert workspace.run("--version", script="as_module.py").ok().out == f"lightkit {lightkit.__version__}\n"
+    workspace.write(
+        "as_module.py",
+        "import runpy\nrunpy.run_module('lightkit', run_name='__main__', alter_sys=True)\n",
+    )
+    assert (
+        workspace.run("--version", script="as_module.py").ok().out
+        == f"lightkit {lightkit.__version__}\n"
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -208,8 +231,26 @@ def test_the_help_of_a_stage_is_one_screen(stage: str, cold: Cold) -> None:
 
 def test_the_screen_of_fit_has_every_section_and_option(cold: Cold) -> None:
     out = cold("fit --help").out
-    sections = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "launch")
-    for word in (*sections, "accelerator", "seed_everything", "ckpt_path", "-c FILE", "--quiet", "--print_config"):
+    sections = (
+        "trainer",
+        "model",
+        "data",
+        "optimizer",
+        "lr_scheduler",
+        "callbacks",
+        "logger",
+        "run",
+        "launch",
+    )
+    for word in (
+        *sections,
+        "accelerator",
+        "seed_everything",
+        "ckpt_path",
+        "-c FILE",
+        "--quiet",
+        "--print_config",
+    ):
         assert re.search(rf"(?<![\w.]){re.escape(word)}", out), word
     assert "--help all" in out
     assert "--run RUN" not in out
@@ -254,8 +295,13 @@ def test_help_of_a_section_lists_its_keys(section: str, keys: tuple[str, ...], c
 
 
 def test_a_key_has_its_type_its_default_and_what_it_is_for(cold: Cold) -> None:
-    trainer, run = (" ".join(cold(f"fit --help {section}").out.split()) for section in ("trainer", "run"))
-    assert "max_epochs an integer or null; default: null Stop training once this number of epochs" in trainer
+    trainer, run = (
+        " ".join(cold(f"fit --help {section}").out.split()) for section in ("trainer", "run")
+    )
+    assert (
+        "max_epochs an integer or null; default: null Stop training once this number of epochs"
+        in trainer
+    )
     assert re.search(r"root text; default: runs \w+", run)
 
 
@@ -264,7 +310,9 @@ def test_a_section_has_help_in_the_spelling_of_a_class_too(cold: Cold) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["max_epochs", "trainer max_epochs", "trainer.max_epochs", "seed_everything"], ids=lambda words: words
+    "words",
+    ["max_epochs", "trainer max_epochs", "trainer.max_epochs", "seed_everything"],
+    ids=lambda words: words,
 )
 def test_help_of_one_key_is_a_few_lines(words: str, cold: Cold) -> None:
     out = cold(f"fit --help {words}").out
@@ -284,7 +332,9 @@ def test_help_of_one_key_is_a_few_lines(words: str, cold: Cold) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_help_of_a_section_of_classes_lists_what_there_is(section: str, names: list[str], cold: Cold) -> None:
+def test_help_of_a_section_of_classes_lists_what_there_is(
+    section: str, names: list[str], cold: Cold
+) -> None:
     answer = cold(f"fit --help {section}")
     assert (answer.code, answer.err) == (0, "")
     for name in names:
@@ -346,7 +396,14 @@ def test_a_short_name_stands_for_a_class_in_lightningclis_help(warm: Cold) -> No
 def test_help_all_is_that_of_lightningcli_with_lightkits_keys(warm: Cold) -> None:
     answer = warm("fit --help all")
     assert answer.out.startswith("usage: lightkit ")
-    for key in ("--trainer.max_epochs", "--run.resume", "--model", "--data", "--optimizer", "--seed_everything"):
+    for key in (
+        "--trainer.max_epochs",
+        "--run.resume",
+        "--model",
+        "--data",
+        "--optimizer",
+        "--seed_everything",
+    ):
         assert f"{key} " in answer.out
     assert (answer.code, answer.err) == (0, "")
 
@@ -390,7 +447,11 @@ def test_help_of_no_section_of_classes_is_an_error_without_a_traceback(warm: Col
 
 @pytest.mark.parametrize(
     ("words", "hint"),
-    [("fitt", "did you mean 'fit'?"), ("tset", "did you mean 'test'?"), ("help fitt", "did you mean 'fit'?")],
+    [
+        ("fitt", "did you mean 'fit'?"),
+        ("tset", "did you mean 'test'?"),
+        ("help fitt", "did you mean 'fit'?"),
+    ],
     ids=lambda value: value.replace(" ", "_"),
 )
 def test_a_misspelt_command_gets_a_near_name(words: str, hint: str, cold: Cold) -> None:
@@ -469,7 +530,9 @@ def completed(room: Workspace, cold: Cold) -> dict[tuple[str, ...], list[str]]:
     (folder / "net.yaml").write_text("model: Regressor\n", encoding="utf-8")
     program = cold("completion bash").ok().out
     for words, _ in COMPLETED:
-        program += f"COMP_WORDS=(lightkit {shlex.join(words)}); COMP_CWORD={len(words)}; COMPREPLY=()\n"
+        program += (
+            f"COMP_WORDS=(lightkit {shlex.join(words)}); COMP_CWORD={len(words)}; COMPREPLY=()\n"
+        )
         program += '_lightkit lightkit; printf "%s\\n" "${COMPREPLY[@]}"; echo -- end\n'
     done = subprocess.run(
         ["bash", "--norc", "-c", program],
@@ -488,8 +551,12 @@ def completed(room: Workspace, cold: Cold) -> dict[tuple[str, ...], list[str]]:
     }
 
 
-@pytest.mark.parametrize(("words", "becomes"), COMPLETED, ids=["_".join(words) for words, _ in COMPLETED])
-def test_bash_completes(words: list[str], becomes: list[str], completed: dict[tuple[str, ...], list[str]]) -> None:
+@pytest.mark.parametrize(
+    ("words", "becomes"), COMPLETED, ids=["_".join(words) for words, _ in COMPLETED]
+)
+def test_bash_completes(
+    words: list[str], becomes: list[str], completed: dict[tuple[str, ...], list[str]]
+) -> None:
     assert sorted(completed[tuple(words)]) == sorted(becomes)
 
 

@@ -39,9 +39,14 @@ def test_thresholds_decide_alone_where_nothing_is_promoted_yet(planted_original:
     assert decision["scores"]["baseline"] is None
 
 
-def test_the_decision_of_a_gate_is_a_table_on_the_screen_and_in_the_step_summary(planted_original: Path) -> None:
+def test_the_decision_of_a_gate_is_a_table_on_the_screen_and_in_the_step_summary(
+    planted_original: Path,
+) -> None:
     printed = (planted_original / "gate.out").read_text(encoding="utf-8")
-    assert [line.split()[-1] for line in printed.splitlines() if line.startswith("test/")] == ["passed", "passed"]
+    assert [line.split()[-1] for line in printed.splitlines() if line.startswith("test/")] == [
+        "passed",
+        "passed",
+    ]
     assert "100 samples" in printed
     step = (planted_original / "step.md").read_text(encoding="utf-8")
     assert "| test/accuracy | 0.9000 |" in step
@@ -55,7 +60,9 @@ def test_junit_has_a_case_for_each_condition_of_the_gate(planted_original: Path)
 
 def test_a_run_that_is_worse_than_the_champion_is_rejected_with_4(planted: Workspace) -> None:
     run = planted.runs[1]
-    result = planted.run("gate", str(run), "--json", "--junit=no.xml", environ={"GITHUB_STEP_SUMMARY": "no.md"})
+    result = planted.run(
+        "gate", str(run), "--json", "--junit=no.xml", environ={"GITHUB_STEP_SUMMARY": "no.md"}
+    )
     assert result.code == 4
     assert "test/accuracy is 0.8, expected at most 0.02 worse" in result.err
     decision = json.loads(result.out)
@@ -87,36 +94,57 @@ def test_a_run_that_is_worse_than_the_champion_is_rejected_with_4(planted: Works
          "near the best of late", "slid from the best of late", "validation split"],
 )  # fmt: skip
 def test_a_gate_passes_by_its_conditions(planted: Workspace, words: list[str], code: int) -> None:
-    of_file = ["--gate.min=null", "--gate.max_drop=null", "--gate.slices=null", "--gate.baseline=null"]
+    of_file = [
+        "--gate.min=null",
+        "--gate.max_drop=null",
+        "--gate.slices=null",
+        "--gate.baseline=null",
+    ]
     against = ["--gate.baseline=champion"] if "max_drop=" in " ".join(words) else []
     decision = gate(planted, *of_file, *against, *words, code=code)
     assert bool(decision["reasons"]) is (code == 4)
 
 
-def test_a_drop_within_the_noise_of_the_samples_is_none_where_confidence_is_asked_for(planted: Workspace) -> None:
+def test_a_drop_within_the_noise_of_the_samples_is_none_where_confidence_is_asked_for(
+    planted: Workspace,
+) -> None:
     close = fit_skilled(planted, 87)
     words = ("--baseline=champion", "--gate.max_drop=0.02", "--gate.slices=null")
     assert planted.run("gate", str(close), *words).code == 4
-    decision = json.loads(planted.run("gate", str(close), *words, "--gate.confidence=0.95", "--json").ok().out)
+    decision = json.loads(
+        planted.run("gate", str(close), *words, "--gate.confidence=0.95", "--json").ok().out
+    )
     found = decision["significance"]
-    assert (found["test"], found["counts"], found["num_samples"]) == ("McNemar's exact test", False, 100)
+    assert (found["test"], found["counts"], found["num_samples"]) == (
+        "McNemar's exact test",
+        False,
+        100,
+    )
     assert found["p_value"] == pytest.approx(0.25)  # three samples: 2 / 2^3
     assert found["difference"] == pytest.approx(-0.03)
-    assert any("no difference beyond the noise of the samples" in notice for notice in decision["notices"])
+    assert any(
+        "no difference beyond the noise of the samples" in notice for notice in decision["notices"]
+    )
     assert [sample["index"] for sample in decision["samples"]] == [87, 88, 89]
     worse = gate(planted, *words, "--gate.confidence=0.95", code=4)  # ten samples
     assert worse["significance"]["p_value"] == pytest.approx(2 / 2**10)
 
 
 def test_without_predictions_of_each_sample_every_drop_counts(planted: Workspace) -> None:
-    words = ("--baseline=champion", "--gate.confidence=0.95", "--model.init_args.returns_outputs=false")
+    words = (
+        "--baseline=champion",
+        "--gate.confidence=0.95",
+        "--model.init_args.returns_outputs=false",
+    )
     decision = gate(planted, *words, code=4)
     assert decision["significance"]["test"] is None
     assert any("gate.confidence has no effect" in notice for notice in decision["notices"])
 
 
 def test_both_models_are_scored_on_all_samples_of_todays_data(planted: Workspace) -> None:
-    decision = gate(planted, "--gate.max_drop=1", "--data.init_args.count=85", "--data.init_args.drop_last=true")
+    decision = gate(
+        planted, "--gate.max_drop=1", "--data.init_args.count=85", "--data.init_args.drop_last=true"
+    )
     assert decision["num_samples"] == 85
     scores = {which: score["test/accuracy"] for which, score in decision["scores"].items()}
     assert scores == {"challenger": pytest.approx(80 / 85), "baseline": 1.0}
@@ -126,15 +154,18 @@ def test_both_models_are_scored_on_all_samples_of_todays_data(planted: Workspace
 def test_a_champion_is_scored_where_its_run_folder_is_not(planted: Workspace) -> None:
     planted.write(
         "move_away.py",
-        "import sys\nfrom mlflow import MlflowClient\n"
-        "MlflowClient(sys.argv[1]).set_model_version_tag('net', '1', 'run_folder', '/of/another/machine')\n",
+        "import sys\nfrom mlflow import"
+        " MlflowClient\nMlflowClient(sys.argv[1]).set_model_version_tag('net', '1', 'run_folder',"
+        " '/of/another/machine')\n",
     )
     planted.run(tracking_uri(planted), script="move_away.py").ok()
     decision = gate(planted, code=4)
     assert decision["scores"]["baseline"]["test/accuracy"] == pytest.approx(0.9)
 
 
-def test_a_gate_fails_with_what_to_do_where_the_champion_cannot_be_scored(planted: Workspace) -> None:
+def test_a_gate_fails_with_what_to_do_where_the_champion_cannot_be_scored(
+    planted: Workspace,
+) -> None:
     planted.write(
         "replace_champion.py",
         "import sys\nfrom mlflow import MlflowClient\n"
@@ -150,7 +181,9 @@ def test_a_gate_fails_with_what_to_do_where_the_champion_cannot_be_scored(plante
 
 
 def test_classes_in_another_order_are_matched_by_name(planted: Workspace) -> None:
-    other = fit_skilled(planted, 90, "--run.name=other", "--model.init_args.classes=[greens, reds, blues]")
+    other = fit_skilled(
+        planted, 90, "--run.name=other", "--model.init_args.classes=[greens, reds, blues]"
+    )
     decision = gate(planted, f"--baseline=other/{other.name}", run=0)
     assert decision["scores"]["baseline"]["test/accuracy"] == pytest.approx(0.9)
     assert decision["slices"]["greens"]["baseline"] == pytest.approx(15 / 16)
@@ -179,9 +212,14 @@ class Named(Numbered):
 
 def test_a_data_module_keeps_its_own_names_in_a_gate(planted: Workspace) -> None:
     planted.write("my_skilled.py", SKILLED + NAMED)
-    words = ("--data.class_path=my_skilled.Named", "--model.init_args.classes=[greens, reds, blues]")
+    words = (
+        "--data.class_path=my_skilled.Named",
+        "--model.init_args.classes=[greens, reds, blues]",
+    )
     other = fit_skilled(planted, 90, "--run.name=other", *words)
-    decision = gate(planted, f"--baseline=other/{other.name}", "--data.class_path=my_skilled.Named", run=0)
+    decision = gate(
+        planted, f"--baseline=other/{other.name}", "--data.class_path=my_skilled.Named", run=0
+    )
     assert decision["num_samples"] == 100
     assert {which: score["test/accuracy"] for which, score in decision["scores"].items()} == {
         "challenger": pytest.approx(0.9),
@@ -193,15 +231,27 @@ def test_images_are_resized_as_each_model_knows_them(classifier: Workspace) -> N
     small = classifier.only_run
     validated = classifier.run("validate", "--run", str(small), "--output=json").ok()
     (result,) = [line for line in validated.json_lines if line["event"] == "result"]
-    classifier.fit("-c", "pictures.yaml", "--data.init_args.image_size=48", "--trainer.max_epochs=1")
-    words = ("--gate.metric=val/loss", "--gate.mode=min", "--gate.max_drop=9", f"--baseline=pictures/{small.name}")
+    classifier.fit(
+        "-c", "pictures.yaml", "--data.init_args.image_size=48", "--trainer.max_epochs=1"
+    )
+    words = (
+        "--gate.metric=val/loss",
+        "--gate.mode=min",
+        "--gate.max_drop=9",
+        f"--baseline=pictures/{small.name}",
+    )
     decision = gate(classifier, *words)
-    assert decision["scores"]["baseline"]["val/loss"] == pytest.approx(result["metrics"]["val/loss"], rel=1e-5)
+    assert decision["scores"]["baseline"]["val/loss"] == pytest.approx(
+        result["metrics"]["val/loss"], rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [([], r"gate\.metric.*--gate\.min.*--allow-empty"), (["--gate.metric=val/loss"], r"--gate\.max=.*--allow-empty")],
+    [
+        ([], r"gate\.metric.*--gate\.min.*--allow-empty"),
+        (["--gate.metric=val/loss"], r"--gate\.max=.*--allow-empty"),
+    ],
     ids=["no metric", "no bound"],
 )
 def test_a_gate_without_a_rule_is_refused(finished: Workspace, words: list[str], says: str) -> None:
@@ -229,7 +279,9 @@ def test_a_smallest_value_of_a_loss_warns(finished: Workspace) -> None:
     ],
     ids=["class", "metric", "alias", "version", "confidence", "key"],
 )
-def test_an_error_in_the_gate_is_reported_with_what_there_is(planted: Workspace, words: list[str], says: str) -> None:
+def test_an_error_in_the_gate_is_reported_with_what_there_is(
+    planted: Workspace, words: list[str], says: str
+) -> None:
     assert re.search(says, refusal(planted, *words))
 
 
@@ -244,16 +296,23 @@ def test_a_margin_asks_for_a_proof_that_the_model_is_no_worse(planted: Workspace
     assert passed["smallest_drop"] == pytest.approx(0.05)
     refused = gate(planted, *MARGIN, "--gate.margin=0.16", code=4)
     (reason,) = refused["reasons"]
-    assert "expected less than 0.16 worse than net version 1 (champion), with 0.95 confidence" in reason
+    assert (
+        "expected less than 0.16 worse than net version 1 (champion), with 0.95 confidence"
+        in reason
+    )
     assert "it is worse by 0.1 (0.06" in reason
     assert "to 0.16)" in reason
 
 
-def test_the_page_of_a_gate_says_the_smallest_drop_that_its_samples_can_show(planted: Workspace) -> None:
+def test_the_page_of_a_gate_says_the_smallest_drop_that_its_samples_can_show(
+    planted: Workspace,
+) -> None:
     gate(planted, *MARGIN, "--gate.margin=0.16", "--run.report=true", code=4)
     page = (planted.runs[1] / "gate.html").read_text(encoding="utf-8")
     assert "100 samples can show no drop below 0.05" in page
-    assert re.search(r"test/accuracy is worse by 0\.1 \(0\.06\d* to 0\.16\), by the 90 % interval", page)
+    assert re.search(
+        r"test/accuracy is worse by 0\.1 \(0\.06\d* to 0\.16\), by the 90 % interval", page
+    )
     assert "gate.margin asks that it is less than 0.16 worse, with 95 % confidence" in page
 
 
@@ -261,13 +320,24 @@ def test_a_model_is_no_worse_than_itself_whatever_the_margin(planted: Workspace)
     assert gate(planted, *MARGIN, "--gate.margin=0.001", run=0)["passed"] is True
 
 
-def test_a_margin_without_predictions_of_each_sample_is_refused_with_what_to_return(planted: Workspace) -> None:
-    error = refusal(planted, *MARGIN, "--gate.margin=0.2", "--model.init_args.returns_outputs=false")
-    assert re.search(r"gate\.margin: .* has no prediction of each sample.*test_step.*gate\.max_drop", error)
+def test_a_margin_without_predictions_of_each_sample_is_refused_with_what_to_return(
+    planted: Workspace,
+) -> None:
+    error = refusal(
+        planted, *MARGIN, "--gate.margin=0.2", "--model.init_args.returns_outputs=false"
+    )
+    assert re.search(
+        r"gate\.margin: .* has no prediction of each sample.*test_step.*gate\.max_drop", error
+    )
 
 
-def test_a_deep_check_says_the_smallest_drop_and_warns_of_a_margin_that_no_model_meets(planted: Workspace) -> None:
+def test_a_deep_check_says_the_smallest_drop_and_warns_of_a_margin_that_no_model_meets(
+    planted: Workspace,
+) -> None:
     checked = planted.run("check", "-c", "net.yaml", "--deep", "--gate.margin=0.02").ok()
     says = r"^gate +the smallest drop of test/accuracy that 100 samples can show: 0\.05$"
     assert re.search(says, checked.out, re.MULTILINE)
-    assert "100 samples of the test split show no margin of 0.02 for any model, only one above 0.026" in checked.err
+    assert (
+        "100 samples of the test split show no margin of 0.02 for any model, only one above 0.026"
+        in checked.err
+    )

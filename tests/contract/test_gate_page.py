@@ -25,10 +25,19 @@ def judged_original(made_once: Once, planted_original: Path) -> Path:
     def judge(workspace: Workspace) -> None:
         copy_of(planted_original, workspace)
         run = workspace.runs[1]
-        words = ("--run.report=true", "--gate.confidence=0.95", "--gate.slices={greens: 0.9, reds: 0.1}")
+        words = (
+            "--run.report=true",
+            "--gate.confidence=0.95",
+            "--gate.slices={greens: 0.9, reds: 0.1}",
+        )
         assert workspace.run("gate", str(run), *words).code == 4
         (run / "gate.html").rename(workspace.folder / "refused.html")
-        loose = ("--gate.max_drop=null", "--gate.slices=null", "--run.report=true", f"--reason={HOSTILE}")
+        loose = (
+            "--gate.max_drop=null",
+            "--gate.slices=null",
+            "--run.report=true",
+            f"--reason={HOSTILE}",
+        )
         workspace.run("promote", str(run), *loose).ok()
 
     return made_once("judged", judge)
@@ -42,8 +51,10 @@ def text_of(path: Path) -> str:
 def test_the_page_of_a_refusal_says_in_words_what_decides(judged_original: Path) -> None:
     text = text_of(judged_original / "refused.html")
     assert re.search(
-        r"rejected 2 of 4 conditions are not met: test/accuracy is 0\.8, expected .*; test/accuracy of greens is .*\. "
-        r"test/accuracy is 0\.8 \(95 % interval 0\.711 to 0\.867\) on 100 samples; net version 1 \(champion\) has 0\.9",
+        r"rejected 2 of 4 conditions are not met: test/accuracy is 0\.8, expected .*; test/accuracy"
+        r" of greens is .*\. "
+        r"test/accuracy is 0\.8 \(95 % interval 0\.711 to 0\.867\) on 100 samples; net version 1"
+        r" \(champion\) has 0\.9",
         text,
     )
     parts = ("What was asked", "What was found", "What decides", "Slices", "The samples that decide",
@@ -56,7 +67,9 @@ def test_the_page_of_a_refusal_says_in_words_what_decides(judged_original: Path)
     assert "lightkit gate net/" in text
 
 
-def test_the_page_has_intervals_of_slices_and_the_samples_that_decide(judged_original: Path) -> None:
+def test_the_page_has_intervals_of_slices_and_the_samples_that_decide(
+    judged_original: Path,
+) -> None:
     text = text_of(judged_original / "refused.html")
     assert re.search(r"greens 16 0\.\d+ 0\.\d+ to 0\.\d+ 0\.9375 at least 0\.9 not met", text)
     assert "Right by net version 1 (champion) alone (10)" in text
@@ -77,7 +90,13 @@ def test_the_page_of_a_promoted_run_says_so(judged_original: Path) -> None:
 def decision(*, num_slices: int, num_samples: int) -> dict[str, Any]:
     """The content of a gate.json with hostile texts."""
     interval = [0.1, 0.4]
-    sample = {"kind": "wrong", "path": HOSTILE, "label": HOSTILE, "challenger": HOSTILE, "baseline": HOSTILE}
+    sample = {
+        "kind": "wrong",
+        "path": HOSTILE,
+        "label": HOSTILE,
+        "challenger": HOSTILE,
+        "baseline": HOSTILE,
+    }
     asks = {"challenger": 0.3, "baseline": None, "asks": HOSTILE, "passed": False}
     names = [f"{HOSTILE} {index}" for index in range(num_slices)]
     move = {"kind": "promote", "alias": "champion", "from": None, "to": "1", "by": HOSTILE, "reason": HOSTILE,
@@ -118,7 +137,9 @@ def test_a_thousand_slices_and_pictures_make_no_large_page(planted: Workspace) -
     thumbnails.mkdir(exist_ok=True)
     random = np.random.default_rng(3)
     for index in range(60):
-        pixels = random.integers(0, 255, (160, 160, 3), np.uint8)  # noise: no photo of that size is larger
+        pixels = random.integers(
+            0, 255, (160, 160, 3), np.uint8
+        )  # noise: no photo of that size is larger
         Image.fromarray(pixels).save(thumbnails / f"test-{index}.jpg", quality=80)
     page = write_page(planted, json.dumps(decision(num_slices=1000, num_samples=1000)))
     check_page(page)
@@ -126,7 +147,9 @@ def test_a_thousand_slices_and_pictures_make_no_large_page(planted: Workspace) -
     assert len(re.sub(r"base64,[^\"]*", "", page).encode()) <= 500_000
 
 
-@pytest.mark.parametrize("content", ["{}", '{"schema": 1, "passed": true, "metric": null, "checks": []}', "torn {"])
+@pytest.mark.parametrize(
+    "content", ["{}", '{"schema": 1, "passed": true, "metric": null, "checks": []}', "torn {"]
+)
 def test_an_old_or_torn_gate_json_has_a_page(content: str, planted: Workspace) -> None:
     assert "Nothing is judged" in check_page(write_page(planted, content)).text
 

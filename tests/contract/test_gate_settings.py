@@ -255,7 +255,9 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[dict[str, Any]]:
+def walked(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[dict[str, Any]]:
     """Each case trained, tested and judged, in one process; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("walk") / "work", fork_server)
     words = {name: given for name, (given, *_) in (CASES | REFUSED).items()}
@@ -300,7 +302,9 @@ def recompute(weights: list[Any], settings: dict[str, Any], classes: list[str]) 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_model_of_a_gate_is_scored_with_its_own_settings(walked: dict[str, Any], name: str) -> None:
+def test_each_model_of_a_gate_is_scored_with_its_own_settings(
+    walked: dict[str, Any], name: str
+) -> None:
     entry = walked[name]
     assert (entry["codes"], entry["gate"]) == ([0, 0], 0), entry["err"]
     decision = json.loads(entry["out"])
@@ -325,7 +329,9 @@ def test_each_model_of_a_gate_is_scored_with_its_own_settings(walked: dict[str, 
             assert of_file == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_accuracy_of_a_class_without_predictions_is_that_of_its_samples(walked: dict[str, Any]) -> None:
+def test_the_accuracy_of_a_class_without_predictions_is_that_of_its_samples(
+    walked: dict[str, Any],
+) -> None:
     entry = walked["without predictions"]
     decision = json.loads(entry["out"])
     for role, which, settings in (("base", "baseline", {"mean": 0.4}), ("new", "challenger", {})):
@@ -335,7 +341,9 @@ def test_the_accuracy_of_a_class_without_predictions_is_that_of_its_samples(walk
         predicted = np.array(kinds)[(logits + np.array(entry[f"{role}_weights"][1])).argmax(axis=1)]
         for kind in ("ape", "cat"):
             of_kind = target == kind
-            assert decision["slices"][kind][which] == pytest.approx((predicted[of_kind] == kind).mean(), abs=1e-6)
+            assert decision["slices"][kind][which] == pytest.approx(
+                (predicted[of_kind] == kind).mean(), abs=1e-6
+            )
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -375,7 +383,9 @@ REGRESSION = {
 
 
 @pytest.fixture(scope="module")
-def regressors(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+def regressors(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Workspace]:
     """Regressors on a table: of six epochs, of one with other columns, and of two on fewer rows; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("regressors") / "work", fork_server)
     workspace.write("table.py", TABLE)
@@ -416,7 +426,9 @@ def test_the_loss_of_two_regressors_has_one_unit_where_their_training_splits_are
     assert result.code == 4, result.err
     decision = json.loads(result.out)
     rows = parquet.read_table(regressors.folder / "table.parquet").to_pydict()
-    of_training = [value for value, split in zip(rows["y"], rows["split"], strict=True) if split == "train"]
+    of_training = [
+        value for value, split in zip(rows["y"], rows["split"], strict=True) if split == "train"
+    ]
     for which, name in (("baseline", "old"), ("challenger", "other")):
         expected = np.square(read_errors(regressors, name)).mean() / np.var(of_training)
         assert decision["scores"][which]["test/loss"] == pytest.approx(expected, rel=1e-4)
@@ -426,15 +438,24 @@ def test_a_loss_in_units_of_each_run_is_not_compared(regressors: Workspace) -> N
     words = ("--baseline=old/latest", "--gate.metric=test/loss", "--data.filter=null")
     result = regressors.run("gate", "fewer/latest", *words)
     assert result.code == 2
-    assert re.search(r"gate\.metric: test/loss is in units of each run's own training data.*test/mse", result.err)
-    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (0, 4)  # in units of y
+    assert re.search(
+        r"gate\.metric: test/loss is in units of each run's own training data.*test/mse", result.err
+    )
+    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (
+        0,
+        4,
+    )  # in units of y
 
 
 def test_a_baseline_is_scored_on_the_rows_of_the_run_that_is_judged(regressors: Workspace) -> None:
-    regressors.write("more.py", TABLE.replace("default_rng(3)", "default_rng(4)").replace("table.p", "other.p"))
+    regressors.write(
+        "more.py", TABLE.replace("default_rng(3)", "default_rng(4)").replace("table.p", "other.p")
+    )
     regressors.run(script="more.py").ok()
     # the run that is judged says which rows: the baseline is scored on them too
-    result = regressors.run("gate", "other/latest", "--baseline=old/latest", "--data.path=other.parquet", "--json")
+    result = regressors.run(
+        "gate", "other/latest", "--baseline=old/latest", "--data.path=other.parquet", "--json"
+    )
     assert result.code in (0, 4), result.err
     known = json.loads(result.out)["scores"]["baseline"]["test/mae"]
     assert known != pytest.approx(np.abs(read_errors(regressors, "old")).mean(), rel=1e-3)
@@ -444,7 +465,14 @@ def test_scales_of_a_regressor_are_those_of_the_rows_that_count(regressors: Work
     words = ("--data.weight=w", "--data.batch_size=4", "--trainer.max_epochs=1")
     regressors.fit("-c", "job.yaml", "--run.name=one", *words)
     run_joined(
-        regressors, "fit", "-c", "job.yaml", "--run.name=two", "--trainer.devices=2", "--seed_everything=8", *words
+        regressors,
+        "fit",
+        "-c",
+        "job.yaml",
+        "--run.name=two",
+        "--trainer.devices=2",
+        "--seed_everything=8",
+        *words,
     )
     rows = parquet.read_table(regressors.folder / "table.parquet").to_pydict()
     counts = (np.array(rows["split"]) == "train") & (np.array(rows["w"]) > 0)
@@ -528,7 +556,9 @@ COLOUR_JOB = {
 
 
 @pytest.fixture(scope="module")
-def renamed(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+def renamed(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Workspace]:
     """A model of three colours, one of whose folders was renamed since, and a model of today's names; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("colours") / "work", fork_server)
     workspace.write("colours.py", COLOURS)
@@ -537,7 +567,9 @@ def renamed(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
     workspace.run(script="pictures.py").ok()
     workspace.fit("-c", "job.yaml", "--run.name=old")
     for split in ("train", "val", "test"):
-        (workspace.folder / "pics" / split / "red").rename(workspace.folder / "pics" / split / "Red")
+        (workspace.folder / "pics" / split / "red").rename(
+            workspace.folder / "pics" / split / "Red"
+        )
     workspace.fit("-c", "job.yaml", "--run.name=new")
     yield workspace
     workspace.close()
@@ -550,18 +582,32 @@ def predicted_label(result: Result) -> str:
 
 
 def test_a_model_predicts_the_names_that_it_was_trained_with(renamed: Workspace) -> None:
-    assert predicted_label(renamed.run("predict", "pics/test/Red/0.png", "--run", "old/latest", "--output=-")) == "red"
-    assert predicted_label(renamed.run("predict", "pics/test/Red/0.png", "--run", "new/latest", "--output=-")) == "Red"
+    assert (
+        predicted_label(
+            renamed.run("predict", "pics/test/Red/0.png", "--run", "old/latest", "--output=-")
+        )
+        == "red"
+    )
+    assert (
+        predicted_label(
+            renamed.run("predict", "pics/test/Red/0.png", "--run", "new/latest", "--output=-")
+        )
+        == "Red"
+    )
 
 
 def test_the_predictions_of_a_split_have_the_names_of_the_training(renamed: Workspace) -> None:
     renamed.run("predict", "--run", "old/latest", "--quiet").ok()
-    text = (renamed.folder / "runs" / "old" / "latest" / "predictions.csv").read_text(encoding="utf-8")
+    text = (renamed.folder / "runs" / "old" / "latest" / "predictions.csv").read_text(
+        encoding="utf-8"
+    )
     labels = {line.split(",")[1] for line in text.splitlines()[1:]}
     assert labels == {"blue", "green", "red"}
 
 
-def test_an_export_has_the_names_of_the_training_and_is_scored_on_no_other_classes(renamed: Workspace) -> None:
+def test_an_export_has_the_names_of_the_training_and_is_scored_on_no_other_classes(
+    renamed: Workspace,
+) -> None:
     result = renamed.run("export", "--run", "old/latest", "--format=safetensors").ok()
     assert re.search(r"not scored.*blue, green, red.*Red, blue, green", result.err)
     record = read_json(renamed.folder / "runs" / "old" / "latest" / "export" / "export.json")
@@ -584,13 +630,22 @@ def test_a_registered_model_has_the_names_of_the_training(renamed: Workspace) ->
     [
         ("test", "--run", "old/latest"),
         ("validate", "--run", "old/latest"),
-        ("test", "-c", "job.yaml", "--ckpt_path", "runs/old/latest/checkpoints/best.ckpt", "--run.name=again"),
+        (
+            "test",
+            "-c",
+            "job.yaml",
+            "--ckpt_path",
+            "runs/old/latest/checkpoints/best.ckpt",
+            "--run.name=again",
+        ),
         ("gate", "old/latest", "--gate.min=0.5", "--gate.max_drop=null"),
         ("gate", "new/latest", "--baseline=old/latest"),
     ],
     ids=["test", "validate", "checkpoint", "gate", "baseline"],
 )
-def test_a_model_is_not_scored_on_labels_of_other_classes(renamed: Workspace, words: tuple[str, ...]) -> None:
+def test_a_model_is_not_scored_on_labels_of_other_classes(
+    renamed: Workspace, words: tuple[str, ...]
+) -> None:
     result = renamed.run(*words)
     assert result.code == 3, result.out + result.err
     assert re.search(r"blue, green, red.*Red, blue, green", result.err)
@@ -599,11 +654,21 @@ def test_a_model_is_not_scored_on_labels_of_other_classes(renamed: Workspace, wo
 
 def test_a_checkpoint_of_weights_alone_has_the_names_of_its_run(renamed: Workspace) -> None:
     path = renamed.folder / "runs" / "old" / "latest" / "checkpoints" / "alone.ckpt"
-    checkpoint = torch.load(renamed.folder / "runs" / "old" / "latest" / "checkpoints" / "best.ckpt", weights_only=True)
+    checkpoint = torch.load(
+        renamed.folder / "runs" / "old" / "latest" / "checkpoints" / "best.ckpt", weights_only=True
+    )
     assert checkpoint.pop("lightkit_class_names") == {
         "outputs": ["blue", "green", "red"],
         "labels": ["blue", "green", "red"],
     }
     torch.save(checkpoint, path)
-    words = ("predict", "pics/test/Red/0.png", "--run", "old/latest", "--ckpt_path", str(path), "--output=-")
+    words = (
+        "predict",
+        "pics/test/Red/0.png",
+        "--run",
+        "old/latest",
+        "--ckpt_path",
+        str(path),
+        "--output=-",
+    )
     assert predicted_label(renamed.run(*words)) == "red"

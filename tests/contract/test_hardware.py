@@ -76,8 +76,14 @@ LIGHTNING_1: list[tuple[str, Values]] = [
     ("trainer: {strategy: ^null}", {"strategy": "auto"}),
     ("trainer: {precision: ^16}", {"precision": "16-mixed"}),
     ("trainer: {precision: ^bf16}", {"precision": "bf16-mixed"}),
-    ("trainer: {accelerator: tpu, precision: ^bf16}", {"accelerator": "tpu", "precision": "bf16-true"}),
-    ("accelerator: {strategy: ^tpu_spawn, tpu_cores: 8}", {"accelerator": "tpu", "devices": 8, "strategy": "xla"}),
+    (
+        "trainer: {accelerator: tpu, precision: ^bf16}",
+        {"accelerator": "tpu", "precision": "bf16-true"},
+    ),
+    (
+        "accelerator: {strategy: ^tpu_spawn, tpu_cores: 8}",
+        {"accelerator": "tpu", "devices": 8, "strategy": "xla"},
+    ),
     ("accelerator: {strategy: ^fsdp_native, gpus: 2}", two("gpu", strategy="fsdp")),
 ]
 """Spellings of Lightning 1.x; `^` stands before each value that belongs to one."""
@@ -87,13 +93,25 @@ HOROVOD_TABLE: list[tuple[str, int | None, Values]] = [
     ("trainer: {strategy: horovod}", None, {}),
     ("accelerator: {strategy: horovod, num_processes: 2}", 2, {"accelerator": "cpu"}),
     ("accelerator: {strategy: horovod, gpus: 2}", 2, {"accelerator": "gpu"}),
-    ("accelerator: {strategy: horovod, gpus: 0}\nlaunch: {processes: 3}", 3, {"accelerator": "cpu"}),
+    (
+        "accelerator: {strategy: horovod, gpus: 0}\nlaunch: {processes: 3}",
+        3,
+        {"accelerator": "cpu"},
+    ),
     ("launch: {engine: horovod, processes: 2}", 2, {}),
 ]
 
 LAYERS: list[tuple[str, str, Values]] = [
-    ("accelerator: {num_processes: 2, strategy: ddp}", "accelerator=cpu", two("cpu", strategy="ddp")),
-    ("accelerator: {gpus: 2, precision: bf16}", "accelerator=cpu", {"accelerator": "cpu", "precision": "bf16-mixed"}),
+    (
+        "accelerator: {num_processes: 2, strategy: ddp}",
+        "accelerator=cpu",
+        two("cpu", strategy="ddp"),
+    ),
+    (
+        "accelerator: {gpus: 2, precision: bf16}",
+        "accelerator=cpu",
+        {"accelerator": "cpu", "precision": "bf16-mixed"},
+    ),
     ("accelerator: {gpus: 2}", "accelerator=auto", {}),
     ("accelerator: cpu", "accelerator.gpus=2", two("gpu")),
     ("accelerator: {gpus: 4}", "accelerator.gpus=[0,3]", {"accelerator": "gpu", "devices": [0, 3]}),
@@ -102,8 +120,16 @@ LAYERS: list[tuple[str, str, Values]] = [
     ("accelerator: {gpus: [0, 3]}", "trainer.devices=1", {"accelerator": "gpu", "devices": 1}),
     ("accelerator: {gpus: 2, strategy: fsdp}", "trainer.strategy=ddp", two("gpu", strategy="ddp")),
     ("accelerator: {gpus: 2}", "trainer.accelerator=auto", {"accelerator": "auto"}),
-    ("accelerator: {num_processes: 2}", "launch.processes=4", two("cpu", strategy="ddp", devices=4)),
-    ("trainer: {accelerator: gpu, devices: 2}", "accelerator=cpu", {"accelerator": "cpu", "devices": "auto"}),
+    (
+        "accelerator: {num_processes: 2}",
+        "launch.processes=4",
+        two("cpu", strategy="ddp", devices=4),
+    ),
+    (
+        "trainer: {accelerator: gpu, devices: 2}",
+        "accelerator=cpu",
+        {"accelerator": "cpu", "devices": "auto"},
+    ),
     ("trainer: {accelerator: cpu, devices: 4}", "accelerator.gpus=2", two("gpu")),
     ("trainer: {gpus: 2}", "trainer.accelerator=cpu", {"accelerator": "cpu"}),
     ("trainer: {strategy: ddp}", "accelerator.strategy=fsdp", {"strategy": "fsdp"}),
@@ -137,7 +163,10 @@ WRONG: list[tuple[str, str]] = [
     ("accelerator: {gpus: ^'1,1'}", r"accelerator\.gpus: .*twice"),
     ("accelerator: {tpu_cores: ^4}", r"accelerator\.tpu_cores: .*1, 8.*got 4"),
     ("accelerator: {tpu_cores: ^[8]}", r"accelerator\.tpu_cores: .*\[8\]"),
-    ("accelerator: {ipus: ^4}", r"accelerator\.ipus: 4: Lightning 2\.1 dropped IPUs; use gpus, tpu_cores or cpu"),
+    (
+        "accelerator: {ipus: ^4}",
+        r"accelerator\.ipus: 4: Lightning 2\.1 dropped IPUs; use gpus, tpu_cores or cpu",
+    ),
     ("trainer: {ipus: ^4}", r"trainer\.ipus: 4: Lightning 2\.1 dropped IPUs"),
     ("accelerator: {hpus: ^4}", r"accelerator\.hpus: 4: Lightning 2\.1"),
     ("accelerator: {num_processes: ^0}", r"accelerator\.num_processes: .*got 0"),
@@ -150,29 +179,62 @@ WRONG: list[tuple[str, str]] = [
     ("accelerator: {strategy: horovod, gpus: ^[0, 3]}", r"CUDA_VISIBLE_DEVICES=0,3.*gpus: 2"),
     ("launch: {engine: ^torchrun, processes: 2, hosts: ^'a:1,b:1'}", r"launch\.hosts: .*torchrun"),
     ("launch: {engine: ^mesos}", r"launch\.engine: .*torchrun.*'mesos'"),
-    (f"accelerator: {{precision: ^16-true, tpu_cores: 1}}{ELSEWHERE}", r"precision: 16-true: on a TPU .*bf16-true"),
-    (f"accelerator: {{precision: ^bf16-mixed, tpu_cores: 1}}{ELSEWHERE}", r"bf16-mixed: on a TPU .*bf16-true"),
+    (
+        f"accelerator: {{precision: ^16-true, tpu_cores: 1}}{ELSEWHERE}",
+        r"precision: 16-true: on a TPU .*bf16-true",
+    ),
+    (
+        f"accelerator: {{precision: ^bf16-mixed, tpu_cores: 1}}{ELSEWHERE}",
+        r"bf16-mixed: on a TPU .*bf16-true",
+    ),
 ]
 """`^` stands before each value (or key) that the error shows."""
 
 CONTRADICTIONS: list[tuple[str, str]] = [
     ("accelerator: {gpus: ^2, tpu_cores: ^8}", r"gpus: 2 contradicts accelerator\.tpu_cores: 8"),
-    ("accelerator: {gpus: ^2}\ntrainer: {gpus: ^1}", r"accelerator\.gpus: 2 contradicts trainer\.gpus: 1"),
-    ("accelerator: {gpus: ^2}\ntrainer: {devices: ^1}", r"accelerator\.gpus: 2 contradicts trainer\.devices: 1"),
+    (
+        "accelerator: {gpus: ^2}\ntrainer: {gpus: ^1}",
+        r"accelerator\.gpus: 2 contradicts trainer\.gpus: 1",
+    ),
+    (
+        "accelerator: {gpus: ^2}\ntrainer: {devices: ^1}",
+        r"accelerator\.gpus: 2 contradicts trainer\.devices: 1",
+    ),
     ("accelerator: {gpus: ^0}\ntrainer: {accelerator: ^gpu}", r"contradicts accelerator\.gpus: 0"),
     ("accelerator: {gpus: ^2, num_processes: ^3}", r"contradicts accelerator\.num_processes: 3"),
     ("accelerator: {gpus: ^2, strategy: ^ddp_cpu}", r"contradicts accelerator\.strategy: ddp_cpu"),
     ("accelerator: {strategy: ^xla, gpus: ^0}", r"xla is for TPUs only"),
     ("accelerator: {strategy: ^fsdp, gpus: ^0}", r"fsdp works on NVIDIA's GPUs only.*ddp"),
-    ("accelerator: {strategy: ^ddp}\ntrainer: {strategy: ^fsdp}", r"ddp contradicts trainer\.strategy: fsdp"),
-    ("accelerator: {precision: ^16}\ntrainer: {precision: ^bf16}", r"contradicts trainer\.precision: bf16"),
-    ("accelerator: {num_nodes: ^2}\ntrainer: {num_nodes: ^3}", r"contradicts trainer\.num_nodes: 3"),
-    ("launch: {processes: ^4}\ntrainer: {devices: ^2}", r"trainer\.devices: 2 contradicts launch\.processes: 4"),
-    ("launch: {engine: ^horovod}\naccelerator: {strategy: ^ddp}", r"ddp contradicts launch\.engine: horovod"),
+    (
+        "accelerator: {strategy: ^ddp}\ntrainer: {strategy: ^fsdp}",
+        r"ddp contradicts trainer\.strategy: fsdp",
+    ),
+    (
+        "accelerator: {precision: ^16}\ntrainer: {precision: ^bf16}",
+        r"contradicts trainer\.precision: bf16",
+    ),
+    (
+        "accelerator: {num_nodes: ^2}\ntrainer: {num_nodes: ^3}",
+        r"contradicts trainer\.num_nodes: 3",
+    ),
+    (
+        "launch: {processes: ^4}\ntrainer: {devices: ^2}",
+        r"trainer\.devices: 2 contradicts launch\.processes: 4",
+    ),
+    (
+        "launch: {engine: ^horovod}\naccelerator: {strategy: ^ddp}",
+        r"ddp contradicts launch\.engine: horovod",
+    ),
     ("launch: {engine: ^ray}\naccelerator: {strategy: ^horovod}", r"horovod or spark"),
-    ("accelerator: {gpus: ^0}\ntrainer: {devices: ^-1}", r"trainer\.devices: .*number of processes"),
+    (
+        "accelerator: {gpus: ^0}\ntrainer: {devices: ^-1}",
+        r"trainer\.devices: .*number of processes",
+    ),
     ("accelerator: {threads: ^1}\nlaunch: {threads: ^2}", r"launch\.threads"),
-    ("accelerator: {batch_size: ^16}\ndata: {init_args: {batch_size: ^8}}", r"data\.init_args\.batch_size"),
+    (
+        "accelerator: {batch_size: ^16}\ndata: {init_args: {batch_size: ^8}}",
+        r"data\.init_args\.batch_size",
+    ),
 ]
 """Each with its two places."""
 
@@ -240,18 +302,29 @@ COMMANDS: dict[str, Command] = {
     **{f"notice {text}": check(text + ELSEWHERE) for text, _ in LIGHTNING_1},
     **{f"horovod {text}": explain(text) for text, _, _ in HOROVOD_TABLE},
     **{f"flag {text} {flag}": explain(text, flag) for text, flag, _ in LAYERS},
-    **{f"variable {text} {flag}": explain(text, environ=variable(flag)) for text, flag, _ in LAYERS},
+    **{
+        f"variable {text} {flag}": explain(text, environ=variable(flag)) for text, flag, _ in LAYERS
+    },
     **{f"bf16 {text}": check(text + ELSEWHERE, XLA_USE_BF16="1") for text, _ in XLA_BF16},
     **{
         f"home {text} {key}": Command(
-            ["explain", key, "--json", "-c", "base.yaml", "-c", "hw.yaml"], {"base.yaml": BASE, "hw.yaml": text + "\n"}
+            ["explain", key, "--json", "-c", "base.yaml", "-c", "hw.yaml"],
+            {"base.yaml": BASE, "hw.yaml": text + "\n"},
         )
         for text, key, _ in HOMES
     },
     **{f"check {text}": check(text) for text, _ in (*WRONG, *CONTRADICTIONS, *MISSING)},
     "several": check(SEVERAL),
     "preset": Command(
-        ["explain", "trainer", "launch", "--json", "-c", str(PRESETS / "horovod.yaml"), "accelerator=cpu"]
+        [
+            "explain",
+            "trainer",
+            "launch",
+            "--json",
+            "-c",
+            str(PRESETS / "horovod.yaml"),
+            "accelerator=cpu",
+        ]
     ),
     "variable and flag": Command(
         ["check", "-c", "base.yaml", "--accelerator.tpu_cores=8"],
@@ -274,7 +347,9 @@ COMMANDS: dict[str, Command] = {
         ["fit", "--print_config", "-c", "base.yaml", "-c", "hw.yaml"],
         {
             "base.yaml": BASE,
-            "hw.yaml": "accelerator: {num_processes: 2, precision: bf16, fused: true, threads: 1}\n",
+            "hw.yaml": (
+                "accelerator: {num_processes: 2, precision: bf16, fused: true, threads: 1}\n"
+            ),
         },
     ),
     "devices": Command(["devices"]),
@@ -285,7 +360,9 @@ COMMANDS: dict[str, Command] = {
 @pytest.fixture(scope="module")
 def answers(made_once: Once) -> dict[str, Result]:
     """What all commands of this file answered, by their names."""
-    return {name: ended.result for name, ended in run_commands("hardware", COMMANDS, made_once).items()}
+    return {
+        name: ended.result for name, ended in run_commands("hardware", COMMANDS, made_once).items()
+    }
 
 
 def explained(result: Result) -> dict[str, Any]:
@@ -300,18 +377,30 @@ def read(value: Any) -> Any:
     return yaml.safe_load(value) if isinstance(value, str) and value.isdigit() else value
 
 
-@pytest.mark.parametrize(("text", "becomes"), TABLE, ids=[text.replace("\n", " & ") or "nothing" for text, _ in TABLE])
-def test_hardware_keys_become_lightnings(text: str, becomes: Values, answers: dict[str, Result]) -> None:
+@pytest.mark.parametrize(
+    ("text", "becomes"), TABLE, ids=[text.replace("\n", " & ") or "nothing" for text, _ in TABLE]
+)
+def test_hardware_keys_become_lightnings(
+    text: str, becomes: Values, answers: dict[str, Result]
+) -> None:
     assert (explained(answers[f"table {text}"])["trainer"] or {}) == becomes
 
 
-@pytest.mark.parametrize(("text", "becomes"), LIGHTNING_1, ids=[text.replace("^", "") for text, _ in LIGHTNING_1])
-def test_spellings_of_lightning_1_become_todays(text: str, becomes: Values, answers: dict[str, Result]) -> None:
+@pytest.mark.parametrize(
+    ("text", "becomes"), LIGHTNING_1, ids=[text.replace("^", "") for text, _ in LIGHTNING_1]
+)
+def test_spellings_of_lightning_1_become_todays(
+    text: str, becomes: Values, answers: dict[str, Result]
+) -> None:
     assert explained(answers[f"old {text}"])["trainer"] == becomes
 
 
-@pytest.mark.parametrize("text", [row[0] for row in LIGHTNING_1], ids=[row[0].replace("^", "") for row in LIGHTNING_1])
-def test_an_old_spelling_gets_one_warning_that_says_what_to_write(text: str, answers: dict[str, Result]) -> None:
+@pytest.mark.parametrize(
+    "text", [row[0] for row in LIGHTNING_1], ids=[row[0].replace("^", "") for row in LIGHTNING_1]
+)
+def test_an_old_spelling_gets_one_warning_that_says_what_to_write(
+    text: str, answers: dict[str, Result]
+) -> None:
     result = answers[f"notice {text}"].ok()
     warnings = [line for line in result.err.splitlines() if line.startswith("warning: ")]
     places = [re.findall(r"hw\.yaml:(\d+):(\d+)", line) for line in warnings]
@@ -320,7 +409,9 @@ def test_an_old_spelling_gets_one_warning_that_says_what_to_write(text: str, ans
 
 
 @pytest.mark.parametrize(
-    ("text", "processes", "more"), HOROVOD_TABLE, ids=[row[0].replace("\n", " & ") for row in HOROVOD_TABLE]
+    ("text", "processes", "more"),
+    HOROVOD_TABLE,
+    ids=[row[0].replace("\n", " & ") for row in HOROVOD_TABLE],
 )
 def test_horovod_has_one_device_a_process(
     text: str, processes: int | None, more: Values, answers: dict[str, Result]
@@ -331,7 +422,9 @@ def test_horovod_has_one_device_a_process(
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])
-@pytest.mark.parametrize(("text", "flag", "becomes"), LAYERS, ids=[f"{row[0]} & {row[1]}" for row in LAYERS])
+@pytest.mark.parametrize(
+    ("text", "flag", "becomes"), LAYERS, ids=[f"{row[0]} & {row[1]}" for row in LAYERS]
+)
 def test_a_later_layer_wins_in_whatever_words(
     text: str, flag: str, becomes: Values, by: str, answers: dict[str, Result]
 ) -> None:
@@ -363,7 +456,9 @@ def test_a_wrong_value_of_a_hardware_key_is_shown_at_its_place(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), CONTRADICTIONS, ids=[text.replace("^", "").replace("\n", " & ") for text, _ in CONTRADICTIONS]
+    ("text", "says"),
+    CONTRADICTIONS,
+    ids=[text.replace("^", "").replace("\n", " & ") for text, _ in CONTRADICTIONS],
 )
 def test_hardware_keys_that_contradict_are_shown_at_both_places(
     text: str, says: str, answers: dict[str, Result]
@@ -371,7 +466,9 @@ def test_hardware_keys_that_contradict_are_shown_at_both_places(
     assert_refused(answers[f"check {text}"], text, says)
 
 
-@pytest.mark.parametrize(("text", "says"), MISSING, ids=[text.replace("^", "") for text, _ in MISSING])
+@pytest.mark.parametrize(
+    ("text", "says"), MISSING, ids=[text.replace("^", "") for text, _ in MISSING]
+)
 def test_devices_that_the_machine_has_not_are_refused_with_what_it_has(
     text: str, says: str, answers: dict[str, Result]
 ) -> None:
@@ -383,11 +480,15 @@ def test_all_errors_in_hardware_keys_are_shown_at_once(answers: dict[str, Result
     assert [(int(line), int(column)) for line, column in places] == marked(SEVERAL).places
 
 
-def test_keys_of_a_variable_and_a_flag_that_contradict_are_named(answers: dict[str, Result]) -> None:
+def test_keys_of_a_variable_and_a_flag_that_contradict_are_named(
+    answers: dict[str, Result],
+) -> None:
     result = answers["variable and flag"]
     assert result.code == 2
     assert "gpus: 2 contradicts accelerator.tpu_cores: 8" in result.err
-    assert re.search(r"--> .*LIGHTKIT_ACCELERATOR__GPUS\n  --> --accelerator\.tpu_cores=8\n", result.err)
+    assert re.search(
+        r"--> .*LIGHTKIT_ACCELERATOR__GPUS\n  --> --accelerator\.tpu_cores=8\n", result.err
+    )
 
 
 @pytest.mark.parametrize(("text", "code"), XLA_BF16, ids=[text for text, _ in XLA_BF16])
@@ -410,12 +511,17 @@ def test_a_shipped_layer_for_horovod_can_be_moved_to_the_cpu(answers: dict[str, 
 
 def test_scaling_the_learning_rate_is_a_callback_by_name(answers: dict[str, Result]) -> None:
     entry = explained(answers["scale_lr"])["callbacks"]["scale_lr"]
-    assert entry == {"class_path": "lightkit.distributed.ScaledLearningRate", "init_args": {"warmup_epochs": 5}}
+    assert entry == {
+        "class_path": "lightkit.distributed.ScaledLearningRate",
+        "init_args": {"warmup_epochs": 5},
+    }
 
 
 def test_the_printed_config_has_todays_keys(answers: dict[str, Result]) -> None:
     printed = answers["printed"].yaml
-    trainer = {key: printed["trainer"][key] for key in ("accelerator", "devices", "strategy", "precision")}
+    trainer = {
+        key: printed["trainer"][key] for key in ("accelerator", "devices", "strategy", "precision")
+    }
     assert trainer == two("cpu", strategy="ddp", precision="bf16-mixed")
     assert printed["launch"]["threads"] == 1
     assert printed["accelerator"]["fused"] is True
@@ -436,16 +542,23 @@ def test_devices_says_what_the_machine_has(answers: dict[str, Result]) -> None:
         assert re.search(rf"^{name} +\S", told, re.MULTILINE), told
 
 
-@pytest.mark.skipif(find_spec("torch_xla") is not None, reason="torch-xla is installed; tests/tpu is for that")
+@pytest.mark.skipif(
+    find_spec("torch_xla") is not None, reason="torch-xla is installed; tests/tpu is for that"
+)
 @pytest.mark.parametrize(
     ("word", "says"),
     [
         ("accelerator.gpus=2", r"accelerator\.gpus: 2: this machine shows no GPU"),
-        ("accelerator.tpu_cores=1", r"tpu_cores: 1: .*torch-xla.*pip install '\.\[tpu\]' -c constraints-tpu\.txt"),
+        (
+            "accelerator.tpu_cores=1",
+            r"tpu_cores: 1: .*torch-xla.*pip install '\.\[tpu\]' -c constraints-tpu\.txt",
+        ),
     ],
     ids=["gpus", "tpu_cores"],
 )
-def test_missing_devices_are_refused_before_torch_is_loaded(workspace: Workspace, word: str, says: str) -> None:
+def test_missing_devices_are_refused_before_torch_is_loaded(
+    workspace: Workspace, word: str, says: str
+) -> None:
     workspace.write("torch.py", "raise SystemError('torch was loaded')")
     result = workspace.run_cold("fit", "--model=Regressor", "--data=Temperatures", word)
     assert result.code == 2, result.err

@@ -19,7 +19,9 @@ LOOK = "callbacks.look.class_path=my_gpu.WriteComputation"
 
 def write_job(workspace: Workspace) -> None:
     workspace.write("my_gpu.py", MY_GPU)
-    workspace.write("pictures.yaml", {**PICTURES, "trainer": {**PICTURES["trainer"], "max_epochs": 1}})
+    workspace.write(
+        "pictures.yaml", {**PICTURES, "trainer": {**PICTURES["trainer"], "max_epochs": 1}}
+    )
     write_pictures(workspace.folder / "pictures", 32)
 
 
@@ -52,7 +54,11 @@ def test_an_optimizer_is_fused_where_the_config_says_so(channels_last: Path) -> 
 
 def test_an_optimizer_that_cannot_be_fused_is_named(workspace: Workspace) -> None:
     write_job(workspace)
-    words = ("accelerator.fused=true", "optimizer.class_path=Adadelta", "optimizer.init_args.lr=0.1")
+    words = (
+        "accelerator.fused=true",
+        "optimizer.class_path=Adadelta",
+        "optimizer.init_args.lr=0.1",
+    )
     result = workspace.run("fit", "-c", "pictures.yaml", *words)
     assert result.code == 2, result.err
     assert re.search(r"accelerator\.fused.*Adadelta", result.err, re.DOTALL)
@@ -60,7 +66,10 @@ def test_an_optimizer_that_cannot_be_fused_is_named(workspace: Workspace) -> Non
 
 
 def test_auto_is_a_rule_and_nothing_is_measured(workspace: Workspace) -> None:
-    block = {"kind": "cpu", **dict.fromkeys(("precision", "memory_format", "compile", "threads"), "auto")}
+    block = {
+        "kind": "cpu",
+        **dict.fromkeys(("precision", "memory_format", "compile", "threads"), "auto"),
+    }
     workspace.write("auto.yaml", {"accelerator": block})
     result = workspace.run("fit", "-c", "small.yaml", "-c", "auto.yaml").ok()
     (line,) = [line for line in result.out.splitlines() if line.startswith("auto ")]
@@ -68,19 +77,32 @@ def test_auto_is_a_rule_and_nothing_is_measured(workspace: Workspace) -> None:
     assert f"precision {saved['trainer']['precision']}" in line
     assert f"memory_format {saved['accelerator']['memory_format']}" in line
     assert "auto" not in saved["accelerator"].values()
-    assert {event["event"] for event in read_events(workspace.only_run)} <= {"start", "epoch", "checkpoint", "end"}
+    assert {event["event"] for event in read_events(workspace.only_run)} <= {
+        "start",
+        "epoch",
+        "checkpoint",
+        "end",
+    }
     assert not (workspace.folder / "runs" / ".tuning").exists()
 
 
 def test_explain_says_what_auto_comes_to_here(workspace: Workspace) -> None:
     words = ("-c", "small.yaml", "--accelerator.precision=auto", "--accelerator.memory_format=auto")
-    result = workspace.run("explain", *words, "accelerator.precision", "accelerator.memory_format").ok()
-    assert re.search(r"\n +trainer\.precision: \S+-(true|mixed)  --accelerator\.precision=auto", result.out)
-    assert re.search(r"accelerator\.memory_format: c\w+  --accelerator\.memory_format=auto", result.out)
+    result = workspace.run(
+        "explain", *words, "accelerator.precision", "accelerator.memory_format"
+    ).ok()
+    assert re.search(
+        r"\n +trainer\.precision: \S+-(true|mixed)  --accelerator\.precision=auto", result.out
+    )
+    assert re.search(
+        r"accelerator\.memory_format: c\w+  --accelerator\.memory_format=auto", result.out
+    )
 
 
 @pytest.mark.parametrize("key", ["batch_size", "learning_rate"])
-def test_a_size_or_rate_that_is_auto_is_an_error_that_names_tune(workspace: Workspace, key: str) -> None:
+def test_a_size_or_rate_that_is_auto_is_an_error_that_names_tune(
+    workspace: Workspace, key: str
+) -> None:
     workspace.write("auto.yaml", {"accelerator": {key: "auto"}})
     result = workspace.run("fit", "-c", "small.yaml", "-c", "auto.yaml")
     assert result.code == 2
@@ -89,15 +111,24 @@ def test_a_size_or_rate_that_is_auto_is_an_error_that_names_tune(workspace: Work
 
 
 def test_tf32_on_a_cpu_warns_that_it_has_no_effect(workspace: Workspace) -> None:
-    result = workspace.run("fit", "-c", "small.yaml", "accelerator.tf32=true", "trainer.max_epochs=1").ok()
+    result = workspace.run(
+        "fit", "-c", "small.yaml", "accelerator.tf32=true", "trainer.max_epochs=1"
+    ).ok()
     assert re.search(r"accelerator\.tf32.*no effect", result.err)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("cc") is None and shutil.which("c++") is None, reason="torch.compile needs a compiler")
-def test_a_compiled_model_keeps_the_names_of_its_parameters(workspace: Workspace, channels_last: Path) -> None:
+@pytest.mark.skipif(
+    shutil.which("cc") is None and shutil.which("c++") is None,
+    reason="torch.compile needs a compiler",
+)
+def test_a_compiled_model_keeps_the_names_of_its_parameters(
+    workspace: Workspace, channels_last: Path
+) -> None:
     write_job(workspace)
-    workspace.run("fit", "-c", "pictures.yaml", "accelerator.compile=true", LOOK, timeout_s=280).ok()
+    workspace.run(
+        "fit", "-c", "pictures.yaml", "accelerator.compile=true", LOOK, timeout_s=280
+    ).ok()
     assert read_json(workspace.folder / "computation.json")["compiled"]
     (plain,) = channels_last.glob("runs/pictures/2*/checkpoints/last.ckpt")
     files = (workspace.only_run / "checkpoints" / "last.ckpt", plain)

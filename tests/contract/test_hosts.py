@@ -90,11 +90,26 @@ class Hosts:
         table = "\n".join(["127.0.0.1 localhost", *lines, ""])
         for namespace in self.namespaces.values():
             ip("netns", "add", namespace)
-            folder = Path("/etc/netns") / namespace  # `ip netns exec` lays its files over those of /etc
+            folder = (
+                Path("/etc/netns") / namespace
+            )  # `ip netns exec` lays its files over those of /etc
             folder.mkdir(parents=True)
             (folder / "hosts").write_text(table, encoding="utf-8")
         first, second = self.namespaces.values()
-        ip("link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
+        ip(
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            first,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            second,
+        )
         for namespace, address in zip(self.namespaces.values(), ADDRESSES, strict=True):
             ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
             ip("-n", namespace, "link", "set", "lo", "up")
@@ -107,17 +122,26 @@ class Hosts:
                 ip("netns", "del", namespace)
             shutil.rmtree(Path("/etc/netns") / namespace, ignore_errors=True)
 
-    def start(self, host: str, workspace: Workspace, *words: str, path: str | None = None) -> Process:
+    def start(
+        self, host: str, workspace: Workspace, *words: str, path: str | None = None
+    ) -> Process:
         """Start `lightkit` with these words on a host."""
         workspace.write("on_host.py", ON_HOST)
         command = [sys.executable, "-m", "lightkit", *words]
         environ: dict[str, str | None] = {} if path is None else {"PATH": path}
-        return workspace.start(self.namespaces[host], host, *command, script="on_host.py", environ=environ)
+        return workspace.start(
+            self.namespaces[host], host, *command, script="on_host.py", environ=environ
+        )
 
-    def start_container(self, host: str, workspace: Workspace, script: str, environ: dict[str, str]) -> Process:
+    def start_container(
+        self, host: str, workspace: Workspace, script: str, environ: dict[str, str]
+    ) -> Process:
         """Start a shell script on a host, with the workspace as the shared disk at /mnt/work."""
         workspace.write("on_host.py", ON_HOST)
-        mount = f"mount -t tmpfs none /mnt && mkdir /mnt/work && mount --bind {workspace.folder} /mnt/work && {script}"
+        mount = (
+            f"mount -t tmpfs none /mnt && mkdir /mnt/work && mount --bind {workspace.folder}"
+            f" /mnt/work && {script}"
+        )
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         words = (self.namespaces[host], host, "bash", "-c", mount)
         return workspace.start(*words, script="on_host.py", environ={"PATH": path, **environ})
@@ -133,7 +157,9 @@ def hosts() -> Iterator[Hosts]:
         try:
             hosts.make()
         except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"network namespaces cannot be made here: {getattr(error, 'stderr', None) or error}")
+            pytest.skip(
+                f"network namespaces cannot be made here: {getattr(error, 'stderr', None) or error}"
+            )
         yield hosts
     finally:
         hosts.remove()
@@ -168,7 +194,9 @@ def test_two_hosts_with_torchrun_train_the_weights_of_one_process(
 ) -> None:
     write_two_hosts(workspace)
     results = [process.result() for process in start_both(hosts, workspace)]
-    assert [result.code for result in results] == [0, 0], "\n".join(result.err for result in results)
+    assert [result.code for result in results] == [0, 0], "\n".join(
+        result.err for result in results
+    )
     assert any("on 2 devices" in result.out for result in results)
     assert_same_weights(workspace.only_run, alone)
     assert_same_metrics(workspace.only_run, alone)
@@ -190,7 +218,9 @@ def test_two_hosts_with_horovod_train_the_weights_of_one_process(
 
 
 @pytest.mark.long
-def test_hosts_that_cannot_reach_each_other_any_more_both_end_with_70(hosts: Hosts, workspace: Workspace) -> None:
+def test_hosts_that_cannot_reach_each_other_any_more_both_end_with_70(
+    hosts: Hosts, workspace: Workspace
+) -> None:
     write_two_hosts(workspace, stall_timeout_s=40)
     workspace.write("hold", "4")
     processes = start_both(hosts, workspace)
@@ -210,14 +240,33 @@ def test_a_host_that_is_lost_is_not_waited_for(hosts: Hosts, workspace: Workspac
     here.wait_for((workspace.folder / "held").exists)
     there.signal_group(signal.SIGKILL)
     (workspace.folder / "hold").unlink()
-    assert here.wait(timeout_s=200) in (70, 75), here.err  # by its watchdog, or by torchrun's SIGTERM
+    assert here.wait(timeout_s=200) in (
+        70,
+        75,
+    ), here.err  # by its watchdog, or by torchrun's SIGTERM
     assert "the same command resumes from" in here.err.lower()
 
 
 @pytest.mark.long
-def test_a_slow_link_that_loses_packets_changes_no_number(hosts: Hosts, workspace: Workspace, alone: Path) -> None:
+def test_a_slow_link_that_loses_packets_changes_no_number(
+    hosts: Hosts, workspace: Workspace, alone: Path
+) -> None:
     for namespace in hosts.namespaces.values():
-        words = ["tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "netem", "delay", "50ms", "loss", "1%"]
+        words = [
+            "tc",
+            "-n",
+            namespace,
+            "qdisc",
+            "add",
+            "dev",
+            "eth0",
+            "root",
+            "netem",
+            "delay",
+            "50ms",
+            "loss",
+            "1%",
+        ]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             pytest.skip(f"the kernel has no netem: {done.stderr.strip()}")
@@ -229,7 +278,9 @@ def test_a_slow_link_that_loses_packets_changes_no_number(hosts: Hosts, workspac
 
 def start_train_job(hosts: Hosts, workspace: Workspace) -> list[Process]:
     """Start the pods of the TrainJob, with the variables that Kubeflow Trainer 2.3 sets for its runtime `torch`."""
-    runtime, job = yaml.safe_load_all((CONFIGS / "kubernetes" / "train_job.yml").read_text(encoding="utf-8"))
+    runtime, job = yaml.safe_load_all(
+        (CONFIGS / "kubernetes" / "train_job.yml").read_text(encoding="utf-8")
+    )
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
     name, trainer = job["metadata"]["name"], job["spec"]["trainer"]
@@ -249,9 +300,14 @@ def start_train_job(hosts: Hosts, workspace: Workspace) -> list[Process]:
 def start_skypilot_task(hosts: Hosts, workspace: Workspace) -> list[Process]:
     """Start the task on both hosts, with the variables that SkyPilot sets."""
     task = yaml.safe_load((CONFIGS / "skypilot" / "task.yml").read_text(encoding="utf-8"))
-    environ = {"SKYPILOT_NUM_NODES": str(task["num_nodes"]), "SKYPILOT_NODE_IPS": "\n".join(ADDRESSES)}
+    environ = {
+        "SKYPILOT_NUM_NODES": str(task["num_nodes"]),
+        "SKYPILOT_NODE_IPS": "\n".join(ADDRESSES),
+    }
     return [
-        hosts.start_container(host, workspace, f"(\n{task['run']})", {**environ, "SKYPILOT_NODE_RANK": str(rank)})
+        hosts.start_container(
+            host, workspace, f"(\n{task['run']})", {**environ, "SKYPILOT_NODE_RANK": str(rank)}
+        )
         for rank, host in enumerate(NAMES)
     ]
 
@@ -264,7 +320,10 @@ def start_skypilot_task(hosts: Hosts, workspace: Workspace) -> list[Process]:
     ],
 )
 def test_two_hosts_of_a_manifest_train_the_weights_of_one_process(
-    start: Callable[[Hosts, Workspace], list[Process]], hosts: Hosts, workspace: Workspace, alone: Path
+    start: Callable[[Hosts, Workspace], list[Process]],
+    hosts: Hosts,
+    workspace: Workspace,
+    alone: Path,
 ) -> None:
     workspace.write("flowers.yaml", {**JOB, "run": {**JOB["run"], "name": "job"}})
     first, second = [process.result() for process in start(hosts, workspace)]
@@ -280,7 +339,9 @@ def test_a_pod_that_is_evicted_ends_both_with_75_and_their_next_start_resumes(
     hosts: Hosts, workspace: Workspace, alone: Path
 ) -> None:
     callbacks = {**JOB["callbacks"], "hold": {"class_path": "my_project.Hold"}}
-    workspace.write("flowers.yaml", {**JOB, "run": {**JOB["run"], "name": "job"}, "callbacks": callbacks})
+    workspace.write(
+        "flowers.yaml", {**JOB, "run": {**JOB["run"], "name": "job"}, "callbacks": callbacks}
+    )
     workspace.write("hold", "4")
     first, second = start_train_job(hosts, workspace)
     first.wait_for((workspace.folder / "held").exists)

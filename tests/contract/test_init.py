@@ -21,7 +21,10 @@ from tests.contract.data_cases import png
 from tests.contract.workspace import Workspace, read_json
 
 ROOT = Path(__file__).parents[2]
-LAYERS = {file.relative_to(ROOT / "configs").with_suffix("").as_posix() for file in (ROOT / "configs").rglob("*.yaml")}
+LAYERS = {
+    file.relative_to(ROOT / "configs").with_suffix("").as_posix()
+    for file in (ROOT / "configs").rglob("*.yaml")
+}
 
 
 def write_photos(folder: Path, number: int = 20) -> None:
@@ -35,7 +38,17 @@ def write_photos(folder: Path, number: int = 20) -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+    ]
     subprocess.run([*build, str(ROOT)], check=True)
     return next(folder.glob("*.whl"))
 
@@ -46,7 +59,11 @@ def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     assert (tmp_path / "site" / "lightkit" / "py.typed").is_file()
-    return {"PYTHONPATH": str(tmp_path / "site"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return {
+        "PYTHONPATH": str(tmp_path / "site"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def test_configs_are_listed_each_with_what_it_is(workspace: Workspace) -> None:
@@ -69,12 +86,18 @@ def test_a_config_is_shown_and_copied_but_replaces_no_file(workspace: Workspace)
 
 def test_packaged_configs_are_layers_after_c_and_in_extends(workspace: Workspace) -> None:
     workspace.write("top.yaml", "extends: [lightkit:temperatures]\ntrainer: {max_epochs: 3}\n")
-    shown = workspace.run("explain", "-c", "top.yaml", "-c", "lightkit:accelerator/ddp", "--json").ok().out
+    shown = (
+        workspace.run("explain", "-c", "top.yaml", "-c", "lightkit:accelerator/ddp", "--json")
+        .ok()
+        .out
+    )
     assert '"ddp"' in shown
     assert "Temperatures" in shown
 
 
-def test_an_unknown_packaged_config_is_an_error_with_its_place_and_a_near_name(workspace: Workspace) -> None:
+def test_an_unknown_packaged_config_is_an_error_with_its_place_and_a_near_name(
+    workspace: Workspace,
+) -> None:
     workspace.write("top.yaml", "extends: [lightkit:bas]\n")
     failed = workspace.run("check", "-c", "top.yaml")
     assert failed.code == 2
@@ -85,31 +108,50 @@ def test_an_unknown_packaged_config_is_an_error_with_its_place_and_a_near_name(w
 @pytest.mark.parametrize(
     "template", ["module", *(pytest.param(name, marks=pytest.mark.long) for name in ("ci", "cron"))]
 )
-def test_a_template_trains_from_the_wheel(template: str, installed: dict[str, str], workspace: Workspace) -> None:
+def test_a_template_trains_from_the_wheel(
+    template: str, installed: dict[str, str], workspace: Workspace
+) -> None:
     folder = workspace.folder / "project"
     folder.mkdir()
     command = [sys.executable, "-m", "lightkit"]
     environ = workspace.environ(**installed)
-    for words in (["init", "--template", template], ["fit", "-c", "train.yaml", "--trainer.max_epochs=2"]):
+    for words in (
+        ["init", "--template", template],
+        ["fit", "-c", "train.yaml", "--trainer.max_epochs=2"],
+    ):
         subprocess.run([*command, *words], cwd=folder, env=environ, check=True, capture_output=True)
     run = next((folder / "runs" / "train").glob("2*"))
     assert read_json(run / "summary.json")["status"] == "done"
-    again = subprocess.run([*command, "init"], cwd=folder, env=environ, check=False, capture_output=True, text=True)
+    again = subprocess.run(
+        [*command, "init"], cwd=folder, env=environ, check=False, capture_output=True, text=True
+    )
     assert again.returncode == 2
     assert re.search(r"overwrites nothing.*already has:\n(.*\n)*  train\.yaml\n", again.stderr)
     for other, file in (("ci", "requirements.txt"), ("cron", "crontab")):
         (folder / other).mkdir()
         words = ["init", "--template", other]
-        subprocess.run([*command, *words], cwd=folder / other, env=environ, check=True, capture_output=True)
-        assert {path.name for path in (folder / other).iterdir()} >= {file, "my_model.py", "train.yaml"}
+        subprocess.run(
+            [*command, *words], cwd=folder / other, env=environ, check=True, capture_output=True
+        )
+        assert {path.name for path in (folder / other).iterdir()} >= {
+            file,
+            "my_model.py",
+            "train.yaml",
+        }
 
 
 @pytest.mark.parametrize("name", ["lightkit", pytest.param("retrain", marks=pytest.mark.long)])
-def test_the_commands_of_the_workflows_of_the_ci_template_run(name: str, workspace: Workspace) -> None:
+def test_the_commands_of_the_workflows_of_the_ci_template_run(
+    name: str, workspace: Workspace
+) -> None:
     workspace.run("init", "--template", "ci").ok()
     text = (workspace.folder / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
     (job,) = yaml.safe_load(text)["jobs"].values()
-    words = [shlex.split(step["run"]) for step in job["steps"] if step.get("run", "").startswith("lightkit ")]
+    words = [
+        shlex.split(step["run"])
+        for step in job["steps"]
+        if step.get("run", "").startswith("lightkit ")
+    ]
     commands = {"lightkit": ["check", "fit"], "retrain": ["retrain", "gc"]}
     assert [command[1] for command in words] == commands[name]
     for command in words:
@@ -123,23 +165,43 @@ def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:
     workspace.run("init", "--template", "image").ok()
     write_photos(workspace.folder / "photos")
     workspace.fit(
-        *("-c", "train.yaml", "--model.weights=null", "--model.backbone=small_cnn", "--model.freeze=none"),
-        *("--data.image_size=16", "--data.batch_size=4", "--trainer.max_epochs=1", "--data.num_workers=0"),
+        *(
+            "-c",
+            "train.yaml",
+            "--model.weights=null",
+            "--model.backbone=small_cnn",
+            "--model.freeze=none",
+        ),
+        *(
+            "--data.image_size=16",
+            "--data.batch_size=4",
+            "--trainer.max_epochs=1",
+            "--data.num_workers=0",
+        ),
     )
 
 
-def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(workspace: Workspace) -> None:
+def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(
+    workspace: Workspace,
+) -> None:
     write_photos(workspace.folder / "insects")
     workspace.write("insects/LICENSE.txt", "A licence, and no table.")
     workspace.run("init", "--data", "insects").ok()
     text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
     assert text.startswith("# 40 images in 2 classes.\n")
     assert "Classes: ants 20, bees 20" in text
-    assert "min: 0.75   # always answering 'ants' gives 0.50 on all images; halfway from there to 1\n" in text
+    assert (
+        "min: 0.75   # always answering 'ants' gives 0.50 on all images; halfway from there to 1\n"
+        in text
+    )
     assert "max_drop: 0   # no worse than the champion: 4 test images are too few" in text
     assert workspace.run("check", "-c", "insects.yaml").ok()
-    fitted = workspace.run("fit", "-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0").ok()
-    assert re.search(r"^auto +precision \S+, memory_format \w+, .*\(\w+ with.*bf16", fitted.out, re.MULTILINE)
+    fitted = workspace.run(
+        "fit", "-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0"
+    ).ok()
+    assert re.search(
+        r"^auto +precision \S+, memory_format \w+, .*\(\w+ with.*bf16", fitted.out, re.MULTILINE
+    )
 
 
 def test_init_data_says_of_which_images_its_chance_is(workspace: Workspace) -> None:
@@ -153,7 +215,10 @@ def test_init_data_says_of_which_images_its_chance_is(workspace: Workspace) -> N
     text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
     assert "# Classes: ants 7, bees 5\n" in text
     # 7 of 12
-    assert "min: 0.79   # always answering 'ants' gives 0.58 on all images; halfway from there to 1\n" in text
+    assert (
+        "min: 0.79   # always answering 'ants' gives 0.58 on all images; halfway from there to 1\n"
+        in text
+    )
 
 
 def test_init_data_writes_a_gate_that_lets_no_model_sink(workspace: Workspace) -> None:
@@ -164,7 +229,10 @@ def test_init_data_writes_a_gate_that_lets_no_model_sink(workspace: Workspace) -
             (folder / f"{index}.png").write_bytes(png(index))
     workspace.run("init", "--data", "split").ok()
     text = (workspace.folder / "split.yaml").read_text(encoding="utf-8")
-    assert "  margin: 0.17   # shown to be less than this worse than the champion, with 95 % confidence\n" in text
+    assert (
+        "  margin: 0.17   # shown to be less than this worse than the champion, with 95 %"
+        " confidence\n" in text
+    )
     assert "  drift: {window: 10, max_drop: 0.17}" in text
     assert "The smallest drop that 30 images can show: 0.17." in text
     assert "max_drop: 0.091" not in text
@@ -194,18 +262,33 @@ def test_init_data_writes_a_config_for_a_folder_of_images_and_masks(workspace: W
     workspace.run("init", "--data", "scans").ok()
     text = (workspace.folder / "scans.yaml").read_text(encoding="utf-8")
     assert 'classes: {"background": 0, "object": 255}   # the names are yours to choose' in text
-    shares = re.search(r"# Classes, by their share of the pixels: background (\d+)%, object (\d+)%\n", text)
+    shares = re.search(
+        r"# Classes, by their share of the pixels: background (\d+)%, object (\d+)%\n", text
+    )
     assert shares is not None
     assert sorted(map(int, shares.groups())) == [50, 50]
-    assert "image_size: 32   # the whole image as a square; the shorter side is 40 pixels (median)" in text
+    assert (
+        "image_size: 32   # the whole image as a square; the shorter side is 40 pixels (median)"
+        in text
+    )
     assert "batch_size: 8   # 3 batches of about 28 training images" in text
     # the larger class has half of it, the other one nothing
     assert "for each pixel gives 0.25 on all images; halfway from there to 1." in text
-    assert "gate: {metric: test/iou, min: 0.63, max_drop: 0}" in text or "min: 0.62, max_drop: 0}" in text
+    assert (
+        "gate: {metric: test/iou, min: 0.63, max_drop: 0}" in text
+        or "min: 0.62, max_drop: 0}" in text
+    )
     assert "4 test images are too few to measure a drop" in text
     assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
     workspace.run("check", "-c", "scans.yaml").ok()
-    words = ("fit", "-c", "scans.yaml", "--model.backbone=small_cnn", "--model.weights=null", "--trainer.max_epochs=1")
+    words = (
+        "fit",
+        "-c",
+        "scans.yaml",
+        "--model.backbone=small_cnn",
+        "--model.weights=null",
+        "--trainer.max_epochs=1",
+    )
     fitted = workspace.run(*words, "--data.num_workers=0").ok()
     assert "val/iou" in fitted.out
     run = workspace.only_run
@@ -222,7 +305,10 @@ def test_init_data_counts_in_words_that_fit_the_number(workspace: Workspace) -> 
     write_photos(workspace.folder / "insects", number=5)
     workspace.run("init", "--data", "insects").ok()
     text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
-    assert "batch_size: 8   # about 7 training images, which are fewer than a batch: one batch an epoch\n" in text
+    assert (
+        "batch_size: 8   # about 7 training images, which are fewer than a batch: one batch an"
+        " epoch\n" in text
+    )
     assert "1 test image is too few" in text
     (workspace.folder / "one").mkdir()
     (workspace.folder / "insects" / "ants").rename(workspace.folder / "one" / "ants")
@@ -236,7 +322,9 @@ def test_init_data_writes_another_file_where_one_of_that_name_exists(workspace: 
     assert refused.code == 2
     assert "insects.yaml\nName another file with --output." in refused.err
     workspace.run("init", "--data", "insects", "--output", "second.yaml").ok()
-    assert "lightkit fit -c second.yaml" in (workspace.folder / "second.yaml").read_text(encoding="utf-8")
+    assert "lightkit fit -c second.yaml" in (workspace.folder / "second.yaml").read_text(
+        encoding="utf-8"
+    )
 
 
 TABLES = {
@@ -244,8 +332,12 @@ TABLES = {
 }
 
 
-def test_init_data_of_a_table_of_paths_lists_the_rows_without_an_image(workspace: Workspace) -> None:
-    pq.write_table(pa.table({"path": ["a.jpg", "b.jpg"], "label": ["a", "b"]}), workspace.folder / "t.parquet")
+def test_init_data_of_a_table_of_paths_lists_the_rows_without_an_image(
+    workspace: Workspace,
+) -> None:
+    pq.write_table(
+        pa.table({"path": ["a.jpg", "b.jpg"], "label": ["a", "b"]}), workspace.folder / "t.parquet"
+    )
     failed = workspace.run("init", "--data", "t.parquet")
     assert failed.code == 3
     assert "2 of 2 rows name no image that is there" in failed.err
@@ -253,7 +345,9 @@ def test_init_data_of_a_table_of_paths_lists_the_rows_without_an_image(workspace
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_init_data_names_the_recipe_for_a_table_of_another_kind(name: str, workspace: Workspace) -> None:
+def test_init_data_names_the_recipe_for_a_table_of_another_kind(
+    name: str, workspace: Workspace
+) -> None:
     columns, recipe = TABLES[name]
     pq.write_table(pa.table(columns), workspace.folder / "t.parquet")
     failed = workspace.run("init", "--data", "t.parquet")
@@ -269,16 +363,29 @@ ROWS = "size,colour,day,label,split\n" + "".join(
 )
 
 
-def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(workspace: Workspace) -> None:
+def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(
+    workspace: Workspace,
+) -> None:
     workspace.write("t.csv", ROWS)
     workspace.run("init", "--data", "t.csv").ok()
     text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
-    assert text.startswith("# 40 rows with 1 number, 1 category, 1 date; the target has classes: b 20, a 20.\n")
-    assert "min: 0.75   # always answering 'b' gives 0.50 on all rows; halfway from there to 1\n" in text
-    assert "max_drop: 0   # no worse than the champion: 4 test rows are too few to measure a drop" in text
+    assert text.startswith(
+        "# 40 rows with 1 number, 1 category, 1 date; the target has classes: b 20, a 20.\n"
+    )
+    assert (
+        "min: 0.75   # always answering 'b' gives 0.50 on all rows; halfway from there to 1\n"
+        in text
+    )
+    assert (
+        "max_drop: 0   # no worse than the champion: 4 test rows are too few to measure a drop"
+        in text
+    )
     assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
     workspace.run("check", "-c", "t.yaml").ok()
-    pq.write_table(pa.table({"width": [1.5, 2.5, 3.5], "price": [1.25, 2.25, 3.5]}), workspace.folder / "p.parquet")
+    pq.write_table(
+        pa.table({"width": [1.5, 2.5, 3.5], "price": [1.25, 2.25, 3.5]}),
+        workspace.folder / "p.parquet",
+    )
     workspace.run("init", "--data", "p.parquet").ok()
     text = (workspace.folder / "p.yaml").read_text(encoding="utf-8")
     assert 'target: "price"   # the last column' in text
@@ -290,21 +397,36 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(works
     assert "column 'label' has one value in all rows (x)" in failed.err
 
 
-def test_init_data_says_of_texts_among_other_columns_how_to_learn_from_them(workspace: Workspace) -> None:
-    rows = [f"word {at} of a text of class {'ab'[at % 2]},me{at % 3},{'ab'[at % 2]}\n" for at in range(40)]
+def test_init_data_says_of_texts_among_other_columns_how_to_learn_from_them(
+    workspace: Workspace,
+) -> None:
+    rows = [
+        f"word {at} of a text of class {'ab'[at % 2]},me{at % 3},{'ab'[at % 2]}\n"
+        for at in range(40)
+    ]
     workspace.write("t.csv", "note,author,label\n" + "".join(rows))
     workspace.run("init", "--data", "t.csv").ok()
     text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
     assert text.startswith("# 40 rows with 2 categories; the target has classes: a 20, b 20.\n")
     assert "# Column 'note' has texts, whose words this model does not read." in text
-    shown = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith(("#   model", "#   data"))]
-    workspace.write("notes.yaml", "\n".join(["extends: [lightkit:base]", *shown, "trainer: {max_epochs: 1}", ""]))
+    shown = [
+        line.removeprefix("#   ")
+        for line in text.splitlines()
+        if line.startswith(("#   model", "#   data"))
+    ]
+    workspace.write(
+        "notes.yaml",
+        "\n".join(["extends: [lightkit:base]", *shown, "trainer: {max_epochs: 1}", ""]),
+    )
     workspace.run("fit", "-c", "notes.yaml").ok()
 
 
 def test_init_data_writes_a_config_of_at_most_12_lines_for_texts(workspace: Workspace) -> None:
     texts = [f"word {at} of a text of class {'ab'[at % 2]}" for at in range(40)]
-    lines = [json.dumps({"id": at, "note": text, "label": "ab"[at % 2]}) + "\n" for at, text in enumerate(texts)]
+    lines = [
+        json.dumps({"id": at, "note": text, "label": "ab"[at % 2]}) + "\n"
+        for at, text in enumerate(texts)
+    ]
     workspace.write("t.jsonl", "".join(lines))
     for at, text in enumerate(texts):
         workspace.write(f"news/{'ab'[at % 2]}/{at}.txt", text)
@@ -323,21 +445,33 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_texts(workspace: Work
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.xlsx", "t.jsonl"])
-def test_a_table_that_is_no_parquet_is_refused_for_images_by_check_and_fit(name: str, workspace: Workspace) -> None:
+def test_a_table_that_is_no_parquet_is_refused_for_images_by_check_and_fit(
+    name: str, workspace: Workspace
+) -> None:
     workspace.write(name, "a,label\n1,x\n2,y\n")
-    config = f"model: {{class_path: Regressor}}\ndata: {{class_path: Table, init_args: {{path: {name}}}}}\n"
+    config = (
+        "model: {class_path: Regressor}\ndata: {class_path: Table, init_args: {path:"
+        f" {name}}}}}\n"
+    )
     workspace.write("own.yaml", config)
     for words in (["check", "-c", "own.yaml"], ["fit", "-c", "own.yaml"]):
         failed = workspace.run(*words)
         assert failed.code in (2, 3)
         assert f"{name} is " in failed.err
-        assert "which is not read; expected a Delta table, or a file or folder of Parquet" in failed.err
+        assert (
+            "which is not read; expected a Delta table, or a file or folder of Parquet"
+            in failed.err
+        )
         assert '"Numbers in a table"' in failed.err
         assert "Traceback" not in failed.err
 
 
-@pytest.mark.parametrize("words", [["fit", "photos"], ["fit", "-c", "photos"], ["fit", "--data", "photos"]], ids=str)
-def test_a_folder_in_the_place_of_a_config_offers_init(words: list[str], workspace: Workspace) -> None:
+@pytest.mark.parametrize(
+    "words", [["fit", "photos"], ["fit", "-c", "photos"], ["fit", "--data", "photos"]], ids=str
+)
+def test_a_folder_in_the_place_of_a_config_offers_init(
+    words: list[str], workspace: Workspace
+) -> None:
     write_photos(workspace.folder / "photos", number=2)
     failed = workspace.run(*words)
     assert failed.code == 2
@@ -350,13 +484,19 @@ def test_a_folder_in_the_place_of_a_config_offers_init(words: list[str], workspa
         (["--data", "nowhere"], 3, "no such file or folder"),
         (["--data", "t.xlsx"], 3, "spreadsheets are not read; save it as CSV"),
         (["--data", "empty"], 3, "expected one folder per class"),
-        (["--data", "flat"], 3, "--data flat: 2 images, not in the folder of a class; expected one folder per class"),
+        (
+            ["--data", "flat"],
+            3,
+            "--data flat: 2 images, not in the folder of a class; expected one folder per class",
+        ),
         (["--template", "modul"], 2, "choose from module, image, ci, cron"),
         (["photos"], 2, "unexpected argument 'photos'; did you mean --data photos?"),
     ],
     ids=["no_folder", "spreadsheet", "no_images", "no_class_folder", "no_template", "positional"],
 )
-def test_init_says_what_it_expected(words: list[str], code: int, says: str, workspace: Workspace) -> None:
+def test_init_says_what_it_expected(
+    words: list[str], code: int, says: str, workspace: Workspace
+) -> None:
     (workspace.folder / "empty").mkdir()
     workspace.write("t.xlsx", "a spreadsheet")
     write_photos(workspace.folder / "photos", number=1)

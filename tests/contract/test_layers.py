@@ -60,7 +60,9 @@ class Rule:
         files = {f"layer{number}.yaml": text for number, text in enumerate(self.layers)}
         words = [word for file in files for word in ("-c", file)]
         return Command(
-            ["fit", *words, *self.flags, "--print_config"], {"rules.py": RULES_PY, **files, **self.files}, self.environ
+            ["fit", *words, *self.flags, "--print_config"],
+            {"rules.py": RULES_PY, **files, **self.files},
+            self.environ,
         )
 
 
@@ -74,13 +76,22 @@ MERGING = {
         [anything("{a: {x: {y: 1, z: 1}}}"), anything("{a: {x: {z: 2, w: 2}}}")],
         {"model.init_args.a": {"x": {"y": 1, "z": 2, "w": 2}}},
     ),
-    "a_scalar_replaces": Rule([anything("{a: 1}"), anything("{a: two}")], {"model.init_args.a": "two"}),
-    "a_list_replaces": Rule([anything("{a: [1, 2]}"), anything("{a: [3]}")], {"model.init_args.a": [3]}),
-    "null_replaces_a_mapping": Rule([anything("{a: {x: 1}}"), anything("{a: null}")], {"model.init_args.a": None}),
-    "a_mapping_after_null_starts_anew": Rule(
-        [anything("{a: {x: 1}}"), anything("{a: null}"), anything("{a: {y: 1}}")], {"model.init_args.a": {"y": 1}}
+    "a_scalar_replaces": Rule(
+        [anything("{a: 1}"), anything("{a: two}")], {"model.init_args.a": "two"}
     ),
-    "an_empty_file_changes_nothing": Rule([anything("{a: 1}"), "", "# nothing\n"], {"model.init_args.a": 1}),
+    "a_list_replaces": Rule(
+        [anything("{a: [1, 2]}"), anything("{a: [3]}")], {"model.init_args.a": [3]}
+    ),
+    "null_replaces_a_mapping": Rule(
+        [anything("{a: {x: 1}}"), anything("{a: null}")], {"model.init_args.a": None}
+    ),
+    "a_mapping_after_null_starts_anew": Rule(
+        [anything("{a: {x: 1}}"), anything("{a: null}"), anything("{a: {y: 1}}")],
+        {"model.init_args.a": {"y": 1}},
+    ),
+    "an_empty_file_changes_nothing": Rule(
+        [anything("{a: 1}"), "", "# nothing\n"], {"model.init_args.a": 1}
+    ),
     "anchors_and_merge_keys": Rule(
         [anything("{a: &a {x: 1, y: 1}, b: {<<: *a, y: 2}, c: *a}")],
         {"model.init_args.b": {"x": 1, "y": 2}, "model.init_args.c": {"x": 1, "y": 1}},
@@ -92,7 +103,8 @@ MERGING = {
     "a_block_of_the_command_over_the_top": Rule(
         [
             NET
-            + "\ntrainer: {max_epochs: 1, min_epochs: 1}\nfit: {trainer: {max_epochs: 2}}\ntest: {model: {hidden: 1}}"
+            + "\ntrainer: {max_epochs: 1, min_epochs: 1}\nfit: {trainer: {max_epochs: 2}}\ntest:"
+            " {model: {hidden: 1}}"
         ],
         {"trainer.max_epochs": 2, "trainer.min_epochs": 1, "model.init_args.hidden": 9},
     ),
@@ -107,13 +119,17 @@ MERGING = {
 }
 APPENDING = {
     "layers_append_in_order": Rule(
-        [anything("{a: [1]}"), anything("{a+: [2, 3]}"), anything("{a+: 4}")], {"model.init_args.a": [1, 2, 3, 4]}
+        [anything("{a: [1]}"), anything("{a+: [2, 3]}"), anything("{a+: 4}")],
+        {"model.init_args.a": [1, 2, 3, 4]},
     ),
     "to_nothing": Rule(
-        [NET, "model: {init_args: {tags+: [x]}}", "model: {tags+: y}"], {"model.init_args.tags": ["x", "y"]}
+        [NET, "model: {init_args: {tags+: [x]}}", "model: {tags+: y}"],
+        {"model.init_args.tags": ["x", "y"]},
     ),
     "to_null": Rule([anything("{a: null}"), anything("{a+: [1]}")], {"model.init_args.a": [1]}),
-    "then_replaced": Rule([anything("{a+: [1]}"), anything("{a: [2]}")], {"model.init_args.a": [2]}),
+    "then_replaced": Rule(
+        [anything("{a+: [1]}"), anything("{a: [2]}")], {"model.init_args.a": [2]}
+    ),
     "within_one_file": Rule([anything("{a+: [2], a: [1]}")], {"model.init_args.a": [1, 2]}),
     "by_flags": Rule(
         [anything("{a: [x]}")],
@@ -127,7 +143,8 @@ CLASSES = {
         {"model": {"class_path": "my_project.Wide", "init_args": {"width": 3}}},
     ),
     "a_new_class_by_name": Rule(
-        [NET, "model: my_project.Wide"], {"model": {"class_path": "my_project.Wide", "init_args": {"width": 16}}}
+        [NET, "model: my_project.Wide"],
+        {"model": {"class_path": "my_project.Wide", "init_args": {"width": 16}}},
     ),
     "a_new_class_by_flag": Rule(
         [NET],
@@ -143,14 +160,22 @@ CLASSES = {
             NET + "\noptimizer: {class_path: torch.optim.Adam, init_args: {lr: 0.5}}",
             "optimizer: {class_path: Adam, init_args: {eps: 0.25}}",
         ],
-        {"optimizer.class_path": "torch.optim.Adam", "optimizer.init_args.lr": 0.5, "optimizer.init_args.eps": 0.25},
+        {
+            "optimizer.class_path": "torch.optim.Adam",
+            "optimizer.init_args.lr": 0.5,
+            "optimizer.init_args.eps": 0.25,
+        },
     ),
     "a_class_within_a_class": Rule(
         [
             anything(
-                "{part: {class_path: torch.nn.Linear, init_args: {in_features: 2, out_features: 3, bias: false}}}"
+                "{part: {class_path: torch.nn.Linear, init_args: {in_features: 2, out_features: 3,"
+                " bias: false}}}"
             ),
-            anything("{part: {class_path: torch.nn.Bilinear, init_args: {in1_features: 1, in2_features: 1}}}"),
+            anything(
+                "{part: {class_path: torch.nn.Bilinear, init_args: {in1_features: 1, in2_features:"
+                " 1}}}"
+            ),
         ],
         {
             "model.init_args.part.class_path": "torch.nn.Bilinear",
@@ -175,7 +200,10 @@ EXTENDS = {
     "in_order": Rule(
         [NET + "\nextends: [one.yaml, two]"],
         {"trainer.max_epochs": 2, "trainer.min_epochs": 1},
-        files={"one.yaml": "trainer: {max_epochs: 1, min_epochs: 1}", "two.yaml": "trainer: {max_epochs: 2}"},
+        files={
+            "one.yaml": "trainer: {max_epochs: 1, min_epochs: 1}",
+            "two.yaml": "trainer: {max_epochs: 2}",
+        },
     ),
     "relative_to_the_file_that_says_it": Rule(
         [NET + "\nextends: sub/one"],
@@ -207,25 +235,41 @@ ENTRIES = {
     ),
     "a_later_layer_changes_one": Rule(
         [NET + "\n" + STOPPING, "callbacks: {early_stopping: {init_args: {min_delta: 0.5}}}"],
-        {"callbacks.early_stopping.init_args.patience": 5, "callbacks.early_stopping.init_args.min_delta": 0.5},
+        {
+            "callbacks.early_stopping.init_args.patience": 5,
+            "callbacks.early_stopping.init_args.min_delta": 0.5,
+        },
     ),
     "a_later_layer_adds_one": Rule(
-        [NET + "\n" + STOPPING, "callbacks: {word: {class_path: my_project.WriteWord, init_args: {word: hi}}}"],
+        [
+            NET + "\n" + STOPPING,
+            "callbacks: {word: {class_path: my_project.WriteWord, init_args: {word: hi}}}",
+        ],
         {"callbacks.early_stopping.init_args.patience": 5, "callbacks.word.init_args.word": "hi"},
     ),
     "by_the_name_of_a_class": Rule(
-        [NET, "callbacks: {word: my_project.WriteWord}"], {"callbacks.word.class_path": "my_project.WriteWord"}
+        [NET, "callbacks: {word: my_project.WriteWord}"],
+        {"callbacks.word.class_path": "my_project.WriteWord"},
     ),
     "null_removes_one": Rule(
         [NET + "\n" + STOPPING, "callbacks: {early_stopping: null, lr_monitor: {}}"],
         {"callbacks.early_stopping": None, "callbacks.lr_monitor.init_args.logging_interval": None},
     ),
     "a_flag_removes_one": Rule(
-        [NET, STOPPING], {"callbacks.early_stopping": None}, flags=["--callbacks.early_stopping=null"]
+        [NET, STOPPING],
+        {"callbacks.early_stopping": None},
+        flags=["--callbacks.early_stopping=null"],
     ),
     "one_comes_back_without_its_old_arguments": Rule(
-        [NET + "\n" + STOPPING, "callbacks: {early_stopping: null}", "callbacks: {early_stopping: {monitor: x}}"],
-        {"callbacks.early_stopping.init_args.monitor": "x", "callbacks.early_stopping.init_args.patience": 3},
+        [
+            NET + "\n" + STOPPING,
+            "callbacks: {early_stopping: null}",
+            "callbacks: {early_stopping: {monitor: x}}",
+        ],
+        {
+            "callbacks.early_stopping.init_args.monitor": "x",
+            "callbacks.early_stopping.init_args.patience": 3,
+        },
     ),
     "a_logger_replaces_the_default": Rule(
         [NET, "logger: {tensorboard: null, csv: {}}"],
@@ -237,14 +281,20 @@ INTERPOLATION = {
         [anything("{a: {x: 1}, b: '${model.init_args.a}', c: 'is ${model.init_args.a.x}'}")],
         {"model.init_args.b": {"x": 1}, "model.init_args.c": "is 1"},
     ),
-    "relative": Rule([anything("{a: {x: 1, y: '${.x}'}}")], {"model.init_args.a": {"x": 1, "y": 1}}),
+    "relative": Rule(
+        [anything("{a: {x: 1, y: '${.x}'}}")], {"model.init_args.a": {"x": 1, "y": 1}}
+    ),
     "after_all_layers": Rule(
-        [anything("{a: '${trainer.max_epochs}'}") + "\ntrainer: {max_epochs: 1}", "trainer: {max_epochs: 2}"],
+        [
+            anything("{a: '${trainer.max_epochs}'}") + "\ntrainer: {max_epochs: 1}",
+            "trainer: {max_epochs: 2}",
+        ],
         {"model.init_args.a": 3},
         flags=["--trainer.max_epochs=3"],
     ),
     "a_default_for_a_variable_that_is_not_set": Rule(
-        ["trainer: {max_epochs: '${oc.env:EPOCHS,7}'}", NET], {"trainer.max_epochs": "${oc.env:EPOCHS,7}"}
+        ["trainer: {max_epochs: '${oc.env:EPOCHS,7}'}", NET],
+        {"trainer.max_epochs": "${oc.env:EPOCHS,7}"},
     ),
     "escaped": Rule([anything(r"{a: 'x\${b}'}")], {"model.init_args.a": r"x\${b}"}),
 }
@@ -254,10 +304,16 @@ SCALARS = {
     "infinity": Rule([anything("{a: -.inf}")], {"model.init_args.a": float("-inf")}),
     "null": Rule([anything("{a: ~}")], {"model.init_args.a": None}),
     "quoted_is_text": Rule([NET, "model: {name: '1e-3'}"], {"model.init_args.name": "1e-3"}),
-    "text_where_text_is_expected": Rule([NET], {"model.init_args.name": "123"}, flags=["--model.name=123"]),
-    "exponent_of_a_flag": Rule([NET], {"trainer.gradient_clip_val": 0.001}, flags=["--trainer.gradient_clip_val=1e-3"]),
+    "text_where_text_is_expected": Rule(
+        [NET], {"model.init_args.name": "123"}, flags=["--model.name=123"]
+    ),
+    "exponent_of_a_flag": Rule(
+        [NET], {"trainer.gradient_clip_val": 0.001}, flags=["--trainer.gradient_clip_val=1e-3"]
+    ),
     "exponent_of_a_variable": Rule(
-        [NET], {"trainer.gradient_clip_val": 0.001}, environ={"LIGHTKIT_TRAINER__GRADIENT_CLIP_VAL": "1e-3"}
+        [NET],
+        {"trainer.gradient_clip_val": 0.001},
+        environ={"LIGHTKIT_TRAINER__GRADIENT_CLIP_VAL": "1e-3"},
     ),
 }
 FLAGS = {
@@ -297,7 +353,17 @@ ORDER = {
         environ={"LIGHTKIT_LR_SCHEDULER__INIT_ARGS__T_MAX": "2"},
     ),
 }  # fmt: skip
-RULES = {**MERGING, **APPENDING, **CLASSES, **EXTENDS, **ENTRIES, **INTERPOLATION, **SCALARS, **FLAGS, **ORDER}
+RULES = {
+    **MERGING,
+    **APPENDING,
+    **CLASSES,
+    **EXTENDS,
+    **ENTRIES,
+    **INTERPOLATION,
+    **SCALARS,
+    **FLAGS,
+    **ORDER,
+}
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +398,9 @@ def test_a_key_with_a_plus_appends(name: str, printed: dict[str, Ended]) -> None
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_new_class_drops_the_arguments_of_the_one_before(name: str, printed: dict[str, Ended]) -> None:
+def test_a_new_class_drops_the_arguments_of_the_one_before(
+    name: str, printed: dict[str, Ended]
+) -> None:
     assert_holds(RULES[name], printed[name])
 
 
@@ -342,7 +410,9 @@ def test_a_file_is_laid_on_what_it_extends(name: str, printed: dict[str, Ended])
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_a_later_layer_changes_adds_and_removes_named_entries(name: str, printed: dict[str, Ended]) -> None:
+def test_a_later_layer_changes_adds_and_removes_named_entries(
+    name: str, printed: dict[str, Ended]
+) -> None:
     assert_holds(RULES[name], printed[name])
 
 
@@ -362,5 +432,7 @@ def test_flags_are_taken_in_each_spelling(name: str, printed: dict[str, Ended]) 
 
 
 @pytest.mark.parametrize("name", ORDER)
-def test_defaults_then_files_then_variables_then_flags(name: str, printed: dict[str, Ended]) -> None:
+def test_defaults_then_files_then_variables_then_flags(
+    name: str, printed: dict[str, Ended]
+) -> None:
     assert_holds(RULES[name], printed[name])

@@ -106,7 +106,10 @@ REFUSED = {
 }
 # fmt: on
 UNDECIDABLE = {
-    "a_contradiction_with_the_trainer": ("max_epochs: 3\ntrainer:\n  max_epochs: 4\n", r"max_epochs.*contradicts"),
+    "a_contradiction_with_the_trainer": (
+        "max_epochs: 3\ntrainer:\n  max_epochs: 4\n",
+        r"max_epochs.*contradicts",
+    ),
     "the_command_tune": ("tune:\n  trainer: {max_epochs: 3}\n", "tune.*dropped"),
 }
 WHOLE_OLD = """\
@@ -251,32 +254,46 @@ WRONG = {
     "no_config": (Command(["upgrade"]), "one config"),
     "two_configs": (upgrade(OLD, "b.yaml"), "b.yaml"),
     "an_option_to_write": (upgrade(OLD, "-o", "new.yaml"), "-o"),
-    "a_missing_file": (Command(["upgrade", "olt.yaml"], {"old.yaml": OLD}), "did you mean 'old.yaml'"),
+    "a_missing_file": (
+        Command(["upgrade", "olt.yaml"], {"old.yaml": OLD}),
+        "did you mean 'old.yaml'",
+    ),
     "a_folder": (Command(["upgrade", "."]), "folder"),
 }
 FOREIGN = {
     "gpus_at_the_top": "gpus: 2\n",
     "resume_from_checkpoint": "trainer: {resume_from_checkpoint: a.ckpt}\n",
     "progress_bar_refresh_rate": "trainer: {progress_bar_refresh_rate: 20}\n",
-    "class_of_1_x": "trainer: {callbacks: [{class_path: pytorch_lightning.callbacks.GPUStatsMonitor}]}\n",
+    "class_of_1_x": (
+        "trainer: {callbacks: [{class_path: pytorch_lightning.callbacks.GPUStatsMonitor}]}\n"
+    ),
     "several": "gpus: 2\ntrainer: {checkpoint_callback: true, max_epoch: 3, amp_level: O2}\n",
 }
 COMMANDS = {
     **{
         f"foreign {command} {name}": Command(
             [command, "-c", "small.yaml", "-c", "old.yaml"],
-            {"small.yaml": "model: Regressor\ndata: Temperatures\nrun: {rot: 3}\n", "old.yaml": text},
+            {
+                "small.yaml": "model: Regressor\ndata: Temperatures\nrun: {rot: 3}\n",
+                "old.yaml": text,
+            },
         )
         for name, text in FOREIGN.items()
         for command in ("check", "fit")
     },
     **{f"argument {line}": in_a_trainer(line) for line in ARGUMENTS},
     **{f"gone {line}": in_a_trainer(f"{line}   # a remark") for line in WITHOUT_EFFECT},
-    **{f"beside {line}": upgrade(f"trainer:\n  max_epochs: 3\n  {line}\n\nmodel: Net\n") for line in BESIDE},
+    **{
+        f"beside {line}": upgrade(f"trainer:\n  max_epochs: 3\n  {line}\n\nmodel: Net\n")
+        for line in BESIDE
+    },
     **{f"refused {line}": upgrade(f"trainer:\n  {line}\n") for line in REFUSED},
     **{f"undecidable {name}": upgrade(text) for name, (text, _) in UNDECIDABLE.items()},
     **{f"wrong {name}": command for name, (command, _) in WRONG.items()},
-    **{f"shipped {name}": Command(["upgrade", str(file)], is_light=True) for name, file in SHIPPED.items()},
+    **{
+        f"shipped {name}": Command(["upgrade", str(file)], is_light=True)
+        for name, file in SHIPPED.items()
+    },
     **{f"unchanged {line}": in_a_trainer(line) for line in UNCHANGED},
     "plugins": upgrade(A_STRATEGY_AMONG_THE_PLUGINS),
     "whole": upgrade(WHOLE_OLD),
@@ -285,10 +302,16 @@ COMMANDS = {
     "printed": upgrade(OLD),
     "extending": upgrade(
         "extends: base\n",
-        **{"base.yaml": "extends: [lower, today]\n", "lower.yaml": "gpus: 2\n", "today.yaml": "seed_everything: 1\n"},
+        **{
+            "base.yaml": "extends: [lower, today]\n",
+            "lower.yaml": "gpus: 2\n",
+            "today.yaml": "seed_everything: 1\n",
+        },
     ),
     "at_the_top": upgrade(AT_THE_TOP),
-    "own_arguments": upgrade("model:\n  class_path: Net\n  init_args: {max_epochs: 3, gpus: 2, precision: 16}\n"),
+    "own_arguments": upgrade(
+        "model:\n  class_path: Net\n  init_args: {max_epochs: 3, gpus: 2, precision: 16}\n"
+    ),
     "runs_old": upgrade(RUNS_OLD),
 }
 
@@ -301,11 +324,17 @@ def upgraded(made_once: Once) -> dict[str, Ended]:
 
 def list_lines(printed: str, sign: str) -> list[str]:
     """List the lines of a printed table that begin with a sign."""
-    return [line.removeprefix(f"  {sign} ") for line in printed.splitlines() if line.startswith(f"  {sign} ")]
+    return [
+        line.removeprefix(f"  {sign} ")
+        for line in printed.splitlines()
+        if line.startswith(f"  {sign} ")
+    ]
 
 
 @pytest.mark.parametrize("line", ARGUMENTS)
-def test_upgrade_names_an_old_argument_in_todays_words(line: str, upgraded: dict[str, Ended]) -> None:
+def test_upgrade_names_an_old_argument_in_todays_words(
+    line: str, upgraded: dict[str, Ended]
+) -> None:
     printed = upgraded[f"argument {line}"].result.ok().out
     assert list_lines(printed, "+") == ARGUMENTS[line]
     assert len(list_lines(printed, "-")) == 1
@@ -314,18 +343,27 @@ def test_upgrade_names_an_old_argument_in_todays_words(line: str, upgraded: dict
 def test_upgrade_names_a_strategy_among_the_plugins(upgraded: dict[str, Ended]) -> None:
     printed = upgraded["plugins"].result.ok().out
     assert "+ trainer.plugins.0.class_path: pytorch_lightning.strategies.DDPStrategy" in printed
-    assert '+ trainer.strategy: {"class_path": "pytorch_lightning.strategies.DDPStrategy", "init_args": ' in printed
+    assert (
+        '+ trainer.strategy: {"class_path": "pytorch_lightning.strategies.DDPStrategy",'
+        ' "init_args": ' in printed
+    )
 
 
 @pytest.mark.parametrize("line", WITHOUT_EFFECT)
-def test_upgrade_lists_an_argument_without_effect_to_be_removed(line: str, upgraded: dict[str, Ended]) -> None:
+def test_upgrade_lists_an_argument_without_effect_to_be_removed(
+    line: str, upgraded: dict[str, Ended]
+) -> None:
     printed = upgraded[f"gone {line}"].result.ok().out
-    assert [each.partition(":")[0] for each in list_lines(printed, "-")] == [f"trainer.{line.partition(':')[0]}"]
+    assert [each.partition(":")[0] for each in list_lines(printed, "-")] == [
+        f"trainer.{line.partition(':')[0]}"
+    ]
     assert list_lines(printed, "+") == []
 
 
 @pytest.mark.parametrize("line", BESIDE)
-def test_upgrade_names_the_section_of_what_is_no_argument_of_the_trainer(line: str, upgraded: dict[str, Ended]) -> None:
+def test_upgrade_names_the_section_of_what_is_no_argument_of_the_trainer(
+    line: str, upgraded: dict[str, Ended]
+) -> None:
     assert list_lines(upgraded[f"beside {line}"].result.ok().out, "+") == BESIDE[line]
 
 
@@ -366,7 +404,9 @@ def test_upgrade_ends_with_6_where_nothing_is_to_be_changed(upgraded: dict[str, 
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_no_config_of_the_repository_needs_an_upgrade(name: str, upgraded: dict[str, Ended]) -> None:
+def test_no_config_of_the_repository_needs_an_upgrade(
+    name: str, upgraded: dict[str, Ended]
+) -> None:
     result = upgraded[f"shipped {name}"].result
     assert result.code == 6, result.out
     assert result.out.endswith(": nothing to change\n")
@@ -382,8 +422,8 @@ def test_upgrade_leaves_the_models_own_arguments_alone(upgraded: dict[str, Ended
 
 def test_upgrade_prints_the_changes_and_leaves_the_file_alone(upgraded: dict[str, Ended]) -> None:
     ended = upgraded["printed"]
-    assert ended.result.ok().out == (
-        "old.yaml:2: Lightning 2.0 takes a kind of device and a number\n"
+    assert (
+        ended.result.ok().out == "old.yaml:2: Lightning 2.0 takes a kind of device and a number\n"
         "  - trainer.gpus: 0\n  + trainer.accelerator: cpu\n  + trainer.devices: auto\n"
     )
     assert (ended.folder / "old.yaml").read_text(encoding="utf-8") == OLD
@@ -418,7 +458,9 @@ def test_a_config_of_lightning_1_names_upgrade_first_and_once(
     assert result.err.count("error: ") == {"several": 6}.get(name, 3), result.err
 
 
-def test_the_words_of_an_upgrade_run_without_a_notice(upgraded: dict[str, Ended], made_once: Once) -> None:
+def test_the_words_of_an_upgrade_run_without_a_notice(
+    upgraded: dict[str, Ended], made_once: Once
+) -> None:
     keys = list_lines(upgraded["runs_old"].result.ok().out, "+")
     assert sorted(keys) == [
         "callbacks.device_stats: {}",

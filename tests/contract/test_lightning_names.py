@@ -79,11 +79,11 @@ PROJECTS = {
     "classes_in_yaml": (
         CONFIG.replace(
             "enable_progress_bar: false}",
-            "enable_progress_bar: false, callbacks: [{class_path: lightning.pytorch.callbacks.LearningRateMonitor}, "
-            "my_lightning.Seeded], logger: {class_path: lightning.pytorch.loggers.CSVLogger, init_args: "
-            "{save_dir: logs}}}\n"
-            "callbacks: {stop: {class_path: lightning.pytorch.callbacks.EarlyStopping, "
-            "init_args: {monitor: val/loss}}}\n",
+            "enable_progress_bar: false, callbacks: [{class_path:"
+            " lightning.pytorch.callbacks.LearningRateMonitor}, my_lightning.Seeded], logger:"
+            " {class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir:"
+            " logs}}}\ncallbacks: {stop: {class_path: lightning.pytorch.callbacks.EarlyStopping,"
+            " init_args: {monitor: val/loss}}}\n",
         ),
         None,
     ),
@@ -95,10 +95,14 @@ PROJECTS = {
 
 def in_the_other_spelling(text: str) -> str:
     text = text.replace("import lightning as L", "import pytorch_lightning as L")
-    return text.replace("lightning.pytorch", "pytorch_lightning").replace("lightning.fabric", "lightning_fabric")
+    return text.replace("lightning.pytorch", "pytorch_lightning").replace(
+        "lightning.fabric", "lightning_fabric"
+    )
 
 
-def train(workspace: Workspace, config: str | None, script: str | None, *, is_other: bool) -> dict[str, torch.Tensor]:
+def train(
+    workspace: Workspace, config: str | None, script: str | None, *, is_other: bool
+) -> dict[str, torch.Tensor]:
     folder = workspace.folder / ("pytorch_lightning_spelling" if is_other else "lightning_spelling")
     change = in_the_other_spelling if is_other else str
     workspace.write(f"{folder.name}/my_lightning.py", change(MODULE))
@@ -121,7 +125,9 @@ def train(workspace: Workspace, config: str | None, script: str | None, *, is_ot
 @pytest.mark.parametrize(
     ("config", "script"),
     [
-        pytest.param(*project, id=name, marks=pytest.mark.long if name == "script_that_spawns" else ())
+        pytest.param(
+            *project, id=name, marks=pytest.mark.long if name == "script_that_spawns" else ()
+        )
         for name, project in PROJECTS.items()
     ],
 )
@@ -135,7 +141,9 @@ def test_a_project_in_either_spelling_trains_to_the_same_weights(
         assert torch.equal(weight, other[name]), name
 
 
-def test_a_checkpoint_of_one_spelling_goes_on_and_is_exported_in_the_other(workspace: Workspace) -> None:
+def test_a_checkpoint_of_one_spelling_goes_on_and_is_exported_in_the_other(
+    workspace: Workspace,
+) -> None:
     workspace.write("my_lightning.py", MODULE)
     workspace.write("job.yaml", CONFIG)
     run = workspace.fit("-c", "job.yaml")
@@ -150,7 +158,9 @@ def test_a_checkpoint_of_one_spelling_goes_on_and_is_exported_in_the_other(works
     assert load_checkpoint(gone_on / "checkpoints" / "last.ckpt")["epoch"] == 2
 
 
-def test_a_module_that_lightning_lacks_is_missing_under_the_name_that_was_asked_for(workspace: Workspace) -> None:
+def test_a_module_that_lightning_lacks_is_missing_under_the_name_that_was_asked_for(
+    workspace: Workspace,
+) -> None:
     workspace.write("my_lightning.py", MODULE + "\nimport lightning.pytorch.no_such_module\n")
     workspace.write("job.yaml", CONFIG)
     result = workspace.run("check", "-c", "job.yaml")
@@ -158,9 +168,16 @@ def test_a_module_that_lightning_lacks_is_missing_under_the_name_that_was_asked_
     assert "No module named 'lightning.pytorch.no_such_module'" in result.err
 
 
-def test_a_package_lightning_of_another_version_is_not_loaded_and_said(workspace: Workspace) -> None:
-    workspace.write("elsewhere/lightning/__init__.py", "raise AssertionError('the other package was imported')\n")
-    workspace.write("elsewhere/lightning-2.5.0.dist-info/METADATA", "Name: lightning\nVersion: 2.5.0\n")
+def test_a_package_lightning_of_another_version_is_not_loaded_and_said(
+    workspace: Workspace,
+) -> None:
+    workspace.write(
+        "elsewhere/lightning/__init__.py",
+        "raise AssertionError('the other package was imported')\n",
+    )
+    workspace.write(
+        "elsewhere/lightning-2.5.0.dist-info/METADATA", "Name: lightning\nVersion: 2.5.0\n"
+    )
     workspace.write("my_lightning.py", MODULE)
     workspace.write("job.yaml", CONFIG)
     environ = {"PYTHONPATH": str(workspace.folder / "elsewhere")}
@@ -168,12 +185,17 @@ def test_a_package_lightning_of_another_version_is_not_loaded_and_said(workspace
     assert "lightning 2.5.0 is installed and not used" in result.ok().err
 
 
-def test_a_package_lightning_that_was_imported_first_is_an_error_that_says_so(workspace: Workspace) -> None:
+def test_a_package_lightning_that_was_imported_first_is_an_error_that_says_so(
+    workspace: Workspace,
+) -> None:
     workspace.write("lightning.py", "class LightningModule: pass\n")
     workspace.write("script.py", "import lightning\nfrom lightkit import LightkitCLI\n")
     result = workspace.run_cold(script="script.py")
     assert result.code == 1
-    assert "Import lightkit first: put `from lightkit import LightkitCLI` above `import lightning`" in result.err
+    assert (
+        "Import lightkit first: put `from lightkit import LightkitCLI` above `import lightning`"
+        in result.err
+    )
 
 
 def test_the_package_itself_leaves_lightning_alone(workspace: Workspace) -> None:

@@ -90,7 +90,10 @@ def test_a_second_start_says_who_runs_the_job_and_what_to_do(crowd: Crowd) -> No
     run = job_runs(crowd.workspace)[0]
     for result in crowd.refused:
         (line,) = result.err.splitlines()
-        who = rf"'small' .*process {crowd.winner.pid} on {re.escape(socket.gethostname())} since 20\d\d-\S+ \S+ UTC"
+        who = (
+            rf"'small' .*process {crowd.winner.pid} on {re.escape(socket.gethostname())} since"
+            r" 20\d\d-\S+ \S+ UTC"
+        )
         assert re.search(who, line)
         assert re.search(r"--run\.wait_s=\d+.*--run\.name.*runs/small/lock\.json", line)
     assert re.search(rf"in \S*runs/small/{run.name}\b", crowd.gave_up.err)
@@ -99,7 +102,9 @@ def test_a_second_start_says_who_runs_the_job_and_what_to_do(crowd: Crowd) -> No
 def test_wait_s_says_for_whom_it_waits_and_begins_when_that_has_ended(crowd: Crowd) -> None:
     waited = crowd.waited.ok()
     assert len(re.findall(rf"waits up to 600 s: .*process {crowd.winner.pid} on", waited.err)) == 1
-    assert len(job_runs(crowd.workspace)) == 2, "that of the one that trained, and that of the one that waited"
+    assert len(job_runs(crowd.workspace)) == 2, (
+        "that of the one that trained, and that of the one that waited"
+    )
 
 
 def test_wait_s_that_is_over_ends_with_75(crowd: Crowd) -> None:
@@ -114,7 +119,12 @@ def test_another_name_is_another_job(crowd: Crowd) -> None:
 def test_records_of_a_job_that_many_started_are_whole_and_its_lock_is_gone(crowd: Crowd) -> None:
     for run in job_runs(crowd.workspace):
         kinds = [event["event"] for event in read_events(run)]
-        assert [kind for kind in kinds if kind in ("start", "epoch", "end")] == ["start", "epoch", "epoch", "end"]
+        assert [kind for kind in kinds if kind in ("start", "epoch", "end")] == [
+            "start",
+            "epoch",
+            "epoch",
+            "end",
+        ]
         assert [row["epoch"] for row in read_metrics(run)] == ["0", "1"]
         assert read_json(run / "summary.json")["status"] == "done"
     assert not list((crowd.workspace.folder / "runs" / "small").glob("*lock*"))
@@ -129,7 +139,9 @@ def test_the_job_of_a_dead_process_on_this_host_is_taken_over_at_once(workspace:
     assert not (workspace.folder / "runs" / "small" / "lock.json").exists()
 
 
-def test_a_holder_on_another_host_is_believed_until_it_is_silent_for_stale_s(workspace: Workspace) -> None:
+def test_a_holder_on_another_host_is_believed_until_it_is_silent_for_stale_s(
+    workspace: Workspace,
+) -> None:
     kill_once_saved(workspace, "-c", "small.yaml", step=8, saved=6)
     lock = workspace.folder / "runs" / "small" / "lock.json"
     move_to_another_host(lock)
@@ -150,7 +162,9 @@ def move_to_another_host(lock: Path) -> None:
     lock.write_text(content.replace(socket.gethostname(), "other-host"), encoding="utf-8")
 
 
-def test_a_lock_that_somebody_deletes_under_a_living_process_comes_back(workspace: Workspace) -> None:
+def test_a_lock_that_somebody_deletes_under_a_living_process_comes_back(
+    workspace: Workspace,
+) -> None:
     process = start_held(workspace, "-c", "small.yaml", "--run.stale_s=0.5", step=3)
     lock = workspace.folder / "runs" / "small" / "lock.json"
     content = lock.read_text(encoding="utf-8")
@@ -181,4 +195,6 @@ def test_a_process_whose_job_another_one_has_taken_over_ends_with_75(workspace: 
 def test_a_time_to_wait_that_is_none_is_an_error(word: str, workspace: Workspace) -> None:
     result = workspace.run("fit", "-c", "small.yaml", word)
     assert result.code == 2
-    assert re.search(r"run\.(wait_s|stale_s): expected (a number|0 or more|more than 0)", result.err)
+    assert re.search(
+        r"run\.(wait_s|stale_s): expected (a number|0 or more|more than 0)", result.err
+    )

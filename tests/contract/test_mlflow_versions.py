@@ -73,7 +73,9 @@ def assert_migrated(path: Path, err: str) -> None:
     assert not list(path.parent.glob(".*aside*"))
 
 
-def test_a_fit_migrates_an_older_database_and_keeps_a_copy_from_before(workspace: Workspace) -> None:
+def test_a_fit_migrates_an_older_database_and_keeps_a_copy_from_before(
+    workspace: Workspace,
+) -> None:
     path = write_database(workspace)
     write_job(workspace)
     assert_migrated(path, workspace.run("fit", "-c", "job.yaml").ok().err)
@@ -88,7 +90,9 @@ def test_the_registry_goes_on_in_a_database_of_an_older_mlflow(planted: Workspac
     path = write_database(planted)
     better = str(planted.runs[0])
     assert_migrated(path, planted.run("history", "flowers").ok().err)
-    assert query(path, "SELECT name, alias, version FROM registered_model_aliases") == [("flowers", "old", 1)]
+    assert query(path, "SELECT name, alias, version FROM registered_model_aliases") == [
+        ("flowers", "old", 1)
+    ]
     planted.run("register", "--run", better, "--name", "net").ok()
     planted.run("promote", better, "--name", "net").ok()
     assert "promote" in planted.run("history", "net").ok().out
@@ -96,7 +100,12 @@ def test_the_registry_goes_on_in_a_database_of_an_older_mlflow(planted: Workspac
 
 @pytest.mark.parametrize(
     "words",
-    [("check", "-c", "job.yaml"), ("fit", "-c", "job.yaml"), ("history", "flowers"), ("rollback", "flowers")],
+    [
+        ("check", "-c", "job.yaml"),
+        ("fit", "-c", "job.yaml"),
+        ("history", "flowers"),
+        ("rollback", "flowers"),
+    ],
     ids=lambda words: words[0],
 )
 def test_a_database_of_a_newer_mlflow_is_an_error_that_names_both_versions(

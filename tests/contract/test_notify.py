@@ -17,13 +17,16 @@ from tests.ports import free_port
 from tests.receiving import CANARY, Answer, Receiver, receiving
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "notify"
-SLACK, WEBHOOK, HEARTBEAT = (("-c", str(CONFIGS / f"{name}.yaml")) for name in ("slack", "webhook", "heartbeat"))
+SLACK, WEBHOOK, HEARTBEAT = (
+    ("-c", str(CONFIGS / f"{name}.yaml")) for name in ("slack", "webhook", "heartbeat")
+)
 EVERYBODY = (*SLACK, *WEBHOOK, *HEARTBEAT)
 JOB = ("-c", "small.yaml", *EVERYBODY, "--run.name=job")
 
 
 needs_apprise = pytest.mark.skipif(
-    importlib.util.find_spec("apprise") is None, reason="needs the extra apprise: pip install 'lightkit-train[apprise]'"
+    importlib.util.find_spec("apprise") is None,
+    reason="needs the extra apprise: pip install 'lightkit-train[apprise]'",
 )
 
 
@@ -76,13 +79,17 @@ class Notified:
 
 
 @pytest.fixture(scope="module")
-def notified(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Notified]:
+def notified(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Notified]:
     """A fit of two epochs that MLflow tracks, and its test, which everybody is notified of; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("notified") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     workspace.write("small.yaml", SMALL)
     with receiving() as first, receiving() as second:
-        fit = workspace.run("fit", *JOB, "--trainer.logger=null", "--logger.mlflow={}", environ=addresses(first)).ok()
+        fit = workspace.run(
+            "fit", *JOB, "--trainer.logger=null", "--logger.mlflow={}", environ=addresses(first)
+        ).ok()
         test = workspace.run("test", "--run", "latest", environ=addresses(second)).ok()
     yield Notified(workspace, fit, test, first, second)
     workspace.close()
@@ -95,10 +102,15 @@ def test_a_webhook_gets_start_epochs_and_end(notified: Notified) -> None:
         ("epoch", "running", "fit", None),
         ("end", "done", "fit", 0),
     ]
-    assert messages_of(notified.during_test) == [("start", "running", "test", None), ("end", "done", "test", 0)]
+    assert messages_of(notified.during_test) == [
+        ("start", "running", "test", None),
+        ("end", "done", "test", 0),
+    ]
 
 
-def test_a_message_names_its_run_its_metrics_and_where_mlflow_shows_them(notified: Notified) -> None:
+def test_a_message_names_its_run_its_metrics_and_where_mlflow_shows_them(
+    notified: Notified,
+) -> None:
     run = notified.workspace.only_run
     *_, epoch, end = (request.json for request in notified.during_fit.of("hook"))
     assert {message["schema"] for message in (epoch, end)} == {"lightkit.message/1"}
@@ -125,7 +137,9 @@ def test_no_address_is_printed_logged_or_saved(notified: Notified) -> None:
     files = [path for path in notified.workspace.folder.rglob("*") if path.is_file()]
     assert any(path.name == "mlflow.db" for path in files)
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
-    assert CANARY not in "".join((notified.fit.out, notified.fit.err, notified.test.out, notified.test.err))
+    assert CANARY not in "".join(
+        (notified.fit.out, notified.fit.err, notified.test.out, notified.test.err)
+    )
 
 
 def test_a_crash_is_reported_by_its_last_lines(workspace: Workspace, receiver: Receiver) -> None:
@@ -158,10 +172,14 @@ def test_what_fails_before_there_is_a_trainer_is_reported(
     assert signs(receiver)[-1] == "/fail"
 
 
-def test_an_error_at_a_terminal_is_reported_there_alone(workspace: Workspace, receiver: Receiver) -> None:
+def test_an_error_at_a_terminal_is_reported_there_alone(
+    workspace: Workspace, receiver: Receiver
+) -> None:
     terminal, screen = os.openpty()
     try:
-        process = workspace.start("fit", *JOB, "--trainer.max_epoch=3", stderr=screen, environ=addresses(receiver))
+        process = workspace.start(
+            "fit", *JOB, "--trainer.max_epoch=3", stderr=screen, environ=addresses(receiver)
+        )
         assert process.wait() == 2
         assert b"max_epoch" in os.read(terminal, 4096)
     finally:
@@ -178,7 +196,9 @@ def test_a_run_that_is_interrupted_and_goes_on_is_reported_as_that(
         "class_path": "my_project.SendSignal",
         "init_args": {"hook": "on_train_batch_start", "step": 8 // devices},
     }
-    workspace.write("signal.yaml", {"callbacks": {"sender": sender}, "trainer": {"devices": devices}})
+    workspace.write(
+        "signal.yaml", {"callbacks": {"sender": sender}, "trainer": {"devices": devices}}
+    )
     words = ("fit", *JOB, "-c", "signal.yaml")
     assert workspace.run(*words, environ=addresses(receiver)).code == 75
     assert messages_of(receiver)[-1] == ("end", "preempted", "fit", 75)
@@ -194,7 +214,9 @@ def test_a_run_that_is_interrupted_and_goes_on_is_reported_as_that(
     [("fit", *JOB, "--trainer.fast_dev_run=true"), ("check", *JOB)],
     ids=["fast_dev_run", "check"],
 )
-def test_a_trial_sends_no_message(workspace: Workspace, receiver: Receiver, words: tuple[str, ...]) -> None:
+def test_a_trial_sends_no_message(
+    workspace: Workspace, receiver: Receiver, words: tuple[str, ...]
+) -> None:
     workspace.run(*words, environ=addresses(receiver)).ok()
     assert receiver.requests == []
 
@@ -216,10 +238,20 @@ def test_a_server_that_does_not_take_messages_costs_no_training_and_one_warning(
     assert CANARY not in result.out + result.err
 
 
-@pytest.mark.parametrize("answer", [Answer(503), Answer(429, headers={"Retry-After": "1"})], ids=["failing", "busy"])
-def test_what_may_pass_is_sent_again(workspace: Workspace, receiver: Receiver, answer: Answer) -> None:
+@pytest.mark.parametrize(
+    "answer", [Answer(503), Answer(429, headers={"Retry-After": "1"})], ids=["failing", "busy"]
+)
+def test_what_may_pass_is_sent_again(
+    workspace: Workspace, receiver: Receiver, answer: Answer
+) -> None:
     receiver.answer = lambda number: answer if number == 0 else Answer()
-    words = ("-c", "small.yaml", *WEBHOOK, "--callbacks.webhook.events=[start]", "--trainer.max_epochs=1")
+    words = (
+        "-c",
+        "small.yaml",
+        *WEBHOOK,
+        "--callbacks.webhook.events=[start]",
+        "--trainer.max_epochs=1",
+    )
     result = workspace.run("fit", *words, environ=addresses(receiver)).ok()
     assert [kind for kind, *_ in messages_of(receiver)] == ["start", "start"]
     assert "WebhookNotifier" not in result.err
@@ -227,20 +259,32 @@ def test_what_may_pass_is_sent_again(workspace: Workspace, receiver: Receiver, a
 
 def test_the_decision_of_a_gate_is_reported(finished: Workspace, receiver: Receiver) -> None:
     words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0")
-    assert finished.run("gate", "latest", *SLACK, *WEBHOOK, *words, environ=addresses(receiver)).code == 4
+    assert (
+        finished.run("gate", "latest", *SLACK, *WEBHOOK, *words, environ=addresses(receiver)).code
+        == 4
+    )
     assert messages_of(receiver) == [("gate", "failed", "gate", 4)]
     assert receiver.of("hook")[0].json["gate"] == read_json(finished.only_run / "gate.json")
     assert headlines(receiver) == ["small: the gate says no"]
 
 
-def test_an_address_that_is_said_in_a_file_is_not_kept(workspace: Workspace, receiver: Receiver) -> None:
-    workspace.write("said.yaml", {"callbacks": {"webhook": {"init_args": {"webhook_url": receiver.url("hook")}}}})
+def test_an_address_that_is_said_in_a_file_is_not_kept(
+    workspace: Workspace, receiver: Receiver
+) -> None:
+    workspace.write(
+        "said.yaml",
+        {"callbacks": {"webhook": {"init_args": {"webhook_url": receiver.url("hook")}}}},
+    )
     workspace.run("fit", "-c", "small.yaml", "-c", "said.yaml").ok()
     assert len(messages_of(receiver)) == 4
     tested = workspace.run("test", "--run", "latest").ok()
     assert len(messages_of(receiver)) == 4
     assert "webhook_url is null" in tested.err
-    kept = [path for path in workspace.only_run.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    kept = [
+        path
+        for path in workspace.only_run.rglob("*")
+        if path.is_file() and CANARY.encode() in path.read_bytes()
+    ]
     assert kept == []
 
 
@@ -249,7 +293,9 @@ def test_apprise_sends_the_messages_to_its_services_and_no_address_is_kept(
     workspace: Workspace, receiver: Receiver
 ) -> None:
     urls = [receiver.url(name).replace("http://", "json://") for name in ("first", "second")]
-    workspace.write("said.yaml", {"callbacks": {"notify": {"urls": urls}}, "trainer": {"max_epochs": 1}})
+    workspace.write(
+        "said.yaml", {"callbacks": {"notify": {"urls": urls}}, "trainer": {"max_epochs": 1}}
+    )
     result = workspace.run("fit", "-c", "small.yaml", "-c", "said.yaml", "--run.name=job").ok()
     for name in ("first", "second"):
         messages = [request.json for request in receiver.of(name)]
@@ -258,27 +304,39 @@ def test_apprise_sends_the_messages_to_its_services_and_no_address_is_kept(
     tested = workspace.run("test", "--run", "latest").ok()
     assert "urls is null" in tested.err
     assert CANARY not in result.out + result.err + tested.out + tested.err
-    kept = [path for path in workspace.only_run.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    kept = [
+        path
+        for path in workspace.only_run.rglob("*")
+        if path.is_file() and CANARY.encode() in path.read_bytes()
+    ]
     assert kept == []
 
 
 @needs_apprise
-def test_notify_test_names_a_service_of_apprise_that_does_not_take_its_message(workspace: Workspace) -> None:
+def test_notify_test_names_a_service_of_apprise_that_does_not_take_its_message(
+    workspace: Workspace,
+) -> None:
     url = f"json://127.0.0.1:{free_port()}/{CANARY}"
     workspace.write("said.yaml", {"callbacks": {"notify": {"urls": [url]}}})
     result = workspace.run("notify-test", "-c", "small.yaml", "-c", "said.yaml", "--kind=end")
     assert (result.code, result.out) == (1, "")
     assert "notify  end      not delivered: 1 of 1 services did not take it" in result.err
     assert CANARY not in result.err
-    workspace.write("said.yaml", {"callbacks": {"notify": {"urls": [f"unknown-service://{CANARY}"]}}})
+    workspace.write(
+        "said.yaml", {"callbacks": {"notify": {"urls": [f"unknown-service://{CANARY}"]}}}
+    )
     result = workspace.run("notify-test", "-c", "small.yaml", "-c", "said.yaml")
     assert result.code == 2
     assert "entry 0 is not an address that apprise knows" in result.err
     assert CANARY not in result.err
 
 
-def test_notify_test_sends_one_message_of_each_kind(workspace: Workspace, receiver: Receiver) -> None:
-    result = workspace.run("notify-test", "-c", "small.yaml", *EVERYBODY, environ=addresses(receiver)).ok()
+def test_notify_test_sends_one_message_of_each_kind(
+    workspace: Workspace, receiver: Receiver
+) -> None:
+    result = workspace.run(
+        "notify-test", "-c", "small.yaml", *EVERYBODY, environ=addresses(receiver)
+    ).ok()
     kinds = ["start", "epoch", "end", "failure", "gate"]
     rows = [tuple(line.split()) for line in result.out.splitlines()]
     assert rows == [
@@ -318,7 +376,9 @@ def test_events_choose_what_is_reported_and_mention_whom_a_failure_calls(
     workspace: Workspace, receiver: Receiver
 ) -> None:
     chosen = ("--callbacks.slack.events=[failure,end]", "--callbacks.slack.mention=channel")
-    result = workspace.run("notify-test", "-c", "small.yaml", *SLACK, *chosen, environ=addresses(receiver)).ok()
+    result = workspace.run(
+        "notify-test", "-c", "small.yaml", *SLACK, *chosen, environ=addresses(receiver)
+    ).ok()
     assert [line.split()[1] for line in result.out.splitlines()] == ["failure", "end"]
     bodies = [request.body for request in receiver.of("slack")]
     assert ["!channel" in body.decode() for body in bodies] == [True, False]
@@ -349,10 +409,23 @@ def test_an_error_in_the_notifications_is_reported_without_the_address(
 
 @pytest.mark.long
 def test_of_two_ranks_one_sends_messages(workspace: Workspace, receiver: Receiver) -> None:
-    fails = {"class_path": "my_project.FailOnRank", "init_args": {"kind": "raise", "rank": 1, "step": 2}}
-    workspace.write("ranks.yaml", {"callbacks": {"fails": fails}, "trainer": {"devices": 2, "strategy": "ddp"}})
-    assert workspace.run("fit", *JOB, "-c", "ranks.yaml", environ=addresses(receiver), timeout_s=240).code == 1
-    assert messages_of(receiver) == [("start", "running", "fit", None), ("failure", "failed", "fit", 1)]
+    fails = {
+        "class_path": "my_project.FailOnRank",
+        "init_args": {"kind": "raise", "rank": 1, "step": 2},
+    }
+    workspace.write(
+        "ranks.yaml", {"callbacks": {"fails": fails}, "trainer": {"devices": 2, "strategy": "ddp"}}
+    )
+    assert (
+        workspace.run(
+            "fit", *JOB, "-c", "ranks.yaml", environ=addresses(receiver), timeout_s=240
+        ).code
+        == 1
+    )
+    assert messages_of(receiver) == [
+        ("start", "running", "fit", None),
+        ("failure", "failed", "fit", 1),
+    ]
     assert "this rank is out of stock" in receiver.of("hook")[-1].json["error"]
     assert len(headlines(receiver)) == 2
     assert signs(receiver) == ["/start", "/fail"]

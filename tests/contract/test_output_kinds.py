@@ -95,7 +95,13 @@ def sigmoid(values: Any) -> Any:
 CASES: dict[str, tuple[str | None, list[float], str, Any, str]] = {
     "logits": ("logits", [1, -1, 0.5], NAMES, softmax(THREE), "classes"),
     "one logit": ("logits", [1], "[a,b]", np.hstack([1 - sigmoid(ONE), sigmoid(ONE)]), "classes"),
-    "binary logit": ("binary_logit", [1], "[a,b]", np.hstack([1 - sigmoid(ONE), sigmoid(ONE)]), "classes"),
+    "binary logit": (
+        "binary_logit",
+        [1],
+        "[a,b]",
+        np.hstack([1 - sigmoid(ONE), sigmoid(ONE)]),
+        "classes",
+    ),
     "labels": ("multilabel_logits", [1, -1, 0.5], NAMES, sigmoid(THREE), "labels"),
     "no probabilities": ("probabilities", [1, -1, 0.5], NAMES, THREE, "numbers"),
     "values": ("values", [1, -1, 0.5], NAMES, THREE, "numbers"),
@@ -105,14 +111,18 @@ CASES: dict[str, tuple[str | None, list[float], str, Any, str]] = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Workspace]:
     """A run of the module, whose kind the commands set."""
     workspace = Workspace(tmp_path_factory.mktemp("kinds") / "work", fork_server)
     workspace.write("nets.py", MODULE)
     workspace.write("c.yaml", CONFIG)
     (workspace.folder / "pics").mkdir()
     for name, grey in (("0", 200), ("1", 60)):
-        Image.new("RGB", (16, 16), (grey, grey, grey)).save(workspace.folder / "pics" / f"{name}.png")
+        Image.new("RGB", (16, 16), (grey, grey, grey)).save(
+            workspace.folder / "pics" / f"{name}.png"
+        )
     workspace.run("fit", "-c", "c.yaml").ok()
     yield workspace
     workspace.close()
@@ -120,10 +130,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
 
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
-        return [{key: value for key, value in row.items() if value != ""} for row in csv.DictReader(file)]
+        return [
+            {key: value for key, value in row.items() if value != ""}
+            for row in csv.DictReader(file)
+        ]
 
 
-def check(rows: list[dict[str, str]], expected: Any, form: str, names: str, *, num_ranks: int) -> None:
+def check(
+    rows: list[dict[str, str]], expected: Any, form: str, names: str, *, num_ranks: int
+) -> None:
     """Compare a table with what numpy computes."""
     letters = names.strip("[]").split(",")
     assert len(rows) == len(expected)
@@ -142,11 +157,15 @@ def check(rows: list[dict[str, str]], expected: Any, form: str, names: str, *, n
                 columns = [f"probability_{letter}" for letter in letters]
             assert list(row) == columns
             assert [float(row[column]) for column in columns] == pytest.approx(values, abs=1e-5)
-        assert all(0 <= float(value) <= 1 for name, value in row.items() if name.startswith("probability"))
+        assert all(
+            0 <= float(value) <= 1 for name, value in row.items() if name.startswith("probability")
+        )
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_columns_are_what_a_module_declares_in_every_prediction(trained: Workspace, case: str) -> None:
+def test_columns_are_what_a_module_declares_in_every_prediction(
+    trained: Workspace, case: str
+) -> None:
     kind, factors, names, expected, form = CASES[case]
     words = [f"--model.init_args.factors={factors}", f"--data.init_args.names={names}"]
     words += [] if kind is None else [f"--model.init_args.kind={kind}"]
@@ -170,7 +189,9 @@ def test_columns_are_what_a_module_declares_in_every_prediction(trained: Workspa
         ("undeclared", []),
     ],
 )
-def test_columns_of_an_exported_file_are_those_of_its_model(trained: Workspace, case: str, options: list[str]) -> None:
+def test_columns_of_an_exported_file_are_those_of_its_model(
+    trained: Workspace, case: str, options: list[str]
+) -> None:
     kind, factors, names, expected, form = CASES[case]
     words = [f"--model.init_args.factors={factors}", f"--data.init_args.names={names}"]
     words += [] if kind is None else [f"--model.init_args.kind={kind}"]
@@ -180,7 +201,17 @@ def test_columns_of_an_exported_file_are_those_of_its_model(trained: Workspace, 
 
 
 def test_a_kind_that_does_not_exist_is_a_warning(trained: Workspace) -> None:
-    words = ("--model.init_args.kind=logit", f"--data.init_args.names={NAMES}", "pics", "--output", "typo.csv")
+    words = (
+        "--model.init_args.kind=logit",
+        f"--data.init_args.names={NAMES}",
+        "pics",
+        "--output",
+        "typo.csv",
+    )
     result = trained.run("predict", "--run", "latest", *words).ok()
     assert "Net.output_kind: expected one of logits, binary_logit, multilabel_logits" in result.err
-    assert list(read(trained.folder / "typo.csv")[0])[1:] == ["prediction_0", "prediction_1", "prediction_2"]
+    assert list(read(trained.folder / "typo.csv")[0])[1:] == [
+        "prediction_0",
+        "prediction_1",
+        "prediction_2",
+    ]

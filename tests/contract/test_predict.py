@@ -55,7 +55,10 @@ def table(workspace: Workspace, name: str = "predictions.csv") -> Rows:
 
 def close_to(rows: Rows) -> list[Any]:
     """The same rows with probabilities that may be off by a little."""
-    return [{k: pytest.approx(float(v), abs=2e-5) if "prob" in k and v else v for k, v in row.items()} for row in rows]
+    return [
+        {k: pytest.approx(float(v), abs=2e-5) if "prob" in k and v else v for k, v in row.items()}
+        for row in rows
+    ]
 
 
 def parsed(rows: Rows) -> list[dict[str, Any]]:
@@ -68,7 +71,9 @@ def place(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, exported_original: Path
 ) -> Iterator[Workspace]:
     """A copy of `exported` without the pictures that it was trained on; each test writes a table of its own."""
-    workspace = copy_of(exported_original, Workspace(tmp_path_factory.mktemp("predict") / "work", fork_server))
+    workspace = copy_of(
+        exported_original, Workspace(tmp_path_factory.mktemp("predict") / "work", fork_server)
+    )
     shutil.rmtree(workspace.folder / "pictures")
     paint(workspace.folder / "new", NEW)
     workspace.write("my_exports.py", MY_EXPORTS)
@@ -95,36 +100,55 @@ def test_images_are_labelled_by_a_run_whose_training_data_are_gone(by_checkpoint
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_exported_file_labels_as_its_checkpoint(place: Workspace, by_checkpoint: Rows, name: str) -> None:
-    result = place.run("predict", "--model", MODEL.replace("model.onnx", name), "new", "--output", f"by_{name}.csv")
+def test_each_exported_file_labels_as_its_checkpoint(
+    place: Workspace, by_checkpoint: Rows, name: str
+) -> None:
+    result = place.run(
+        "predict", "--model", MODEL.replace("model.onnx", name), "new", "--output", f"by_{name}.csv"
+    )
     assert result.ok().err == ""
     assert parsed(table(place, f"by_{name}.csv")) == close_to(by_checkpoint)
 
 
-def test_a_config_with_a_checkpoint_labels_as_the_run(place: Workspace, by_checkpoint: Rows) -> None:
+def test_a_config_with_a_checkpoint_labels_as_the_run(
+    place: Workspace, by_checkpoint: Rows
+) -> None:
     (checkpoint,) = place.folder.glob("runs/pictures/2*/checkpoints/best.ckpt")
     words = ("-c", "pictures.yaml", "--ckpt_path", str(checkpoint), "new", "--output", "config.csv")
     place.run("predict", *words).ok()
     assert parsed(table(place, "config.csv")) == close_to(by_checkpoint)
 
 
-@pytest.mark.parametrize("words", [["--run", "latest"], ["-c", "pictures.yaml"]], ids=["run", "config"])
+@pytest.mark.parametrize(
+    "words", [["--run", "latest"], ["-c", "pictures.yaml"]], ids=["run", "config"]
+)
 def test_exported_weights_elsewhere_need_a_run_or_config(
     place: Workspace, by_checkpoint: Rows, words: list[str]
 ) -> None:
-    shutil.copy(place.folder / MODEL.replace("onnx", "safetensors"), place.folder / "elsewhere.safetensors")
-    place.run("predict", *words, "--model", "elsewhere.safetensors", "new", "--output", "elsewhere.csv").ok()
+    shutil.copy(
+        place.folder / MODEL.replace("onnx", "safetensors"), place.folder / "elsewhere.safetensors"
+    )
+    place.run(
+        "predict", *words, "--model", "elsewhere.safetensors", "new", "--output", "elsewhere.csv"
+    ).ok()
     assert parsed(table(place, "elsewhere.csv")) == close_to(by_checkpoint)
 
 
 def test_the_limits_of_the_trainer_leave_out_no_image(place: Workspace) -> None:
-    words = ("--trainer.limit_predict_batches=1", "--data.init_args.batch_size=2", "--output", "limits.csv")
+    words = (
+        "--trainer.limit_predict_batches=1",
+        "--data.init_args.batch_size=2",
+        "--output",
+        "limits.csv",
+    )
     result = place.run("predict", "--run", "latest", "new", *words).ok()
     assert len(table(place, "limits.csv")) == len(NEW)
     assert "limit_predict_batches" in result.err
 
 
-def test_predicting_leaves_the_run_as_it_is(place: Workspace, by_checkpoint: Rows, exported_original: Path) -> None:
+def test_predicting_leaves_the_run_as_it_is(
+    place: Workspace, by_checkpoint: Rows, exported_original: Path
+) -> None:
     assert len(by_checkpoint) == len(NEW)
     (run,) = exported_original.glob("runs/pictures/2*")
     before, after = (
@@ -152,7 +176,9 @@ print(code, sorted({"torch", "pytorch_lightning", "torchvision", "mlflow", "onnx
 
 def test_an_onnx_file_labels_without_torch(place: Workspace) -> None:
     place.write("without_torch.py", WITHOUT_TORCH)
-    result = place.run_cold("predict", "--model", MODEL, "new", "--output", "-", script="without_torch.py")
+    result = place.run_cold(
+        "predict", "--model", MODEL, "new", "--output", "-", script="without_torch.py"
+    )
     assert result.err.splitlines()[-1] == "0 []"
     assert len(rows_of(result.out)) == len(NEW)
 
@@ -166,7 +192,9 @@ def write_table(folder: Path, kind: str) -> str:
     name = f"tables/list.{kind}" if kind in ("csv", "parquet") else "tables/delta"
     (folder / "tables").mkdir(exist_ok=True)
     if kind == "csv":
-        (folder / name).write_text("number,path\n1,../new/c.png\n2,../new/a.png\n", encoding="utf-8")
+        (folder / name).write_text(
+            "number,path\n1,../new/c.png\n2,../new/a.png\n", encoding="utf-8"
+        )
         return name
     pyarrow = pytest.importorskip("pyarrow")
     if kind == "parquet":
@@ -186,7 +214,9 @@ def write_table(folder: Path, kind: str) -> str:
     ],
     ids=["folder", "files", "globs"],
 )
-def test_images_are_folders_files_and_globs(place: Workspace, words: list[str], paths: list[str]) -> None:
+def test_images_are_folders_files_and_globs(
+    place: Workspace, words: list[str], paths: list[str]
+) -> None:
     result = place.run("predict", "--model", MODEL, *words, "--output", "-").ok()
     assert [row["path"] for row in rows_of(result.out)] == paths
 
@@ -205,7 +235,11 @@ def test_images_are_the_paths_of_a_table_from_the_folder_that_it_is_in(
 
 @pytest.mark.parametrize(
     "column",
-    ["image", *(pytest.param(name, marks=pytest.mark.long) for name in ("path", "file", "filename")), "anything"],
+    [
+        "image",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("path", "file", "filename")),
+        "anything",
+    ],
 )
 def test_the_column_of_paths_is_found_by_its_name(place: Workspace, column: str) -> None:
     other = "number" if column == "anything" else "text"
@@ -219,7 +253,9 @@ def test_the_column_of_paths_is_found_by_its_name(place: Workspace, column: str)
     [("new/c.png\nnew/a.png\n", 0, ["new/c.png", "new/a.png"]), ("\n", 3, [])],
     ids=["two", "none"],
 )
-def test_images_are_lines_of_standard_input(place: Workspace, paths: str, code: int, found: list[str]) -> None:
+def test_images_are_lines_of_standard_input(
+    place: Workspace, paths: str, code: int, found: list[str]
+) -> None:
     file = place.write("paths.txt", paths)
     with file.open("rb") as lines:
         result = place.run("predict", "--model", MODEL, "-", "--output", "-", stdin=lines)
@@ -241,17 +277,27 @@ def test_bytes_of_a_name_that_are_no_text_are_written_as_escapes(place: Workspac
 def read_table(path: Path) -> list[dict[str, Any]]:
     """Rows of a table in any of the formats."""
     if path.suffix == ".parquet":
-        rows: list[dict[str, Any]] = pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+        rows: list[dict[str, Any]] = (
+            pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+        )
         return rows
     text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else parsed(rows_of(text))
+    return (
+        [json.loads(line) for line in text.splitlines()]
+        if path.suffix == ".jsonl"
+        else parsed(rows_of(text))
+    )
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_the_table_has_the_format_of_its_name(place: Workspace, by_checkpoint: Rows, kind: str) -> None:
+def test_the_table_has_the_format_of_its_name(
+    place: Workspace, by_checkpoint: Rows, kind: str
+) -> None:
     result = place.run("predict", "--model", MODEL, "new", "--output", f"out/table.{kind}").ok()
     rows = read_table(place.folder / "out" / f"table.{kind}")
-    assert [list(row) for row in rows] == [["path", "label", "probability", "label_2", "probability_2", "error"]] * 5
+    assert [list(row) for row in rows] == [
+        ["path", "label", "probability", "label_2", "probability_2", "error"]
+    ] * 5
     assert [{**row, "error": row["error"] or ""} for row in rows] == close_to(by_checkpoint)
     assert result.out.splitlines() == ["images 5", f"table  out/table.{kind}"]
 
@@ -267,7 +313,9 @@ def test_no_cell_of_a_csv_table_is_a_formula_or_a_code_of_a_terminal(place: Work
     for name in names:
         (place.folder / name).write_bytes((place.folder / "new" / "a.png").read_bytes())
     with place.write("odd.txt", "\n".join([*names, "=missing.png"])).open("rb") as lines:
-        result = place.run("predict", "--model", MODEL, "-", "--output", "odd.csv", stdin=lines).ok()
+        result = place.run(
+            "predict", "--model", MODEL, "-", "--output", "odd.csv", stdin=lines
+        ).ok()
     assert result.err.count("\x1b") == 0
     rows = table(place, "odd.csv")
     assert [row["path"] for row in rows] == [
@@ -288,9 +336,18 @@ def test_the_table_is_called_predictions_csv(place: Workspace) -> None:
 def test_top_k_says_how_many_classes_are_reported(place: Workspace) -> None:
     result = place.run("predict", "--model", MODEL, "new", "--output", "-", "--top-k", "1").ok()
     assert result.out.splitlines()[0] == "path,label,probability,error"
-    printed = place.run("predict", "--model", MODEL, "new", "--output", "-", "--top-k", "all").ok().out
+    printed = (
+        place.run("predict", "--model", MODEL, "new", "--output", "-", "--top-k", "all").ok().out
+    )
     rows = list(csv.DictReader(io.StringIO(printed)))
-    assert list(rows[0]) == ["path", "label", "probability", "probability_blues", "probability_reds", "error"]
+    assert list(rows[0]) == [
+        "path",
+        "label",
+        "probability",
+        "probability_blues",
+        "probability_reds",
+        "error",
+    ]
     for row in rows:
         each = {name: float(row[f"probability_{name}"]) for name in ("blues", "reds")}
         assert sum(each.values()) == pytest.approx(1, abs=1e-6)
@@ -314,7 +371,9 @@ def test_the_table_is_never_written_over_what_is_read(place: Workspace, words: l
         place.write(name, "path\nnew/a.png\n")
     result = place.run("predict", *(words if "--model" in words else ["--model", MODEL, *words]))
     assert result.code == 2, result.err
-    assert [(place.folder / name).read_text("utf-8") for name in ("list.csv", "held.csv")] == ["path\nnew/a.png\n"] * 2
+    assert [(place.folder / name).read_text("utf-8") for name in ("list.csv", "held.csv")] == [
+        "path\nnew/a.png\n"
+    ] * 2
 
 
 # -- bad images, and the contact sheet --------------------------------------------------------------------------------
@@ -324,13 +383,22 @@ def test_the_table_is_never_written_over_what_is_read(place: Workspace, words: l
 def with_bad(place: Workspace) -> tuple[Result, Rows, str]:
     """A prediction of good images and two bad ones, one of which is not there: its output, table and contact sheet."""
     place.write("bad/torn.png", "torn")
-    place.write("list_bad.csv", "path\nbad/torn.png\n" + "".join(f"{name}\n" for name in NAMED) + "gone.png\n")
+    place.write(
+        "list_bad.csv",
+        "path\nbad/torn.png\n" + "".join(f"{name}\n" for name in NAMED) + "gone.png\n",
+    )
     words = ("list_bad.csv", "--output", "with_bad.csv", "--contact-sheet", "sheet.html")
     result = place.run("predict", "--model", MODEL, *words)
-    return result, table(place, "with_bad.csv"), (place.folder / "sheet.html").read_text(encoding="utf-8")
+    return (
+        result,
+        table(place, "with_bad.csv"),
+        (place.folder / "sheet.html").read_text(encoding="utf-8"),
+    )
 
 
-def test_bad_images_do_not_end_a_prediction_and_are_reported(with_bad: tuple[Result, Rows, str]) -> None:
+def test_bad_images_do_not_end_a_prediction_and_are_reported(
+    with_bad: tuple[Result, Rows, str],
+) -> None:
     result, _, _ = with_bad
     assert result.code == 0, result.err
     assert "images 7, 2 of them bad" in result.out
@@ -348,7 +416,10 @@ def test_the_contact_sheet_has_the_least_certain_first_and_the_bad_images_last(
     with_bad: tuple[Result, Rows, str],
 ) -> None:
     _, rows, page = with_bad
-    certain = [Path(row["path"]).name for row in sorted(rows, key=lambda row: float(row["probability"] or 2))]
+    certain = [
+        Path(row["path"]).name
+        for row in sorted(rows, key=lambda row: float(row["probability"] or 2))
+    ]
     places = [page.index(name) for name in certain[:5]]
     assert places == sorted(places)
     assert max(places) < min(page.index("torn.png"), page.index("gone.png"))
@@ -356,7 +427,9 @@ def test_the_contact_sheet_has_the_least_certain_first_and_the_bad_images_last(
 
 def test_the_contact_sheet_needs_no_network(with_bad: tuple[Result, Rows, str]) -> None:
     _, _, page = with_bad
-    sources = re.findall(r'(?:src|href)\s*=\s*["\']?([^"\'\s>]+)', page) + re.findall(r"url\(([^)]+)\)", page)
+    sources = re.findall(r'(?:src|href)\s*=\s*["\']?([^"\'\s>]+)', page) + re.findall(
+        r"url\(([^)]+)\)", page
+    )
     assert len(sources) >= 5
     assert [source for source in sources if not source.startswith(("data:", "#"))] == []
 
@@ -385,7 +458,12 @@ def own(workspace: Workspace) -> Workspace:
 
 def words_of(module: str, data: str = "Grey") -> list[str]:
     """Arguments of a prediction of these images."""
-    given = [f"--model=my_exports.{module}", f"--data=my_exports.{data}", "--accelerator=cpu", "--trainer.logger=false"]
+    given = [
+        f"--model=my_exports.{module}",
+        f"--data=my_exports.{data}",
+        "--accelerator=cpu",
+        "--trainer.logger=false",
+    ]
     return ["predict", *given, "new"]
 
 
@@ -411,7 +489,9 @@ def test_numbers_that_are_no_classes_are_columns(own: Workspace) -> None:
     ],
     ids=["data_without_preprocessing", "another_output"],
 )
-def test_what_cannot_label_images_says_what_is_asked_of_it(own: Workspace, module: str, data: str, says: str) -> None:
+def test_what_cannot_label_images_says_what_is_asked_of_it(
+    own: Workspace, module: str, data: str, says: str
+) -> None:
     result = own.run(*words_of(module, data))
     assert result.code == 2
     assert re.search(says, result.err, re.DOTALL), result.err
@@ -424,7 +504,11 @@ def test_what_cannot_label_images_says_what_is_asked_of_it(own: Workspace, modul
 
 def left_behind(workspace: Workspace) -> list[str]:
     """Files of a prediction that did not end."""
-    return [path.name for path in workspace.folder.rglob("*") if re.search(r"predictions|sheet", path.name)]
+    return [
+        path.name
+        for path in workspace.folder.rglob("*")
+        if re.search(r"predictions|sheet", path.name)
+    ]
 
 
 def test_a_failure_in_the_middle_leaves_the_earlier_table(own: Workspace) -> None:
@@ -455,7 +539,16 @@ def test_a_kill_in_the_middle_leaves_no_table_of_that_name(own: Workspace) -> No
 
 def test_a_signal_while_an_exported_file_labels_leaves_no_table(place: Workspace) -> None:
     reading, writing = os.pipe()
-    words = ("predict", "--model", MODEL, "-", "--output", "cut/table.csv", "--contact-sheet", "cut/table.html")
+    words = (
+        "predict",
+        "--model",
+        MODEL,
+        "-",
+        "--output",
+        "cut/table.csv",
+        "--contact-sheet",
+        "cut/table.html",
+    )
     process = place.start(*words, stdin=reading)
     os.close(reading)
     with os.fdopen(writing, "w") as lines:
@@ -472,7 +565,9 @@ TWO_RANKS = {
     "ddp": ["--accelerator.num_processes=2", "--accelerator.strategy=ddp"],
     "horovod": ["--accelerator.strategy=horovod", "--accelerator.gpus=0", "--launch.processes=2"],
 }
-needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="horovod is not installed: make horovod")
+needs_horovod = pytest.mark.skipif(
+    find_spec("horovod") is None, reason="horovod is not installed: make horovod"
+)
 
 
 def has_second_rank(session: int) -> bool:
@@ -495,7 +590,9 @@ def has_second_rank(session: int) -> bool:
     ],
     ids=["joined", "ddp", "more_ranks_than_images", "test_split", "horovod"],
 )
-def test_two_ranks_write_the_table_of_one(exported: Workspace, strategy: str, images: list[str]) -> None:
+def test_two_ranks_write_the_table_of_one(
+    exported: Workspace, strategy: str, images: list[str]
+) -> None:
     paint(exported.folder / "new", NEW)
     exported.write("new/b2.png", "torn")
     file = (exported.folder if images else exported.only_run) / "predictions.csv"
@@ -540,12 +637,19 @@ def test_many_images_take_no_more_memory_than_few(place: Workspace) -> None:
         (
             ["rows.csv"],
             3,
-            r"rows\.csv: expected images: folders, .*it has 'size', 'survived', and 'survived' has 'yes'",
+            (
+                r"rows\.csv: expected images: folders, .*it has 'size', 'survived', and 'survived'"
+                r" has 'yes'"
+            ),
         ),
         (["new", "--output", "t.xlsx"], 2, r"--output t\.xlsx: .*\.csv, \.parquet or"),
         (["new", "--contact-sheet", "s.pdf"], 2, r"--contact-sheet s\.pdf: .*\.html"),
         (["new", "--top-k", "0"], 2, r"--top-k 0: .*at least 1.*or all"),
-        (["new", "--trainer.devices=2"], 2, r"--trainer\.devices=2.*no effect on an exported model"),
+        (
+            ["new", "--trainer.devices=2"],
+            2,
+            r"--trainer\.devices=2.*no effect on an exported model",
+        ),
         (["new", "-c", "pictures.yaml"], 2, r"-c pictures\.yaml.*no effect on an exported model"),
         ([], 2, r"needs IMAGES"),
     ],
@@ -565,14 +669,21 @@ def test_an_error_is_reported_before_an_exported_file_is_opened(
     ("words", "says"),
     [
         (["--model", "elsewhere.safetensors", "new"], r"weights only.*--run or -c"),
-        (["-c", "pictures.yaml", "--model=x.safetensors", "--ckpt_path=x.ckpt", "new"], r"--ckpt_path.*other weights"),
+        (
+            ["-c", "pictures.yaml", "--model=x.safetensors", "--ckpt_path=x.ckpt", "new"],
+            r"--ckpt_path.*other weights",
+        ),
         (["-c", "pictures.yaml", "--top-k=2"], r"--top-k 2: .*IMAGES"),
         (["-c", "pictures.yaml", "--output", "x.csv"], r"--output x\.csv: .*IMAGES"),
     ],
     ids=["weights_without_module", "two_weights", "top_k_without_images", "output_without_images"],
 )
-def test_words_that_do_not_go_together_are_reported(place: Workspace, words: list[str], says: str) -> None:
-    shutil.copy(place.folder / MODEL.replace("onnx", "safetensors"), place.folder / "elsewhere.safetensors")
+def test_words_that_do_not_go_together_are_reported(
+    place: Workspace, words: list[str], says: str
+) -> None:
+    shutil.copy(
+        place.folder / MODEL.replace("onnx", "safetensors"), place.folder / "elsewhere.safetensors"
+    )
     result = place.run("predict", *words)
     assert result.code == 2, result.err
     assert re.search(says, result.err), result.err
@@ -594,7 +705,9 @@ def test_an_exported_file_that_was_altered_is_refused(exported: Workspace, name:
 def test_altered_weights_are_refused_without_the_record_of_their_export(place: Workspace) -> None:
     content = (place.folder / MODEL.replace("onnx", "safetensors")).read_bytes()
     (place.folder / "altered.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    result = place.run("predict", "--run", "latest", "--model", "altered.safetensors", "new", "--output", "-")
+    result = place.run(
+        "predict", "--run", "latest", "--model", "altered.safetensors", "new", "--output", "-"
+    )
     assert (result.code, result.out) == (3, ""), result.err
     assert "not what was exported" in result.err
 
@@ -610,7 +723,9 @@ def test_altered_weights_are_refused_without_the_record_of_their_export(place: W
     ],
     ids=["missing", "cut_onnx", "cut_pt2", "cut_ts", "foreign_weights"],
 )
-def test_a_file_that_is_no_whole_export_is_reported_in_a_line(place: Workspace, name: str, says: str) -> None:
+def test_a_file_that_is_no_whole_export_is_reported_in_a_line(
+    place: Workspace, name: str, says: str
+) -> None:
     from safetensors.numpy import save_file
 
     file = place.folder / name
@@ -627,7 +742,14 @@ def test_a_file_that_is_no_whole_export_is_reported_in_a_line(place: Workspace, 
 
 
 def test_weights_of_another_network_are_reported(place: Workspace) -> None:
-    words = ("--model", MODEL.replace("onnx", "safetensors"), "--model.backbone=mobilenet_v2", "new", "--output", "-")
+    words = (
+        "--model",
+        MODEL.replace("onnx", "safetensors"),
+        "--model.backbone=mobilenet_v2",
+        "new",
+        "--output",
+        "-",
+    )
     result = place.run("predict", *words)
     assert (result.code, result.out) == (2, ""), result.err
     assert "model.safetensors" in result.err
@@ -667,7 +789,11 @@ def write_hostile(file: Path, honest: Path, trap: Path) -> None:
 def test_a_foreign_file_with_code_does_not_run_without_trust(place: Workspace, suffix: str) -> None:
     file, trap = place.folder / f"foreign{suffix}", place.folder / f"sprung{suffix}"
     write_hostile(file, (place.folder / MODEL).with_suffix(".pt2"), trap)
-    words = ["-c", "pictures.yaml", "--ckpt_path", str(file)] if suffix == ".ckpt" else ["--model", str(file)]
+    words = (
+        ["-c", "pictures.yaml", "--ckpt_path", str(file)]
+        if suffix == ".ckpt"
+        else ["--model", str(file)]
+    )
     result = place.run("predict", *words, "new", "--output", "-")
     assert result.code in (2, 3), result.err
     assert file.name in result.err

@@ -9,18 +9,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.workspace import Workspace, read_events, read_json, session_members, wait_until_gone
+from tests.contract.workspace import (
+    Workspace,
+    read_events,
+    read_json,
+    session_members,
+    wait_until_gone,
+)
 
 
 def test_a_forked_command_does_what_a_cold_one_does(workspace: Workspace) -> None:
-    check = ["check", "-c", "small.yaml", "--model=Regressor", "--data=Temperatures", "--trainer.max_epochs=ten"]
+    check = [
+        "check",
+        "-c",
+        "small.yaml",
+        "--model=Regressor",
+        "--data=Temperatures",
+        "--trainer.max_epochs=ten",
+    ]
     for words in (["--version"], ["nonsense"], check):
         assert workspace.run(*words) == workspace.run_cold(*words), words
 
 
 def test_a_forked_fit_ends_on_sigterm_and_leaves_no_process(workspace: Workspace) -> None:
     (workspace.folder / "hold").write_text("8", encoding="utf-8")
-    process = workspace.start("fit", "-c", "small.yaml", "callbacks.hold.class_path=my_project.Hold")
+    process = workspace.start(
+        "fit", "-c", "small.yaml", "callbacks.hold.class_path=my_project.Hold"
+    )
     process.wait_for((workspace.folder / "held").exists)
     assert process.pid in session_members(process.pid)
     process.signal(signal.SIGTERM)
@@ -39,16 +54,27 @@ def test_runs_that_are_made_once_end_as_their_names_say(
 
 STARTS = {
     "PYTHONPATH": "import runpy; runpy.run_module('lightkit', run_name='__main__')",
-    "foreign_pth": "import site; site.addsitedir('packages'); import runpy; "
-    "runpy.run_module('lightkit', run_name='__main__')",
+    "foreign_pth": (
+        "import site; site.addsitedir('packages'); import runpy; "
+        "runpy.run_module('lightkit', run_name='__main__')"
+    ),
 }
-WITHOUT_SITE = "import os, sys; os.execv(sys.executable, [sys.executable, '-S', '-c', START, *sys.argv[1:]])"
+WITHOUT_SITE = (
+    "import os, sys; os.execv(sys.executable, [sys.executable, '-S', '-c', START, *sys.argv[1:]])"
+)
 
 
-@pytest.mark.parametrize("kind", ["PYTHONPATH", pytest.param("foreign_pth", marks=pytest.mark.long)])
-def test_packages_outside_of_site_packages_train_as_others_do(kind: str, workspace: Workspace) -> None:
+@pytest.mark.parametrize(
+    "kind", ["PYTHONPATH", pytest.param("foreign_pth", marks=pytest.mark.long)]
+)
+def test_packages_outside_of_site_packages_train_as_others_do(
+    kind: str, workspace: Workspace
+) -> None:
     """As module systems, `pip --target` and `uv run --with` have them."""
-    folders = [str(Path(__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]
+    folders = [
+        str(Path(__file__).parents[2]),
+        *(path for path in sys.path if path.endswith("site-packages")),
+    ]
     workspace.write("packages/foreign.pth", "\n".join(folders))
     workspace.write("start.py", f"START = {STARTS[kind]!r}\n{WITHOUT_SITE}\n")
     environ = {"PYTHONPATH": os.pathsep.join(folders) if kind == "PYTHONPATH" else None}

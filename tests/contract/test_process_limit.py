@@ -97,7 +97,9 @@ class Net(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 '''
 FIRST = {
-    "fork": "no more processes or threads can be started ([Errno 11] Resource temporarily unavailable)",
+    "fork": (
+        "no more processes or threads can be started ([Errno 11] Resource temporarily unavailable)"
+    ),
     "thread": "no more processes or threads can be started (can't start new thread)",
     "value": "ValueError: rows are out of stock",
     "disk": "OSError: [Errno 5] Input/output error",
@@ -111,22 +113,39 @@ SPLITS = ("train", "val")
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[dict[str, Answer]]:
+def answers(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[dict[str, Answer]]:
     """What trainings print whose loaders cannot begin."""
     workspace = Workspace(tmp_path_factory.mktemp("limit") / "work", fork_server)
     workspace.write("parts.py", PARTS)
-    trainer = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "num_sanity_val_steps": 0}
-    job = {"model": {"class_path": "parts.Net"}, "data": {"class_path": "parts.Data"}, "trainer": trainer}
+    trainer = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "max_epochs": 1,
+        "logger": False,
+        "num_sanity_val_steps": 0,
+    }
+    job = {
+        "model": {"class_path": "parts.Net"},
+        "data": {"class_path": "parts.Data"},
+        "trainer": trainer,
+    }
     workspace.write("job.yaml", job)
     ways = [f"{split}={how}" for split in SPLITS for how in (*FIRST, *WORKERS)]
-    commands = {way: Command(("fit", "-c", "job.yaml", "--run.resume=never", f"--data.{way}")) for way in ways}
+    commands = {
+        way: Command(("fit", "-c", "job.yaml", "--run.resume=never", f"--data.{way}"))
+        for way in ways
+    }
     yield run_batch(workspace, commands)
     workspace.close()
 
 
 @pytest.mark.parametrize("how", FIRST)
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_first_error_of_a_loader_is_shown(split: str, how: str, answers: dict[str, Answer]) -> None:
+def test_the_first_error_of_a_loader_is_shown(
+    split: str, how: str, answers: dict[str, Answer]
+) -> None:
     answer = answers[f"{split}={how}"]
     assert answer.code == 1
     assert FIRST[how] in answer.err
@@ -135,14 +154,18 @@ def test_the_first_error_of_a_loader_is_shown(split: str, how: str, answers: dic
 
 @pytest.mark.parametrize("how", ["fork", "thread"])
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_limit_of_processes_is_an_error_in_words(split: str, how: str, answers: dict[str, Answer]) -> None:
+def test_a_limit_of_processes_is_an_error_in_words(
+    split: str, how: str, answers: dict[str, Answer]
+) -> None:
     answer = answers[f"{split}={how}"]
     assert "Traceback" not in answer.err
     for advice in ("`ulimit -u`", "data.init_args.num_workers", "OMP_NUM_THREADS=1"):
         assert advice in answer.err
 
 
-@pytest.mark.timeout(600)  # else a training that waits for a lost batch is ended by its watchdog after 20 minutes
+@pytest.mark.timeout(
+    600
+)  # else a training that waits for a lost batch is ended by its watchdog after 20 minutes
 @pytest.mark.parametrize("how", WORKERS)
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_loading_process_that_cannot_send_a_batch_ends_the_run(

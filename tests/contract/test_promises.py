@@ -25,7 +25,8 @@ PUBLIC = {
 
 def test_each_test_is_listed_as_a_promise_and_each_promise_has_its_test() -> None:
     listed = re.findall(
-        r"`(test_\w+)`", re.sub(r"`test_\w+\.py`", "", (HERE / "README.md").read_text(encoding="utf-8"))
+        r"`(test_\w+)`",
+        re.sub(r"`test_\w+\.py`", "", (HERE / "README.md").read_text(encoding="utf-8")),
     )
     found = [
         node.name
@@ -39,12 +40,25 @@ def test_each_test_is_listed_as_a_promise_and_each_promise_has_its_test() -> Non
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
 def test_the_suite_imports_only_what_is_public(module: Path) -> None:
     tree = ast.parse(module.read_text(encoding="utf-8"))
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    imported |= {
+        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
+    }
     own = {name for name in imported if name.partition(".")[0] == "lightkit"}
     assert own <= PUBLIC
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     imports = {
-        name for text in texts for name in re.findall(r"^\s*(?:from|import) (lightkit[\w.]*)", text, re.MULTILINE)
+        name
+        for text in texts
+        for name in re.findall(r"^\s*(?:from|import) (lightkit[\w.]*)", text, re.MULTILINE)
     }
     assert imports <= PUBLIC, "scripts that tests write import what is public, too"

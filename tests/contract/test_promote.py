@@ -25,7 +25,9 @@ LOOSE = "--gate.max_drop=0.5"
 
 def moves_told(result: Result) -> list[tuple[str, ...]]:
     """Read kind, version before and version after of the moves that `lightkit history` tells as done."""
-    return re.findall(r"^\S+Z +(promote|rollback)(?: by force)? +(\S+) -> (\S+)", result.ok().out, re.MULTILINE)
+    return re.findall(
+        r"^\S+Z +(promote|rollback)(?: by force)? +(\S+) -> (\S+)", result.ok().out, re.MULTILINE
+    )
 
 
 def champion(workspace: Workspace) -> str:
@@ -52,9 +54,13 @@ class Night:
 
 
 @pytest.fixture(scope="module")
-def night(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Night]:
+def night(
+    planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Night]:
     """Promotions, refusals and rollbacks of two runs; read only."""
-    workspace = copy_of(planted_original, Workspace(tmp_path_factory.mktemp("night") / "work", fork_server))
+    workspace = copy_of(
+        planted_original, Workspace(tmp_path_factory.mktemp("night") / "work", fork_server)
+    )
     better, worse = (str(run) for run in workspace.runs)
     commands = {
         "refused": ("promote", worse, "--junit=promote.xml"),
@@ -83,7 +89,9 @@ def night(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork
     workspace.close()
 
 
-def test_promote_registers_a_run_that_has_passed_and_moves_the_alias(night: Night, planted_original: Path) -> None:
+def test_promote_registers_a_run_that_has_passed_and_moves_the_alias(
+    night: Night, planted_original: Path
+) -> None:
     better = night.workspace.runs[0]
     version = night.registry["net"]["versions"]["1"]
     assert version["tags"]["run"] == f"net/{better.name}"
@@ -134,7 +142,9 @@ def test_promote_judges_again_where_the_data_has_changed_since_the_gate(judged: 
     judged.workspace.write("samples.txt", "101 numbers")
     promoted = judged.promote().ok()
     assert "of another checkpoint, champion, gate or data" in promoted.out
-    assert read_json(judged.run / "gate.json")["inputs"]["data"] != judged.decision["inputs"]["data"]
+    assert (
+        read_json(judged.run / "gate.json")["inputs"]["data"] != judged.decision["inputs"]["data"]
+    )
 
 
 def test_promote_judges_again_where_the_code_has_changed_since_the_gate(judged: Judged) -> None:
@@ -168,11 +178,15 @@ def test_promote_judges_again_under_other_settings(night: Night) -> None:
 
 def test_promoting_the_champion_again_changes_nothing(night: Night) -> None:
     assert "is version 2 already" in night.results["twice"].ok().out
-    assert [move for move in moves_told(night.results["history"]) if move[2] == "2"].count(("promote", "1", "2")) == 2
+    assert [move for move in moves_told(night.results["history"]) if move[2] == "2"].count(
+        ("promote", "1", "2")
+    ) == 2
     assert sorted(night.registry["net"]["versions"]) == ["1", "2"]
 
 
-def test_rollback_goes_back_to_the_champion_before_and_twice_to_the_one_before_that(night: Night) -> None:
+def test_rollback_goes_back_to_the_champion_before_and_twice_to_the_one_before_that(
+    night: Night,
+) -> None:
     assert [night.champions[name] for name in ("back", "twice back")] == ["2", "1"]
     assert re.search(r"version 1 back to version 2", night.results["back"].ok().out)
 
@@ -200,11 +214,16 @@ def test_lightkit_runs_marks_the_champion(night: Night) -> None:
     aliases = {run["id"]: run["aliases"] for run in json.loads(night.results["marked"].ok().out)}
     better, worse = (run.name for run in night.workspace.runs)
     assert aliases == {better: ["champion"], worse: []}
-    marks = {line.split()[1]: line.split()[-1] for line in night.results["table"].ok().out.splitlines()[1:]}
+    marks = {
+        line.split()[1]: line.split()[-1]
+        for line in night.results["table"].ok().out.splitlines()[1:]
+    }
     assert marks == {better: "champion", worse: "promoted"}
 
 
-def test_of_two_promotions_of_a_run_at_once_one_wins_and_the_other_ends_with_75(planted: Workspace) -> None:
+def test_of_two_promotions_of_a_run_at_once_one_wins_and_the_other_ends_with_75(
+    planted: Workspace,
+) -> None:
     run = str(planted.runs[1])
     processes = [planted.start("promote", run, "--force") for _ in range(2)]
     results = sorted((process.result() for process in processes), key=lambda result: result.code)
@@ -232,9 +251,15 @@ def test_history_reports_who_promoted_what_when_and_why(night: Night) -> None:
 
 
 def test_history_without_a_name_lists_the_models_with_their_champions(night: Night) -> None:
-    assert night.results["models"].ok().out == "model  champion  other aliases\nnet    2         challenger 2\n"
+    assert (
+        night.results["models"].ok().out
+        == "model  champion  other aliases\nnet    2         challenger 2\n"
+    )
     aliases = {"champion": "2", "challenger": "2"}
-    assert json.loads(night.results["models as json"].ok().out) == {"name": "net", "aliases": aliases}
+    assert json.loads(night.results["models as json"].ok().out) == {
+        "name": "net",
+        "aliases": aliases,
+    }
 
 
 def test_history_of_a_model_that_is_not_there_names_the_near_one(night: Night) -> None:
@@ -243,7 +268,9 @@ def test_history_of_a_model_that_is_not_there_names_the_near_one(night: Night) -
 
 
 @pytest.mark.parametrize(
-    ("moment", "kept"), [("before", "1"), pytest.param("after", "2", marks=pytest.mark.long)], ids=["before", "after"]
+    ("moment", "kept"),
+    [("before", "1"), pytest.param("after", "2", marks=pytest.mark.long)],
+    ids=["before", "after"],
 )
 def test_after_a_kill_around_the_alias_history_reports_what_the_alias_says(
     planted: Workspace, moment: str, kept: str
@@ -306,9 +333,13 @@ class Weeks:
 
 
 @pytest.fixture(scope="module")
-def weeks(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Weeks]:
+def weeks(
+    planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Weeks]:
     """A worse model that is promoted, rolled back, trained again and held; read only."""
-    workspace = copy_of(planted_original, Workspace(tmp_path_factory.mktemp("weeks") / "work", fork_server))
+    workspace = copy_of(
+        planted_original, Workspace(tmp_path_factory.mktemp("weeks") / "work", fork_server)
+    )
     champion(workspace)  # its script is code of the working directory from now on
     weeks = Weeks(workspace, {}, {}, {})
 
@@ -344,15 +375,23 @@ def weeks(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork
 def test_a_worse_model_that_is_promoted_is_a_line_of_output_also_with_quiet(weeks: Weeks) -> None:
     promoted = weeks.results["worse promoted"]
     assert promoted.code == 0, promoted.err
-    assert "a worse model was promoted, within gate.max_drop 0.5: test/accuracy of version 2 is 0.8" in promoted.err
+    assert (
+        "a worse model was promoted, within gate.max_drop 0.5: test/accuracy of version 2 is 0.8"
+        in promoted.err
+    )
     assert "0.1 worse than 0.9 of version 1" in promoted.err
 
 
 @pytest.mark.parametrize("name", ["same weights", "same weights of other inputs"])
-def test_what_was_rolled_back_is_not_promoted_again_from_another_training(weeks: Weeks, name: str) -> None:
+def test_what_was_rolled_back_is_not_promoted_again_from_another_training(
+    weeks: Weeks, name: str
+) -> None:
     refused = weeks.results[name]
     assert refused.code == 4
-    says = r"net version 2 was rolled back by \S+@\S+ at 20\S+ \(too bad\), and this model has the same weights"
+    says = (
+        r"net version 2 was rolled back by \S+@\S+ at 20\S+ \(too bad\), and this model has the"
+        r" same weights"
+    )
     assert re.search(says, refused.err)
     assert "--force" in refused.err
     assert weeks.champions[name] == "1"
@@ -361,7 +400,10 @@ def test_what_was_rolled_back_is_not_promoted_again_from_another_training(weeks:
 def test_what_was_rolled_back_is_not_trained_again_by_a_retrain(weeks: Weeks) -> None:
     refused = weeks.results["same inputs"]
     assert refused.code == 4
-    assert re.search(r"net version 2 was rolled back by .* at 20\S+ \(too bad\).*Nothing was trained", refused.err)
+    assert re.search(
+        r"net version 2 was rolled back by .* at 20\S+ \(too bad\).*Nothing was trained",
+        refused.err,
+    )
     assert weeks.num_runs["same inputs"] == weeks.num_runs["worse"]
 
 
@@ -377,7 +419,9 @@ def test_an_alias_that_is_held_stays_and_the_command_ends_with_4_and_names_who_h
 ) -> None:
     refused = weeks.results[name]
     assert refused.code == 4
-    assert re.search(r"net@champion is held by \S+@\S+ since 20\S+ \(an audit\)\..*--release net", refused.err)
+    assert re.search(
+        r"net@champion is held by \S+@\S+ since 20\S+ \(an audit\)\..*--release net", refused.err
+    )
     assert weeks.champions[name] == "1"
     assert weeks.num_runs[name] == weeks.num_runs["held"]
 
@@ -396,7 +440,9 @@ def test_a_hold_takes_the_name_of_a_model(weeks: Weeks) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
-def test_a_lock_of_a_promotion_that_cannot_be_taken_is_reported_in_words(planted: Workspace, kind: str) -> None:
+def test_a_lock_of_a_promotion_that_cannot_be_taken_is_reported_in_words(
+    planted: Workspace, kind: str
+) -> None:
     lock = planted.runs[0] / ".promote.lock"
     lock.unlink(missing_ok=True)
     if kind == "link":

@@ -20,7 +20,9 @@ def run_script(workspace: Workspace, text: str, *, cold: bool = False) -> tuple[
     head = "import json\ndef show(value):\n    print('shown ' + json.dumps(value, default=str))\n"
     workspace.write("script.py", head + text)
     result = workspace.run(script="script.py", cold=cold).ok()
-    shown = [line.removeprefix("shown ") for line in result.out.splitlines() if line.startswith("shown ")]
+    shown = [
+        line.removeprefix("shown ") for line in result.out.splitlines() if line.startswith("shown ")
+    ]
     return result, json.loads(shown[-1])
 
 
@@ -47,7 +49,9 @@ show({"config": config, "folder": run.folder, "metrics": run.metrics, "summary":
     assert "<html" in (finished.only_run / "report.html").read_text(encoding="utf-8")
 
 
-def test_fit_in_a_script_returns_its_run_and_leaves_the_process_as_it_was(workspace: Workspace) -> None:
+def test_fit_in_a_script_returns_its_run_and_leaves_the_process_as_it_was(
+    workspace: Workspace,
+) -> None:
     script = """\
 import signal, sys, threading, warnings
 import lightkit
@@ -108,7 +112,16 @@ show({"class": type(module).__name__, "training": module.training, "same": same,
 """
     _, shown = run_script(classifier, script)
     assert (shown["class"], shown["training"], shown["same"]) == ("ImageClassifier", False, True)
-    words = ["predict", "--run", "pictures", "pictures/reds/0.png", "pictures/blues", "--top-k=1", "-o", "table.jsonl"]
+    words = [
+        "predict",
+        "--run",
+        "pictures",
+        "pictures/reds/0.png",
+        "pictures/blues",
+        "--top-k=1",
+        "-o",
+        "table.jsonl",
+    ]
     classifier.run(*words).ok()
     table = (classifier.folder / "table.jsonl").read_text(encoding="utf-8").splitlines()
     assert shown["rows"] == [json.loads(line) for line in table]
@@ -116,7 +129,9 @@ show({"class": type(module).__name__, "training": module.training, "same": same,
 
 
 @pytest.mark.parametrize(
-    ("signum", "expected"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "own handler")], ids=["SIGINT", "SIGTERM"]
+    ("signum", "expected"),
+    [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "own handler")],
+    ids=["SIGINT", "SIGTERM"],
 )
 def test_a_signal_reaches_the_script_once_the_run_is_recorded_and_the_same_call_resumes(
     signum: str, expected: str, workspace: Workspace
@@ -141,7 +156,9 @@ show([raised, status, run.summary["status"], len(lightkit.list_runs()), len(run.
 
 
 @pytest.mark.long
-def test_a_launch_of_two_processes_returns_its_run_or_raises_its_error(workspace: Workspace) -> None:
+def test_a_launch_of_two_processes_returns_its_run_or_raises_its_error(
+    workspace: Workspace,
+) -> None:
     script = """\
 import lightkit
 from lightkit.errors import LightkitError
@@ -168,14 +185,31 @@ lightkit.fitt("small.yaml")
 lightkit.fit(3)
 """
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
-    inside = "[mypy]\n[mypy-lightkit.cli.*,torch.*,pytorch_lightning.*]\nfollow_imports = skip\n"  # it takes a minute
+    inside = (  # it takes a minute
+        "[mypy]\n[mypy-lightkit.cli.*,torch.*,pytorch_lightning.*]\nfollow_imports = skip\n"
+    )
     (tmp_path / "mypy.ini").write_text(inside, encoding="utf-8")
-    words = [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--no-error-summary", "script.py"]
-    output = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False).stdout.splitlines()
-    types = [line.partition("Revealed type is ")[2].replace("builtins.", "") for line in output if "Revealed" in line]
+    words = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file=mypy.ini",
+        "--no-error-summary",
+        "script.py",
+    ]
+    output = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    types = [
+        line.partition("Revealed type is ")[2].replace("builtins.", "")
+        for line in output
+        if "Revealed" in line
+    ]
     assert types == ['"float"', '"dict[str, Any]"', '"list[dict[str, Any]]"']
     errors = [line for line in output if ": error: " in line]
     assert 'script.py:7: error: Module has no attribute "fitt"' in errors[0]
-    assert errors[1].startswith('script.py:8: error: Argument 1 to "fit" has incompatible type "int"')
+    assert errors[1].startswith(
+        'script.py:8: error: Argument 1 to "fit" has incompatible type "int"'
+    )
     assert len(errors) == 2
     assert (ROOT / "lightkit" / "py.typed").is_file()

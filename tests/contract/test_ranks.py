@@ -68,7 +68,9 @@ def alone(made_once: Once) -> Path:
 
 
 @pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Callable[[str], Launch]]:
+def launches(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Callable[[str], Launch]]:
     """Trains two ranks of an engine, once for all tests of this file."""
     ended: dict[str, Launch] = {}
 
@@ -138,12 +140,17 @@ def test_steps_batch_and_learning_rate_are_shown_for_the_ranks_in_use(trained: L
 
 def test_each_rank_has_its_share_of_the_cores_as_threads(trained: Launch) -> None:
     share = max(1, len(os.sched_getaffinity(0)) // 2)
-    told = [(trained.workspace.folder / f"threads-{rank}").read_text(encoding="utf-8") for rank in (0, 1)]
+    told = [
+        (trained.workspace.folder / f"threads-{rank}").read_text(encoding="utf-8")
+        for rank in (0, 1)
+    ]
     assert told == [str(share)] * 2
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_rank_that_raises_ends_all_with_its_traceback_first(name: str, workspace: Workspace) -> None:
+def test_a_rank_that_raises_ends_all_with_its_traceback_first(
+    name: str, workspace: Workspace
+) -> None:
     write_job(workspace, name, callbacks=failing("raise"))
     result = workspace.run("fit", "-c", "job.yaml")
     assert result.code == 1, result.err
@@ -170,7 +177,9 @@ def test_a_rank_that_is_killed_is_named_and_ends_all(name: str, workspace: Works
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_rank_that_hangs_is_named_with_its_place_and_ends_all_with_70(name: str, workspace: Workspace) -> None:
+def test_a_rank_that_hangs_is_named_with_its_place_and_ends_all_with_70(
+    name: str, workspace: Workspace
+) -> None:
     write_job(workspace, name, callbacks=failing("hang"), launch={"stall_timeout_s": 10})
     result = workspace.run("fit", "-c", "job.yaml")
     assert result.code == 70, result.err
@@ -202,7 +211,9 @@ def test_where_restarts_are_asked_for_a_lost_rank_costs_the_work_since_the_last_
 
 def hold(workspace: Workspace, name: str) -> None:
     """Write a job that waits after `HELD_STEP` steps as long as the file `hold` is there."""
-    write_job(workspace, name, callbacks={**JOB["callbacks"], "hold": {"class_path": "my_project.Hold"}})
+    write_job(
+        workspace, name, callbacks={**JOB["callbacks"], "hold": {"class_path": "my_project.Hold"}}
+    )
     workspace.write("hold", str(HELD_STEP))
 
 
@@ -242,7 +253,9 @@ def test_a_launch_that_sigterm_interrupts_resumes_to_the_weights_of_an_undisturb
         engine("ray", signal.SIGINT),
     ],
 )
-def test_a_signal_ends_the_ranks_of_each_engine_with_a_checkpoint(name: str, signum: int, workspace: Workspace) -> None:
+def test_a_signal_ends_the_ranks_of_each_engine_with_a_checkpoint(
+    name: str, signum: int, workspace: Workspace
+) -> None:
     result = interrupt(workspace, name, signum)
     assert result.code == 75, result.err
     assert f"interrupted by {signal.Signals(signum).name}" in result.err
@@ -250,7 +263,9 @@ def test_a_signal_ends_the_ranks_of_each_engine_with_a_checkpoint(name: str, sig
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_ranks_do_not_outlive_the_command_that_started_them(name: str, workspace: Workspace) -> None:
+def test_ranks_do_not_outlive_the_command_that_started_them(
+    name: str, workspace: Workspace
+) -> None:
     hold(workspace, name)
     process = workspace.start("fit", "-c", "job.yaml")
     process.wait_for((workspace.folder / "held").exists)
@@ -323,7 +338,8 @@ def test_a_rank_that_never_arrives_is_named(workspace: Workspace) -> None:
     result = workspace.run("fit", "-c", "job.yaml", environ={"PYTHONPATH": str(workspace.folder)})
     assert result.code == 1
     assert re.search(
-        r"error: rank 1 of 2 did not arrive within 30 s \(launch\.timeout_s\); arrived: rank 0", result.err
+        r"error: rank 1 of 2 did not arrive within 30 s \(launch\.timeout_s\); arrived: rank 0",
+        result.err,
     )
 
 
@@ -336,7 +352,9 @@ def test_other_ranks_are_shown_where_that_is_asked_for(workspace: Workspace) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [engine("ddp"), engine("torchrun"), engine("spark"), engine("ray")])
+@pytest.mark.parametrize(
+    "name", [engine("ddp"), engine("torchrun"), engine("spark"), engine("ray")]
+)
 def test_missing_data_is_reported_once_and_leaves_no_run(name: str, workspace: Workspace) -> None:
     write_job(workspace, name, model={"class_path": "ImageClassifier", "init_args": {}})
     data = {"class_path": "ImageFolder", "init_args": {"root": "nowhere"}}
@@ -351,7 +369,9 @@ def test_missing_data_is_reported_once_and_leaves_no_run(name: str, workspace: W
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [engine("spark"), engine("ray")])
-def test_a_run_of_a_cluster_is_evaluated_by_one_process(name: str, launches: Callable[[str], Launch]) -> None:
+def test_a_run_of_a_cluster_is_evaluated_by_one_process(
+    name: str, launches: Callable[[str], Launch]
+) -> None:
     launch = launches(name)
     result = launch.workspace.run("test", "--run", "latest").ok()
     assert "2 devices" not in result.out
@@ -359,7 +379,9 @@ def test_a_run_of_a_cluster_is_evaluated_by_one_process(name: str, launches: Cal
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [engine("horovod")])
-def test_two_names_of_this_machine_are_two_hosts(name: str, workspace: Workspace, alone: Path) -> None:
+def test_two_names_of_this_machine_are_two_hosts(
+    name: str, workspace: Workspace, alone: Path
+) -> None:
     write_job(workspace, name, launch={"hosts": "localhost:1,127.0.0.1:1"})
     workspace.run("fit", "-c", "job.yaml").ok()
     assert_same_weights(workspace.only_run, alone)
@@ -373,7 +395,9 @@ def test_ranks_with_torchs_variables_alone_join(workspace: Workspace, alone: Pat
     write_job(workspace, "torchrun")
     port = str(free_port())
     ranks = [
-        workspace.start("fit", "-c", "job.yaml", environ={**TORCHS, "MASTER_PORT": port, "RANK": str(rank)})
+        workspace.start(
+            "fit", "-c", "job.yaml", environ={**TORCHS, "MASTER_PORT": port, "RANK": str(rank)}
+        )
         for rank in range(2)
     ]
     for rank in ranks:

@@ -29,7 +29,15 @@ from torch.nn import functional
 
 from lightkit.data import Temperatures
 from tests.contract.conftest import Once
-from tests.contract.recomputed import AGAINST_EARLIER, CLASSES, COUNTS, JOBS, NUM_ROWS, make_jobs, read_table
+from tests.contract.recomputed import (
+    AGAINST_EARLIER,
+    CLASSES,
+    COUNTS,
+    JOBS,
+    NUM_ROWS,
+    make_jobs,
+    read_table,
+)
 from tests.contract.workspace import load_checkpoint, read_json
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine
@@ -73,9 +81,19 @@ class Samples:
 
 def read_pictures(folder: Path, split: str) -> Samples:
     """Read the pictures of a split as the network gets them."""
-    paths = [path for name in CLASSES for path in sorted((folder / "pictures" / split / name).glob("*.png"))]
-    pixels = np.stack([np.asarray(Image.open(path), dtype=float)[3:45, 3:45] / 255 for path in paths])
-    inputs = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]  # ImageNet's mean and standard deviation
+    paths = [
+        path
+        for name in CLASSES
+        for path in sorted((folder / "pictures" / split / name).glob("*.png"))
+    ]
+    pixels = np.stack(
+        [np.asarray(Image.open(path), dtype=float)[3:45, 3:45] / 255 for path in paths]
+    )
+    inputs = (pixels - [0.485, 0.456, 0.406]) / [
+        0.229,
+        0.224,
+        0.225,
+    ]  # ImageNet's mean and standard deviation
     labels = np.array([CLASSES.index(path.parent.name) for path in paths])
     return Samples(np.moveaxis(inputs, -1, 1), labels, np.ones(len(paths)))
 
@@ -109,7 +127,9 @@ def load_own(folder: Path) -> Any:
     return module
 
 
-def compute_outputs(job: str, weights: Mapping[str, Any], inputs: Array, *, trains: bool = False) -> Array:
+def compute_outputs(
+    job: str, weights: Mapping[str, Any], inputs: Array, *, trains: bool = False
+) -> Array:
     """Compute what a network gives, in float64: logits ``(samples, classes)``, or numbers ``(samples,)``.
 
     Args:
@@ -128,13 +148,18 @@ def compute_outputs(job: str, weights: Mapping[str, Any], inputs: Array, *, trai
             if trains:
                 mean, var = x.mean(dim=(0, 2, 3)), x.var(dim=(0, 2, 3), correction=0)
             scale = w[f"{name}.1.weight"] / (var + 1e-5).sqrt()
-            x = ((x - mean[:, None, None]) * scale[:, None, None] + w[f"{name}.1.bias"][:, None, None]).relu()
+            x = (
+                (x - mean[:, None, None]) * scale[:, None, None]
+                + w[f"{name}.1.bias"][:, None, None]
+            ).relu()
         return np.asarray(x.mean(dim=(2, 3)) @ w["network.6.weight"].T + w["network.6.bias"])
     if job == "own":
         hidden = (x @ w["hidden.weight"].T + w["hidden.bias"]).tanh()
         return np.asarray(hidden @ w["head.weight"].T + w["head.bias"])
     x = (x - w["input_mean"]) / w["input_std"]
-    x = (x @ w["network.0.weight"].T + w["network.0.bias"]).relu() @ w["network.2.weight"].T + w["network.2.bias"]
+    x = (x @ w["network.0.weight"].T + w["network.0.bias"]).relu() @ w["network.2.weight"].T + w[
+        "network.2.bias"
+    ]
     return np.asarray(x * w["output_std"] + w["output_mean"])[:, 0]
 
 
@@ -145,14 +170,23 @@ def compute_probabilities(logits: Array) -> Array:
 
 
 def score(
-    job: str, split: str, outputs: Array, samples: Samples, *, output_std: float = 1.0, smoothing: float = 0.0
+    job: str,
+    split: str,
+    outputs: Array,
+    samples: Samples,
+    *,
+    output_std: float = 1.0,
+    smoothing: float = 0.0,
 ) -> dict[str, float]:
     """Compute the metrics of outputs for samples, by their logged names."""
     targets, weights = samples.targets, samples.weights
     found: dict[str, float] = {}
     if job in _CLASSIFIERS:
         logs, predicted = np.log(compute_probabilities(outputs)), outputs.argmax(axis=1)
-        losses = -logs[np.arange(len(targets)), targets] * (1 - smoothing) - logs.mean(axis=1) * smoothing
+        losses = (
+            -logs[np.arange(len(targets)), targets] * (1 - smoothing)
+            - logs.mean(axis=1) * smoothing
+        )
         found["loss"] = float(losses.mean())
         found["accuracy"] = float(sk.accuracy_score(targets, predicted))
         if job != "own":
@@ -195,7 +229,10 @@ class Trained:
     def trace(self) -> list[dict[str, Any]]:
         """What the ranks have written of their steps."""
         num_ranks = 2 if self.job == "ranks" else 1
-        return [torch.load(self.folder / f"{self.job}-{rank}.pt", weights_only=True) for rank in range(num_ranks)]
+        return [
+            torch.load(self.folder / f"{self.job}-{rank}.pt", weights_only=True)
+            for rank in range(num_ranks)
+        ]
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -206,7 +243,9 @@ class Trained:
     @cached_property
     def weights(self) -> dict[str, Any]:
         """Weights of best.ckpt."""
-        found: dict[str, Any] = load_checkpoint(self.run / "checkpoints" / "best.ckpt")["state_dict"]
+        found: dict[str, Any] = load_checkpoint(self.run / "checkpoints" / "best.ckpt")[
+            "state_dict"
+        ]
         return found
 
     def samples(self, split: str) -> Samples:
@@ -217,13 +256,17 @@ class Trained:
 
     def outputs(self, split: str, weights: Mapping[str, Any] | None = None) -> Array:
         """Outputs for a split, by the best weights."""
-        return compute_outputs(self.job, self.weights if weights is None else weights, self.samples(split).inputs)
+        return compute_outputs(
+            self.job, self.weights if weights is None else weights, self.samples(split).inputs
+        )
 
     def score(self, split: str, weights: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Metrics of a split, by the best weights."""
         weights = self.weights if weights is None else weights
         std = float(weights["output_std"]) if "output_std" in weights else 1.0
-        return score(self.job, split, self.outputs(split, weights), self.samples(split), output_std=std)
+        return score(
+            self.job, split, self.outputs(split, weights), self.samples(split), output_std=std
+        )
 
     def rates(self, step: int) -> list[float]:
         """Learning rates of a step, counted from 0, by parameter group where they differ."""
@@ -237,7 +280,9 @@ class Trained:
     def train_scores(self, epoch: int) -> dict[str, float]:
         """Metrics of the training steps of an epoch, each of the weights before it."""
         outputs, parts, std = [], [], 1.0
-        for each in (step for rank in self.trace for step in rank["steps"] if step["epoch"] == epoch):
+        for each in (
+            step for rank in self.trace for step in rank["steps"] if step["epoch"] == epoch
+        ):
             weights, batch = each["weights"], [tensor.double().numpy() for tensor in each["batch"]]
             outputs.append(compute_outputs(self.job, weights, batch[0], trains=True))
             targets = batch[1].astype(int) if self.job in _CLASSIFIERS else batch[1][:, 0]
@@ -246,7 +291,9 @@ class Trained:
         targets, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
         smoothing = _SMOOTHING if self.job in ("label", "ranks") else 0.0
         samples = Samples(np.empty(0), targets, weights)
-        return score(self.job, "train", np.concatenate(outputs), samples, output_std=std, smoothing=smoothing)
+        return score(
+            self.job, "train", np.concatenate(outputs), samples, output_std=std, smoothing=smoothing
+        )
 
     @cached_property
     def epochs(self) -> list[dict[str, float]]:
@@ -266,7 +313,11 @@ class Trained:
         """The row of an epoch in metrics.csv, but for what the clock says."""
         steps = _STEPS[self.job]
         rates = self.rates(epoch * steps)
-        named = {"lr": rates[0]} if len(rates) == 1 else {f"lr/{at}": rate for at, rate in enumerate(rates)}
+        named = (
+            {"lr": rates[0]}
+            if len(rates) == 1
+            else {f"lr/{at}": rate for at, rate in enumerate(rates)}
+        )
         return {"epoch": epoch, "step": (epoch + 1) * steps, **named, **self.epochs[epoch]}
 
     @cached_property
@@ -278,7 +329,9 @@ class Trained:
     @cached_property
     def earlier_weights(self) -> dict[str, Any]:
         """Weights of best.ckpt of the earlier run."""
-        found: dict[str, Any] = load_checkpoint(self.runs[0] / "checkpoints" / "best.ckpt")["state_dict"]
+        found: dict[str, Any] = load_checkpoint(self.runs[0] / "checkpoints" / "best.ckpt")[
+            "state_dict"
+        ]
         return found
 
 
@@ -308,20 +361,35 @@ def numbers_of(value: Any, at: str = "") -> dict[str, float]:
         return {}
     if isinstance(value, (int, float)):
         return {at: value}
-    items: Any = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    return {name: number for key, child in items for name, number in numbers_of(child, f"{at}.{key}").items()}
+    items: Any = (
+        value.items()
+        if isinstance(value, Mapping)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return {
+        name: number
+        for key, child in items
+        for name, number in numbers_of(child, f"{at}.{key}").items()
+    }
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
     """Read a CSV file of numbers; empty cells are left out."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+        return [
+            {name: float(cell) for name, cell in row.items() if cell}
+            for row in csv.DictReader(file)
+        ]
 
 
 # -- predictions and epochs --------------------------------------------------------------------------------------------
 
 
-def test_the_predictions_of_a_run_are_those_of_its_best_weights_for_the_stored_samples(trained: Trained) -> None:
+def test_the_predictions_of_a_run_are_those_of_its_best_weights_for_the_stored_samples(
+    trained: Trained,
+) -> None:
     for split, file in (("val", "validation"), ("test", "test")):
         table = pq.read_table(trained.run / f"{file}_predictions.parquet")
         samples, outputs = trained.samples(split), trained.outputs(split)
@@ -332,12 +400,16 @@ def test_the_predictions_of_a_run_are_those_of_its_best_weights_for_the_stored_s
             names = ("below", "above") if trained.job == "own" else CLASSES
             probabilities = compute_probabilities(outputs)
             assert table["label"].to_pylist() == [names[each] for each in targets]
-            assert table["predicted"].to_pylist() == [names[each] for each in outputs.argmax(axis=1)]
+            assert table["predicted"].to_pylist() == [
+                names[each] for each in outputs.argmax(axis=1)
+            ]
             assert table["probability"].to_pylist() == close(probabilities.max(axis=1).tolist())
             of_label = probabilities[np.arange(len(targets)), targets]
             assert table["label_probability"].to_pylist() == close(of_label.tolist())
             for at, name in enumerate(names):
-                assert table[f"probability_{name}"].to_pylist() == close(probabilities[:, at].tolist())
+                assert table[f"probability_{name}"].to_pylist() == close(
+                    probabilities[:, at].tolist()
+                )
         else:
             assert table["target"].to_pylist() == close(targets.tolist())
             assert table["prediction"].to_pylist() == close(outputs.tolist())
@@ -349,7 +421,9 @@ def test_the_metrics_of_each_epoch_are_those_of_its_weights(trained: Trained) ->
     for epoch, row in enumerate(rows):
         seconds, speed = (row.pop(name) for name in _CLOCK)
         assert row == close(trained.row(epoch))
-        assert seconds * speed >= 0.98 * _SIZES[trained.job]["train"]  # which is of the training without validation
+        assert (
+            seconds * speed >= 0.98 * _SIZES[trained.job]["train"]
+        )  # which is of the training without validation
 
 
 def test_the_learning_rate_of_each_step_is_that_of_its_schedule(trained: Trained) -> None:
@@ -362,14 +436,18 @@ def test_the_learning_rate_of_each_step_is_that_of_its_schedule(trained: Trained
                 assert sorted(set(each["rates"])) == close(sorted(expected))
 
 
-def test_the_best_checkpoint_holds_the_weights_of_the_least_validation_loss(trained: Trained) -> None:
+def test_the_best_checkpoint_holds_the_weights_of_the_least_validation_loss(
+    trained: Trained,
+) -> None:
     kept = trained.trace[0]["validations"][trained.best_epoch]["weights"]
     assert kept.keys() == trained.weights.keys()
     for name, weight in kept.items():
         assert torch.equal(trained.weights[name], weight), name
 
 
-def test_a_step_on_weighted_rows_is_that_of_gradient_descent_on_their_weighted_loss(recomputed: Path) -> None:
+def test_a_step_on_weighted_rows_is_that_of_gradient_descent_on_their_weighted_loss(
+    recomputed: Path,
+) -> None:
     trained = Trained(recomputed, "table")
     (rank,) = trained.trace
     steps = rank["steps"]
@@ -381,8 +459,14 @@ def test_a_step_on_weighted_rows_is_that_of_gradient_descent_on_their_weighted_l
     for name, expected in zip(names, scales, strict=True):
         assert trained.weights[name].tolist() == close(np.atleast_1d(expected).tolist())
     for number, (one, after) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
-        floats = {name: value.double() for name, value in one["weights"].items() if value.is_floating_point()}
-        weights = {name: value.requires_grad_(name.startswith("network")) for name, value in floats.items()}
+        floats = {
+            name: value.double()
+            for name, value in one["weights"].items()
+            if value.is_floating_point()
+        }
+        weights = {
+            name: value.requires_grad_(name.startswith("network")) for name, value in floats.items()
+        }
         inputs, targets, of_rows = (each.double() for each in one["batch"])
         x = (inputs - weights["input_mean"]) / weights["input_std"]
         x = (x @ weights["network.0.weight"].T + weights["network.0.bias"]).relu()
@@ -411,8 +495,15 @@ def test_every_number_of_a_summary_is_that_of_weights_samples_and_files(trained:
         "exit_code": 0,
         "epochs": 2,
         "steps": 2 * steps,
-        "metrics": {"best": {**trained.row(best), **clock[best]}, "last": {**trained.row(1), **clock[1]}},
-        "best": {"value": trained.epochs[best]["val/loss"], "epoch": best, "step": (best + 1) * steps},
+        "metrics": {
+            "best": {**trained.row(best), **clock[best]},
+            "last": {**trained.row(1), **clock[1]},
+        },
+        "best": {
+            "value": trained.epochs[best]["val/loss"],
+            "epoch": best,
+            "step": (best + 1) * steps,
+        },
         "stages": {"test": trained.score("test")},
         "scores": [score_of_test],
         "samples": {"val": counts["val"]},
@@ -439,7 +530,9 @@ def test_a_manifest_says_how_many_samples_each_split_has(trained: Trained) -> No
         assert data["counts"] == _SIZES[trained.job]
 
 
-def test_tensorboard_csv_and_mlflow_have_the_same_numbers_of_each_epoch_and_of_the_test(trained: Trained) -> None:
+def test_tensorboard_csv_and_mlflow_have_the_same_numbers_of_each_epoch_and_of_the_test(
+    trained: Trained,
+) -> None:
     steps = _STEPS[trained.job]
     of_fit = {
         name: [((epoch + 1) * steps - 1, row[name]) for epoch, row in enumerate(trained.epochs)]
@@ -454,7 +547,9 @@ def test_tensorboard_csv_and_mlflow_have_the_same_numbers_of_each_epoch_and_of_t
     )
     tested = {name: [(0, value)] for name, value in of_test.items()}
     found = read_scalars(trained.run / "tensorboard" / "test")
-    assert {name: points for name, points in found.items() if name in tested} == close_points(tested)
+    assert {name: points for name, points in found.items() if name in tested} == close_points(
+        tested
+    )
     assert found.keys() - tested.keys() <= {"epoch", "hp_metric"}
 
     # CSV
@@ -486,7 +581,8 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
     events = EventAccumulator(str(folder)).Reload()
     return {
-        name: sorted({(each.step, each.value) for each in events.Scalars(name)}) for name in events.Tags()["scalars"]
+        name: sorted({(each.step, each.value) for each in events.Scalars(name)})
+        for name in events.Tags()["scalars"]
     }
 
 
@@ -494,9 +590,14 @@ def read_mlflow(trained: Trained) -> dict[str, list[tuple[int, float]]]:
     """Read the points of a run from MLflow's database; MLflow's client takes 2 s to import."""
     run_id = read_json(trained.run / "mlflow.json")["run_id"]
     with closing(sqlite3.connect(trained.folder / "runs" / "mlflow.db")) as connection:
-        query = "SELECT key, step, value FROM metrics WHERE run_uuid = ? AND is_nan = 0 ORDER BY step, timestamp"
+        query = (
+            "SELECT key, step, value FROM metrics WHERE run_uuid = ? AND is_nan = 0 ORDER BY step,"
+            " timestamp"
+        )
         rows = connection.execute(query, (run_id,)).fetchall()
-        newest = connection.execute("SELECT key, step, value FROM latest_metrics WHERE run_uuid = ?", (run_id,))
+        newest = connection.execute(
+            "SELECT key, step, value FROM latest_metrics WHERE run_uuid = ?", (run_id,)
+        )
         latest = {key: (step, value) for key, step, value in newest}
     points: dict[str, list[tuple[int, float]]] = {}
     for key, step, value in rows:
@@ -520,10 +621,14 @@ def wilson(num_right: int, num: int, confidence: float = 0.95) -> list[float]:
     return [float(found.low), float(found.high)]
 
 
-def bootstrap(values: Array, statistic: Callable[[Array], float], confidence: float) -> tuple[list[float], Array]:
+def bootstrap(
+    values: Array, statistic: Callable[[Array], float], confidence: float
+) -> tuple[list[float], Array]:
     """Compute the percentile interval of a statistic of rows that are drawn anew, and its draws."""
     random = np.random.default_rng(99)
-    rows = random.integers(len(values), size=(_NUM_DRAWS // (10 if values.ndim > 1 else 1), len(values)))
+    rows = random.integers(
+        len(values), size=(_NUM_DRAWS // (10 if values.ndim > 1 else 1), len(values))
+    )
     draws = np.array([statistic(values[each]) for each in rows])
     tail = 100 * (1 - confidence) / 2
     return [float(each) for each in np.percentile(draws, [tail, 100 - tail])], draws
@@ -543,11 +648,17 @@ def tango(only_mine: int, only_theirs: int, num: int, confidence: float) -> floa
     def statistic(difference: float) -> float:
         def unlikely(theirs: float) -> float:
             rest = 1 - 2 * theirs - difference
-            parts = ((only_mine, theirs + difference), (only_theirs, theirs), (num - only_mine - only_theirs, rest))
+            parts = (
+                (only_mine, theirs + difference),
+                (only_theirs, theirs),
+                (num - only_mine - only_theirs, rest),
+            )
             return -sum(count * math.log(max(part, 1e-300)) for count, part in parts if count)
 
         least, most = max(0.0, -difference), (1 - difference) / 2
-        found = optimize.minimize_scalar(unlikely, bounds=(least, most), method="bounded", options={"xatol": 1e-12})
+        found = optimize.minimize_scalar(
+            unlikely, bounds=(least, most), method="bounded", options={"xatol": 1e-12}
+        )
         variance = 2 * found.x + difference - difference**2
         return float((only_mine - only_theirs - num * difference) / math.sqrt(num * variance))
 
@@ -573,13 +684,17 @@ def find_interval(
     if name == "f1":
         interval, _ = bootstrap(np.stack([targets, predicted], axis=1), macro_f1, confidence)
     elif name == "mae":
-        interval, _ = bootstrap(np.abs(targets - predicted), lambda each: float(each.mean()), confidence)
+        interval, _ = bootstrap(
+            np.abs(targets - predicted), lambda each: float(each.mean()), confidence
+        )
     else:
         return None, None
     return interval, close_interval(interval)
 
 
-def list_pairs(trained: Trained, split: str, weights: Mapping[str, Any] | None = None) -> tuple[Array, Array]:
+def list_pairs(
+    trained: Trained, split: str, weights: Mapping[str, Any] | None = None
+) -> tuple[Array, Array]:
     """Return targets and predictions of the samples of a split that count."""
     samples, outputs = trained.samples(split), trained.outputs(split, weights)
     counts = samples.weights > 0
@@ -596,12 +711,18 @@ def read_page(page: str) -> tuple[dict[str, str], dict[str, list[list[str]]], st
     def text_of(html: str) -> str:
         return " ".join(unescape(re.sub("<[^>]*>", " ", html)).split())
 
-    facts = {text_of(name): text_of(text) for name, text in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)}
+    facts = {
+        text_of(name): text_of(text)
+        for name, text in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)
+    }
     tables = {}
-    for caption, body in re.findall(r"<caption>(.*?)</caption>.*?<tbody>(.*?)</tbody>", page, re.DOTALL):
+    for caption, body in re.findall(
+        r"<caption>(.*?)</caption>.*?<tbody>(.*?)</tbody>", page, re.DOTALL
+    ):
         rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
         tables[text_of(caption)] = [
-            [text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)] for row in rows
+            [text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+            for row in rows
         ]
     return facts, tables, text_of(page)
 
@@ -616,7 +737,11 @@ def read_markdown_table(card: str, head: str) -> list[list[str]]:
 def assert_shown(text: str, value: float, *, digits: str = ".4g") -> None:
     """Assert that a text is a number with so many digits, within one of the last."""
     shown = float(text.replace("\u202f", ""))
-    step = 10.0 ** (math.floor(math.log10(abs(value) or 1)) - 3) if digits == ".4g" else 10.0 ** -int(digits[1])
+    step = (
+        10.0 ** (math.floor(math.log10(abs(value) or 1)) - 3)
+        if digits == ".4g"
+        else 10.0 ** -int(digits[1])
+    )
     assert shown == pytest.approx(value, abs=0.51 * step + _REL * abs(value)), (text, value)
 
 
@@ -652,7 +777,9 @@ def check_classes(trained: Trained, rows: list[list[str]]) -> None:
     """Assert that rows of class, samples, precision, recall, F1 (and most frequent error) are those of the test."""
     targets, predicted = list_pairs(trained, "test")
     names = ("below", "above") if trained.job == "own" else CLASSES
-    scores = sk.precision_recall_fscore_support(targets, predicted, labels=range(len(names)), zero_division=0)
+    scores = sk.precision_recall_fscore_support(
+        targets, predicted, labels=range(len(names)), zero_division=0
+    )
     counts = sk.confusion_matrix(targets, predicted, labels=range(len(names)))
     assert [row[0] for row in rows] == [*names]
     for at, row in enumerate(rows):
@@ -707,8 +834,10 @@ def check_verdict(trained: Trained, text: str) -> None:
     targets, predicted = list_pairs(trained, "test")
     number = r"(-?[\d.]+(?:e[+-]\d+)?)"
     found = re.search(
-        rf"test/{name} is {number} \(95 % interval {number} to {number}, (\d+) samples\), (not )?better than chance "
-        rf"\({number} on these samples\)(?:; by (\S+) \({number}\) it is (no different beyond noise from|better than|"
+        rf"test/{name} is {number} \(95 % interval {number} to {number}, (\d+) samples\), (not"
+        r" )?better than chance "
+        rf"\({number} on these samples\)(?:; by (\S+) \({number}\) it is (no different beyond noise"
+        r" from|better than|"
         rf"worse than) run \S+ \({number}\))?\.",
         text,
     )
@@ -738,11 +867,17 @@ def check_verdict(trained: Trained, text: str) -> None:
         is_noise = not trained.gate["significance"]["counts"]
         is_better = (trained.score("test")[metric] > earlier) == (metric == "test/accuracy")
         assert verdict == (
-            "no different beyond noise from" if is_noise else "better than" if is_better else "worse than"
+            "no different beyond noise from"
+            if is_noise
+            else "better than"
+            if is_better
+            else "worse than"
         )
 
 
-def test_every_number_of_a_report_is_that_of_the_best_weights_and_the_samples(trained: Trained) -> None:
+def test_every_number_of_a_report_is_that_of_the_best_weights_and_the_samples(
+    trained: Trained,
+) -> None:
     page = (trained.run / "report.html").read_text(encoding="utf-8")
     facts, tables, text = read_page(page)
     best = trained.epochs[trained.best_epoch]
@@ -780,14 +915,20 @@ def test_every_number_of_a_report_is_that_of_the_best_weights_and_the_samples(tr
     counts = sk.confusion_matrix(targets, predicted, labels=range(len(names)))
     for label, prediction, number in tables.get("Most frequent errors", []):
         assert int(number) == counts[names.index(label), names.index(prediction)]
-    assert sum(int(row[2]) for row in tables.get("Most frequent errors", [])) == (targets != predicted).sum()
+    assert (
+        sum(int(row[2]) for row in tables.get("Most frequent errors", []))
+        == (targets != predicted).sum()
+    )
     num_right = int(counts.diagonal().sum())
-    described = f"{len(names)} classes, {len(targets)} samples of the test split, of which {num_right} are right"
+    described = (
+        f"{len(names)} classes, {len(targets)} samples of the test split, of which {num_right} are"
+        " right"
+    )
     assert described in page
     error = compute_calibration_error(trained)
-    assert [float(each) for each in re.findall(r"expected calibration error (?:is )?(\d\.\d+)", page)] == [
-        pytest.approx(error, abs=0.00051)
-    ] * 2
+    assert [
+        float(each) for each in re.findall(r"expected calibration error (?:is )?(\d\.\d+)", page)
+    ] == [pytest.approx(error, abs=0.00051)] * 2
     probabilities = compute_probabilities(trained.outputs("test"))
     of_label = probabilities[np.arange(len(targets)), targets]
     mistaken = np.flatnonzero(targets != predicted)
@@ -803,7 +944,9 @@ def test_every_number_of_a_report_is_that_of_the_best_weights_and_the_samples(tr
         ]
 
 
-def test_every_number_of_a_model_card_is_that_of_the_best_weights_and_the_samples(trained: Trained) -> None:
+def test_every_number_of_a_model_card_is_that_of_the_best_weights_and_the_samples(
+    trained: Trained,
+) -> None:
     card = (trained.run / "card.md").read_text(encoding="utf-8")
     check_verdict(trained, card)
     assert "| Epochs | 2 |" in card
@@ -813,26 +956,34 @@ def test_every_number_of_a_model_card_is_that_of_the_best_weights_and_the_sample
         if trained.job != "own":
             assert f"| Samples to {name} | {_SIZES[trained.job][split]} |" in card
     if trained.job in _CLASSIFIERS:
-        check_classes(trained, read_markdown_table(card, "class | samples | precision | recall | F1"))
+        check_classes(
+            trained, read_markdown_table(card, "class | samples | precision | recall | F1")
+        )
         (error,) = re.findall(r"Expected calibration error: (\d\.\d+) \(15 bins", card)
         assert float(error) == pytest.approx(compute_calibration_error(trained), abs=0.00051)
     metadata = yaml.safe_load(card.split("---\n")[1])
     values = {
-        f"{'val' if result['dataset']['split'] == 'validation' else 'test'}/{each['type']}": each["value"]
+        f"{'val' if result['dataset']['split'] == 'validation' else 'test'}/{each['type']}": each[
+            "value"
+        ]
         for index in metadata.get("model-index", [])
         for result in index["results"]
         for each in result["metrics"]
     }
     is_described = trained.job in ("label", "ranks")
     computed = {**trained.score("test"), **trained.epochs[trained.best_epoch]}
-    names = [name for name in computed if not name.startswith("train/") and not name.endswith("/loss")]
+    names = [
+        name for name in computed if not name.startswith("train/") and not name.endswith("/loss")
+    ]
     assert values == close({name: computed[name] for name in names} if is_described else {})
 
 
 # -- gate.json ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_number_of_a_gate_is_that_of_both_models_on_the_same_samples(trained: Trained) -> None:
+def test_every_number_of_a_gate_is_that_of_both_models_on_the_same_samples(
+    trained: Trained,
+) -> None:
     gate, metric = trained.gate, trained.gate["metric"]
     split = metric.split("/")[0]
     mine, samples = trained.score(split), trained.samples(split)
@@ -855,19 +1006,30 @@ def test_every_number_of_a_gate_is_that_of_both_models_on_the_same_samples(train
         expected = find_interval(metric, list_pairs(trained, split, earlier), confidence)[1]
         assert gate["intervals"]["baseline"] == expected
     is_share = metric.endswith("accuracy")
-    fewest = next(count for count in range(1, 99) if stats.binomtest(count, count).pvalue / 2 <= 1 - confidence + 1e-12)
+    fewest = next(
+        count
+        for count in range(1, 99)
+        if stats.binomtest(count, count).pvalue / 2 <= 1 - confidence + 1e-12
+    )
     assert gate["smallest_drop"] == (close(fewest / len(pairs[0])) if is_share else None)
 
     # single classes
     names = ("below", "above") if trained.job == "own" else CLASSES
     for name, found in gate["slices"].items():
         is_of_class = pairs[0] == names.index(name)
-        models = {"challenger": pairs, "baseline": None if earlier is None else list_pairs(trained, split, earlier)}
+        models = {
+            "challenger": pairs,
+            "baseline": None if earlier is None else list_pairs(trained, split, earlier),
+        }
         for model, given in models.items():
             if given is None:
                 assert found[model] is None
                 continue
-            options: dict[str, Any] = {"labels": [names.index(name)], "average": None, "zero_division": 0}
+            options: dict[str, Any] = {
+                "labels": [names.index(name)],
+                "average": None,
+                "zero_division": 0,
+            }
             compute = sk.f1_score if metric.endswith("f1") else sk.recall_score
             assert found[model] == close(float(compute(*given, **options)[0]))
         assert found["num_samples"] == is_of_class.sum()
@@ -882,7 +1044,9 @@ def test_every_number_of_a_gate_is_that_of_both_models_on_the_same_samples(train
     for check in gate["checks"]:
         found = gate["slices"].get(check["name"].partition(" of ")[2])
         expected = scores if found is None else [found["challenger"], found["baseline"]]
-        assert [check["challenger"], check["baseline"]] == [None if each is None else close(each) for each in expected]
+        assert [check["challenger"], check["baseline"]] == [
+            None if each is None else close(each) for each in expected
+        ]
         assert check["passed"] == (trained.job != "table")
     assert gate["passed"] == (trained.job != "table")
 
@@ -891,7 +1055,10 @@ def test_every_number_of_a_gate_is_that_of_both_models_on_the_same_samples(train
         counted = np.flatnonzero(samples.weights > 0).tolist()
         at = counted.index(sample["index"])
         if trained.job in _CLASSIFIERS:
-            assert (sample["label"], sample["challenger"]) == (names[pairs[0][at]], names[pairs[1][at]])
+            assert (sample["label"], sample["challenger"]) == (
+                names[pairs[0][at]],
+                names[pairs[1][at]],
+            )
             if earlier is not None:
                 assert sample["baseline"] == names[list_pairs(trained, split, earlier)[1][at]]
         else:
@@ -903,7 +1070,9 @@ def test_every_number_of_a_gate_is_that_of_both_models_on_the_same_samples(train
     check_comparison(trained, pairs, list_pairs(trained, split, earlier))
 
 
-def check_comparison(trained: Trained, mine: tuple[Array, Array], theirs: tuple[Array, Array]) -> None:
+def check_comparison(
+    trained: Trained, mine: tuple[Array, Array], theirs: tuple[Array, Array]
+) -> None:
     """Assert that the tests of the difference to the earlier run are those of SciPy."""
     gate, targets = trained.gate, mine[0]
     found, bounded = gate["significance"], gate["non_inferiority"]
@@ -925,13 +1094,19 @@ def check_comparison(trained: Trained, mine: tuple[Array, Array], theirs: tuple[
         assert found["p_value"] == pytest.approx(p_value, abs=0.04)
         one_sided, _ = bootstrap(-differences, lambda each: float(each.mean()), 2 * confidence - 1)
         assert bounded["difference"] == close(-float(differences.mean()))
-        assert bounded["low"] == pytest.approx(one_sided[0], abs=_OF_DRAWS * (one_sided[1] - one_sided[0]))
+        assert bounded["low"] == pytest.approx(
+            one_sided[0], abs=_OF_DRAWS * (one_sided[1] - one_sided[0])
+        )
     else:
         only_mine, only_theirs = int((differences > 0).sum()), int((differences < 0).sum())
         assert (found["only_challenger"], found["only_baseline"]) == (only_mine, only_theirs)
-        assert found["p_value"] == close(float(stats.binomtest(only_mine, only_mine + only_theirs).pvalue))
+        assert found["p_value"] == close(
+            float(stats.binomtest(only_mine, only_mine + only_theirs).pvalue)
+        )
         assert bounded["difference"] == close((only_mine - only_theirs) / num)
-        assert bounded["low"] == pytest.approx(tango(only_mine, only_theirs, num, confidence), abs=1e-5)
+        assert bounded["low"] == pytest.approx(
+            tango(only_mine, only_theirs, num, confidence), abs=1e-5
+        )
         z = float(stats.norm.ppf(confidence))
         assert bounded["smallest_margin"] == close(z**2 / (num + z**2))
     assert found["counts"] == (found["p_value"] <= 1 - confidence)

@@ -62,7 +62,9 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Recorded]:
+def recorded(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Recorded]:
     """A finished fit in a git repository with uncommitted changes."""
     workspace = Workspace(tmp_path_factory.mktemp("recorded") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
@@ -70,7 +72,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) 
     workspace.write("job.yaml", RECORDED)
     git(workspace, "init", "-q")
     git(workspace, "add", ".")
-    git(workspace, "-c", "user.name=me", "-c", "user.email=me@example.org", "commit", "-qm", "first")
+    git(
+        workspace, "-c", "user.name=me", "-c", "user.email=me@example.org", "commit", "-qm", "first"
+    )
     workspace.write("my_callbacks.py", WARNING + "\n")
     result = workspace.run("fit", "-c", "job.yaml").ok()
     yield Recorded(workspace, workspace.only_run, result)
@@ -125,7 +129,9 @@ def evaluated(made_once: Once, finished_original: Path) -> Path:
 
 
 def git(workspace: Workspace, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=workspace.folder, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *words], cwd=workspace.folder, check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -136,8 +142,13 @@ def files_below(folder: Path) -> set[str]:
 # -- the folder --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_in_a_folder_of_its_own_below_the_name_of_the_config_file(recorded: Recorded) -> None:
-    assert re.fullmatch(r"runs/job/\d{8}-\d{6}-[0-9a-f]{4,}", str(recorded.run.relative_to(recorded.workspace.folder)))
+def test_a_run_is_in_a_folder_of_its_own_below_the_name_of_the_config_file(
+    recorded: Recorded,
+) -> None:
+    assert re.fullmatch(
+        r"runs/job/\d{8}-\d{6}-[0-9a-f]{4,}",
+        str(recorded.run.relative_to(recorded.workspace.folder)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,9 +174,15 @@ def test_a_finished_and_a_failed_run_have_each_documented_file(
 @pytest.mark.parametrize("ended", ["recorded", "failed"])
 def test_nothing_that_was_written_aside_is_left(ended: str, request: pytest.FixtureRequest) -> None:
     run = request.getfixturevalue(ended).run
-    left = {file for file in files_below(run.parent) if re.search(r"(^|/)\.|(aside|tmp|part|partial|new)$", file)}
+    left = {
+        file
+        for file in files_below(run.parent)
+        if re.search(r"(^|/)\.|(aside|tmp|part|partial|new)$", file)
+    }
     assert left == set()
-    assert all(re.search(r"\.ckpt(\.sha256)?$", path.name) for path in (run / "checkpoints").iterdir())
+    assert all(
+        re.search(r"\.ckpt(\.sha256)?$", path.name) for path in (run / "checkpoints").iterdir()
+    )
 
 
 def test_latest_is_a_relative_link_to_the_newest_run(failed: Recorded) -> None:
@@ -181,7 +198,14 @@ def test_run_name_and_run_root_say_where_a_run_is(workspace: Workspace) -> None:
     assert not (workspace.folder / "runs").exists()
 
 
-NAMES = {"empty": "", "parent": "..", "dot": ".hidden", "hyphen": "-x", "slash": "a/b", "latest": "latest"}
+NAMES = {
+    "empty": "",
+    "parent": "..",
+    "dot": ".hidden",
+    "hyphen": "-x",
+    "slash": "a/b",
+    "latest": "latest",
+}
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +213,9 @@ def refused(replayed: Recorded) -> dict[str, Answer]:
     """What fits print whose `run.name` or `run.root` cannot be."""
     fit = ("fit", "-c", "copied.yaml")
     commands = {key: Command((*fit, f"--run.name={name}")) for key, name in NAMES.items()}
-    return run_batch(replayed.workspace, {**commands, "root": Command((*fit, "--run.root=copied.yaml/x"))})
+    return run_batch(
+        replayed.workspace, {**commands, "root": Command((*fit, "--run.root=copied.yaml/x"))}
+    )
 
 
 @pytest.mark.parametrize("key", NAMES)
@@ -209,12 +235,16 @@ def test_a_run_root_that_cannot_be_made_is_a_config_error(refused: dict[str, Ans
 # -- config.yaml -------------------------------------------------------------------------------------------------------
 
 
-def test_config_yaml_replays_by_itself_to_the_same_weights(recorded: Recorded, replayed: Recorded) -> None:
+def test_config_yaml_replays_by_itself_to_the_same_weights(
+    recorded: Recorded, replayed: Recorded
+) -> None:
     assert_same_training(recorded.run, replayed.run)
 
 
 def test_a_replay_writes_the_same_config_yaml(recorded: Recorded, replayed: Recorded) -> None:
-    first, second = ((run / "config.yaml").read_text(encoding="utf-8") for run in (recorded.run, replayed.run))
+    first, second = (
+        (run / "config.yaml").read_text(encoding="utf-8") for run in (recorded.run, replayed.run)
+    )
     assert first == second
 
 
@@ -239,9 +269,9 @@ def test_the_manifest_has_versions_command_seed_and_hardware(recorded: Recorded)
     assert manifest["working_directory"] == str(recorded.workspace.folder)
     assert manifest["lightkit"] == version("lightkit-train")
     assert manifest["python"] == platform.python_version()
-    assert {name: manifest["packages"][name] for name in ("torch", "pytorch-lightning", "jsonargparse")} == {
-        name: version(name) for name in ("torch", "pytorch-lightning", "jsonargparse")
-    }
+    assert {
+        name: manifest["packages"][name] for name in ("torch", "pytorch-lightning", "jsonargparse")
+    } == {name: version(name) for name in ("torch", "pytorch-lightning", "jsonargparse")}
     assert manifest["seed"] == 7
     assert manifest["parent"] is None
     hardware = manifest["hardware"]
@@ -270,7 +300,11 @@ def test_the_manifest_has_the_data_fingerprint(classifier_original: Path) -> Non
 def test_the_manifest_of_a_resumed_run_keeps_the_earlier_process(resumed: Path) -> None:
     manifest = read_json(resumed / "manifest.json")
     (earlier,) = manifest["earlier"]
-    assert earlier["command"] == manifest["command"] == ["lightkit", "fit", "-c", "small.yaml", "-c", "signal.yaml"]
+    assert (
+        earlier["command"]
+        == manifest["command"]
+        == ["lightkit", "fit", "-c", "small.yaml", "-c", "signal.yaml"]
+    )
     assert earlier["created"] <= manifest["created"]  # to the second: both may begin in one
 
 
@@ -289,11 +323,15 @@ EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", EVENTS)
-def test_an_event_has_its_documented_fields_and_its_time_in_utc(kind: str, request: pytest.FixtureRequest) -> None:
+def test_an_event_has_its_documented_fields_and_its_time_in_utc(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     source, fields = EVENTS[kind]
     found = request.getfixturevalue(source)
     event = read_events(found if isinstance(found, Path) else found.run, kind)[0]
-    assert {name: event[name] for name, types in fields.items() if not isinstance(event[name], types)} == {}
+    assert {
+        name: event[name] for name, types in fields.items() if not isinstance(event[name], types)
+    } == {}
     assert datetime.fromisoformat(event["time"]).utcoffset() == timedelta(0)
 
 
@@ -303,7 +341,10 @@ def test_events_stand_in_the_order_in_which_they_happened(recorded: Recorded) ->
     assert events[-1]["event"] == "end"
     happened = [(event["event"], event.get("kind"), event.get("epoch")) for event in events]
     assert happened.index(("warning", None, None)) < happened.index(("epoch", None, 0))
-    assert [each for each in happened if each[0] == "epoch"] == [("epoch", None, 0), ("epoch", None, 1)]
+    assert [each for each in happened if each[0] == "epoch"] == [
+        ("epoch", None, 0),
+        ("epoch", None, 1),
+    ]
     assert {each for each in happened if each[0] == "checkpoint"} == {
         ("checkpoint", "best", 0),
         ("checkpoint", "last", 0),
@@ -336,20 +377,27 @@ def test_a_resumed_run_appends_its_events_to_those_of_the_interrupted_one(resume
     assert marks == ["start", "end", "resume", "end"]
     assert [event["status"] for event in events if event["event"] == "end"] == ["preempted", "done"]
     (resume,) = read_events(resumed, "resume")
-    assert (resume["epoch"], resume["step"]) == (1, 6), "torch's own loader resumes at the end of an epoch"
+    assert (resume["epoch"], resume["step"]) == (
+        1,
+        6,
+    ), "torch's own loader resumes at the end of an epoch"
     assert (resumed / resume["checkpoint"]).suffix == ".ckpt"
 
 
 # -- metrics.csv -------------------------------------------------------------------------------------------------------
 
 
-def test_metrics_csv_has_one_row_an_epoch_with_each_metric_that_was_logged(recorded: Recorded) -> None:
+def test_metrics_csv_has_one_row_an_epoch_with_each_metric_that_was_logged(
+    recorded: Recorded,
+) -> None:
     rows = read_metrics(recorded.run)
     assert [(row["epoch"], row["step"]) for row in rows] == [("0", "6"), ("1", "12")]
     assert all(float(row[name]) > 0 for row in rows for name in ("train/loss", "val/loss"))
 
 
-def test_metrics_csv_of_a_failed_run_has_its_complete_epochs(recorded: Recorded, failed: Recorded) -> None:
+def test_metrics_csv_of_a_failed_run_has_its_complete_epochs(
+    recorded: Recorded, failed: Recorded
+) -> None:
     assert read_metrics(failed.run) == read_metrics(recorded.run)[:1]
 
 
@@ -360,16 +408,24 @@ def test_metrics_csv_of_a_resumed_run_has_each_epoch_once(resumed: Path) -> None
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def test_each_checkpoint_has_its_digest_next_to_it_as_sha256sum_writes_it(recorded: Recorded) -> None:
+def test_each_checkpoint_has_its_digest_next_to_it_as_sha256sum_writes_it(
+    recorded: Recorded,
+) -> None:
     folder = recorded.run / "checkpoints"
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.ckpt")}
+    digests = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.ckpt")
+    }
     assert {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.sha256")} == {
         f"{name}.sha256": f"{digest}  {name}\n" for name, digest in digests.items()
     }
 
 
-@pytest.mark.parametrize(("file", "step"), [("best.ckpt", 6), ("last.ckpt", 12)], ids=["best", "last"])
-def test_best_ckpt_is_of_the_best_epoch_and_last_ckpt_of_the_last(file: str, step: int, recorded: Recorded) -> None:
+@pytest.mark.parametrize(
+    ("file", "step"), [("best.ckpt", 6), ("last.ckpt", 12)], ids=["best", "last"]
+)
+def test_best_ckpt_is_of_the_best_epoch_and_last_ckpt_of_the_last(
+    file: str, step: int, recorded: Recorded
+) -> None:
     losses = [float(row["val/loss"]) for row in read_metrics(recorded.run)]
     assert losses[0] > losses[1], "the first epoch has to be the best by mode max"
     assert load_checkpoint(recorded.run / "checkpoints" / file)["global_step"] == step
@@ -394,7 +450,12 @@ def summary_schema(recorded: Recorded) -> dict[str, Any]:
 
 def test_the_summary_says_how_the_run_ended(summary: dict[str, Any], recorded: Recorded) -> None:
     assert (summary["schema"], summary["run"]) == (1, f"job/{recorded.run.name}")
-    assert (summary["status"], summary["exit_code"], summary["error"], summary["stopped_by"]) == ("done", 0, None, None)
+    assert (summary["status"], summary["exit_code"], summary["error"], summary["stopped_by"]) == (
+        "done",
+        0,
+        None,
+        None,
+    )
     assert (summary["epochs"], summary["steps"]) == (2, 12)
     started, ended = (datetime.fromisoformat(summary[name]) for name in ("started", "ended"))
     assert started <= ended
@@ -416,7 +477,9 @@ def test_the_summary_has_the_metrics_of_the_best_and_of_the_last_epoch(
     assert summary["metrics"]["last"]["train/loss"] == float(last["train/loss"])
 
 
-def test_the_paths_of_the_summary_are_files_of_the_run(summary: dict[str, Any], recorded: Recorded) -> None:
+def test_the_paths_of_the_summary_are_files_of_the_run(
+    summary: dict[str, Any], recorded: Recorded
+) -> None:
     paths = {name: (recorded.run / path).resolve() for name, path in summary["paths"].items()}
     assert paths["best_checkpoint"] == recorded.run / "checkpoints" / "best.ckpt"
     assert paths["last_checkpoint"] == recorded.run / "checkpoints" / "last.ckpt"
@@ -428,7 +491,9 @@ def test_the_summary_has_durations_and_throughput(summary: dict[str, Any]) -> No
     assert summary["throughput"]["samples_per_s"] > 0
 
 
-def test_the_summary_of_a_failed_run_has_the_error_and_what_was_done_before(failed: Recorded) -> None:
+def test_the_summary_of_a_failed_run_has_the_error_and_what_was_done_before(
+    failed: Recorded,
+) -> None:
     summary = read_json(failed.run / "summary.json")
     assert (summary["status"], summary["exit_code"]) == ("failed", 1)
     assert summary["error"] == "ValueError: batches are out of stock"
@@ -437,9 +502,12 @@ def test_the_summary_of_a_failed_run_has_the_error_and_what_was_done_before(fail
     assert (failed.run / summary["paths"]["last_checkpoint"]).is_file()
 
 
-def test_a_later_stage_adds_its_result_to_the_summary(evaluated: Path, finished_original: Path) -> None:
+def test_a_later_stage_adds_its_result_to_the_summary(
+    evaluated: Path, finished_original: Path
+) -> None:
     before, after = (
-        read_json(folder / "summary.json") for folder in (*finished_original.glob("runs/small/2*"), evaluated)
+        read_json(folder / "summary.json")
+        for folder in (*finished_original.glob("runs/small/2*"), evaluated)
     )
     assert (before["stages"], after["stages"]) == ({}, read_results(evaluated))
     assert after["durations"]["test"] > 0
@@ -458,7 +526,11 @@ def test_the_summary_follows_the_schema_that_lightkit_prints(
 ) -> None:
     made = request.getfixturevalue(ended)
     run = made if isinstance(made, Path) else made.run
-    (path,) = [run / "summary.json"] if (run / "summary.json").exists() else run.glob("runs/small/2*/summary.json")
+    (path,) = (
+        [run / "summary.json"]
+        if (run / "summary.json").exists()
+        else run.glob("runs/small/2*/summary.json")
+    )
     jsonschema.validate(read_json(path), summary_schema)
 
 
@@ -484,7 +556,9 @@ def test_in_a_pipe_there_is_one_line_an_epoch_with_its_metrics(recorded: Recorde
 
 def test_warnings_are_on_standard_error_and_in_the_events(recorded: Recorded) -> None:
     assert recorded.result.err == "warning: shelves are empty\n"
-    assert [event["message"] for event in read_events(recorded.run, "warning")] == ["shelves are empty"]
+    assert [event["message"] for event in read_events(recorded.run, "warning")] == [
+        "shelves are empty"
+    ]
 
 
 def test_quiet_prints_warnings_only(replayed: Recorded) -> None:
@@ -494,5 +568,11 @@ def test_quiet_prints_warnings_only(replayed: Recorded) -> None:
 def test_the_start_event_names_the_checkpoint_that_is_loaded(finished: Workspace) -> None:
     finished.run("test", "--run", "latest").ok()
     finished.run("validate", "--run", "latest", "--ckpt_path=last").ok()
-    starts = {event["stage"]: event["checkpoint"] for event in read_events(finished.only_run, "start")}
-    assert starts == {"fit": None, "test": "checkpoints/best.ckpt", "validate": "checkpoints/last.ckpt"}
+    starts = {
+        event["stage"]: event["checkpoint"] for event in read_events(finished.only_run, "start")
+    }
+    assert starts == {
+        "fit": None,
+        "test": "checkpoints/best.ckpt",
+        "validate": "checkpoints/last.ckpt",
+    }

@@ -23,13 +23,17 @@ def reproduced_original(made_once: Once, finished_original: Path) -> Path:
 
     def reproduce(workspace: Workspace) -> None:
         shutil.copytree(finished_original, workspace.folder, symlinks=True, dirs_exist_ok=True)
-        result = workspace.run("reproduce", "latest", environ={"LIGHTKIT_TRAINER__MAX_EPOCHS": "1"}).ok()
+        result = workspace.run(
+            "reproduce", "latest", environ={"LIGHTKIT_TRAINER__MAX_EPOCHS": "1"}
+        ).ok()
         workspace.write("said.txt", result.out)
 
     return made_once("reproduced", reproduce)
 
 
-def test_a_run_is_trained_again_under_a_name_of_its_own_with_the_same_weights(reproduced_original: Path) -> None:
+def test_a_run_is_trained_again_under_a_name_of_its_own_with_the_same_weights(
+    reproduced_original: Path,
+) -> None:
     (first,) = reproduced_original.glob("runs/small/2*")
     (again,) = reproduced_original.glob("runs/small-reproduced/2*")
     assert_same_training(first, again)
@@ -92,7 +96,12 @@ def test_what_is_not_as_recorded_is_listed_and_nothing_is_trained(
 def test_changed_data_are_listed_with_exit_code_3(made_once: Once, workspace: Workspace) -> None:
     def train(other: Workspace) -> None:
         write_pictures(other.folder / "pictures", count=12)
-        short = {**PICTURES["trainer"], "max_epochs": 1, "limit_train_batches": 1, "limit_val_batches": 1}
+        short = {
+            **PICTURES["trainer"],
+            "max_epochs": 1,
+            "limit_train_batches": 1,
+            "limit_val_batches": 1,
+        }
         other.write("pictures.yaml", {**PICTURES, "trainer": short})
         other.run("fit", "-c", "pictures.yaml").ok()
 
@@ -108,12 +117,17 @@ def test_changed_data_are_listed_with_exit_code_3(made_once: Once, workspace: Wo
     ("change", "says"),
     [
         (lambda workspace: edit(workspace.only_run / "manifest.json", seed=None), "seed"),
-        (lambda workspace: edit(workspace.only_run / "summary.json", status="preempted"), "preempted"),
+        (
+            lambda workspace: edit(workspace.only_run / "summary.json", status="preempted"),
+            "preempted",
+        ),
         (lambda workspace: (workspace.only_run / "config.yaml").unlink(), r"config.yaml"),
     ],
     ids=["without a seed", "interrupted", "without its config"],
 )
-def test_a_run_that_cannot_be_repeated_is_refused(change: Change, says: str, finished: Workspace) -> None:
+def test_a_run_that_cannot_be_repeated_is_refused(
+    change: Change, says: str, finished: Workspace
+) -> None:
     change(finished)
     result = finished.run("reproduce", "latest", "--anyway")
     assert result.code == 2

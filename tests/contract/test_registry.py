@@ -71,10 +71,15 @@ def answers_of_net(run: Path, x: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(hidden @ weights["layers.2.weight"].T + weights["layers.2.bias"])
 
 
-def test_register_makes_a_version_that_its_alias_points_to(registered_original: Path, registry: dict[str, Any]) -> None:
+def test_register_makes_a_version_that_its_alias_points_to(
+    registered_original: Path, registry: dict[str, Any]
+) -> None:
     printed = (registered_original / "register.out").read_text(encoding="utf-8")
     assert re.search(r"version 1 of flowers \(champion\)", printed)
-    assert f"MLFLOW_TRACKING_URI=sqlite:///{registered_original}/runs/mlflow.db mlflow models serve" in printed
+    assert (
+        f"MLFLOW_TRACKING_URI=sqlite:///{registered_original}/runs/mlflow.db mlflow models serve"
+        in printed
+    )
     assert registry["flowers"]["aliases"] == {"champion": "1"}
 
 
@@ -82,19 +87,28 @@ def test_alias_may_be_said_again(registry: dict[str, Any]) -> None:
     assert registry["net"]["aliases"] == {"tried": "1", "kept": "1"}
 
 
-def test_the_tags_of_a_version_lead_back_to_its_run(registered_original: Path, registry: dict[str, Any]) -> None:
+def test_the_tags_of_a_version_lead_back_to_its_run(
+    registered_original: Path, registry: dict[str, Any]
+) -> None:
     tags = registry["flowers"]["versions"]["1"]["tags"]
     run = run_of(registered_original, "pictures")
     assert tags["run"] == f"pictures/{run.name}"
     assert tags["run_folder"] == str(run)
     assert tags["checkpoint"] == "checkpoints/best.ckpt"
-    assert tags["checkpoint_sha256"] == hashlib.sha256((run / tags["checkpoint"]).read_bytes()).hexdigest()
+    assert (
+        tags["checkpoint_sha256"]
+        == hashlib.sha256((run / tags["checkpoint"]).read_bytes()).hexdigest()
+    )
     assert tags["data_fingerprint"] == read_json(run / "manifest.json")["data"]["fingerprint"]
     assert json.loads(tags["class_names"]) == ["blues", "reds"]
 
 
-def test_a_version_carries_its_model_card(registered_original: Path, registry: dict[str, Any]) -> None:
-    cards = [path.read_text(encoding="utf-8") for path in registered_original.glob("runs/**/README.md")]
+def test_a_version_carries_its_model_card(
+    registered_original: Path, registry: dict[str, Any]
+) -> None:
+    cards = [
+        path.read_text(encoding="utf-8") for path in registered_original.glob("runs/**/README.md")
+    ]
     (card,) = (text for text in cards if "# pictures" in text)
     start, block, text = card.split("---\n", 2)
     assert start == ""
@@ -116,7 +130,9 @@ def test_the_exports_of_the_checkpoint_go_to_the_runs_artifacts(
     assert {f"export/flowers-1/{name}" for name in [*listed, "export.json"]} <= {*kept}
 
 
-def test_a_training_that_mlflow_did_not_record_gets_a_run(registered_original: Path, registry: dict[str, Any]) -> None:
+def test_a_training_that_mlflow_did_not_record_gets_a_run(
+    registered_original: Path, registry: dict[str, Any]
+) -> None:
     version = registry["flowers"]["versions"]["1"]
     assert version["run_name"] == run_of(registered_original, "pictures").name
     assert version["run_status"] == "FINISHED"
@@ -127,7 +143,10 @@ def test_a_version_belongs_to_the_mlflow_run_of_its_training(
     registered_original: Path, registry: dict[str, Any]
 ) -> None:
     version = registry["net"]["versions"]["1"]
-    assert version["run_id"] == read_json(run_of(registered_original, "small") / "mlflow.json")["run_id"]
+    assert (
+        version["run_id"]
+        == read_json(run_of(registered_original, "small") / "mlflow.json")["run_id"]
+    )
     assert version["run_ended"] < version["created"], "the training's end is not moved"
 
 
@@ -138,8 +157,14 @@ def test_a_registered_classifier_takes_images_and_predicts_what_its_run_does_wit
     run = run_of(registered.folder, "pictures")
     words = ("predict", "--run", str(run), "--output", "rows.jsonl", "--top-k", "1")
     registered.run(*words, *map(str, pictures)).ok()
-    rows = [json.loads(line) for line in (registered.folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
-    np.save(registered.folder / "images.npy", np.stack([np.asarray(Image.open(path)) for path in pictures]))
+    rows = [
+        json.loads(line)
+        for line in (registered.folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    np.save(
+        registered.folder / "images.npy",
+        np.stack([np.asarray(Image.open(path)) for path in pictures]),
+    )
     code = (
         "import mlflow, numpy\n"
         f"mlflow.set_tracking_uri({tracking_uri(registered)!r})\n"
@@ -162,7 +187,11 @@ def test_a_registered_model_asks_for_torch_and_numpy_alone(registered_original: 
         if not [*path.parent.rglob("*.pkl"), *path.parent.rglob("*.pth")]
     ]
     assert files
-    asked = {re.split(r"[=<>~\[]", line)[0] for file in files for line in file.read_text(encoding="utf-8").split()}
+    asked = {
+        re.split(r"[=<>~\[]", line)[0]
+        for file in files
+        for line in file.read_text(encoding="utf-8").split()
+    }
     assert asked <= {"mlflow", "torch", "numpy"}
 
 
@@ -173,7 +202,10 @@ def test_a_registered_model_asks_for_torch_and_numpy_alone(registered_original: 
         (("--run", "latest"), r"--name"),
         (("--run", "latest", "--name", "a/b"), r"--name.*a/b.*slash"),
         (("--run", "latest", "--name", "a", "--alias", "v1"), r"--alias.*'v1'.*MLflow"),
-        (("--run", "latest", "--name", "a", "--format", "onnx"), r"--format.*torch_export or torchscript"),
+        (
+            ("--run", "latest", "--name", "a", "--format", "onnx"),
+            r"--format.*torch_export or torchscript",
+        ),
         (("--run", "latest", "--name", "a"), r"no run 'latest'"),
     ],
     ids=["no run", "no name", "name", "alias", "format", "no runs"],
@@ -202,8 +234,15 @@ def test_the_address_of_mlflow_is_looked_for_in_order_and_one_that_does_not_answ
     words = ["--run", "latest", "--name", "net"] + ([f"--tracking-uri={flag}"] if flag else [])
     if config:
         path = finished.only_run / "config.yaml"
-        logger = f"logger: {{mlflow: {{class_path: lightkit.loggers.MLflow, init_args: {{tracking_uri: '{config}'}}}}}}"
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("logger:")]
+        logger = (
+            "logger: {mlflow: {class_path: lightkit.loggers.MLflow, init_args: {tracking_uri:"
+            f" '{config}'}}}}}}"
+        )
+        lines = [
+            line
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if not line.startswith("logger:")
+        ]
         path.write_text("\n".join([*lines, logger, ""]), encoding="utf-8")
     result = finished.run("register", *words, environ={"MLFLOW_TRACKING_URI": variable})
     assert result.code == 75, result.err
@@ -227,13 +266,19 @@ def test_a_registered_classifier_is_exported_as_its_run_is(registered: Workspace
     import onnxruntime  # late: tests of other formats need it not
 
     run = run_of(registered.folder, "pictures")
-    registered.run("export", "--run", str(run), "--format=onnx", "--with-preprocessing", "--output=own").ok()
+    registered.run(
+        "export", "--run", str(run), "--format=onnx", "--with-preprocessing", "--output=own"
+    ).ok()
     pictures = np.random.default_rng(7).integers(0, 256, (3, 40, 50, 3), np.uint8)
     answers, classes = [], []
     for folder in (registered.folder / "own", registered.folder / "out"):
-        session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+        )
         answers.append(session.run(None, {session.get_inputs()[0].name: pictures})[0])
-        classes.append(json.loads(session.get_modelmeta().custom_metadata_map["lightkit"])["class_names"])
+        classes.append(
+            json.loads(session.get_modelmeta().custom_metadata_map["lightkit"])["class_names"]
+        )
     assert classes[0] == classes[1]
     np.testing.assert_allclose(answers[1], answers[0], rtol=1e-4, atol=1e-5)
 
@@ -260,7 +305,9 @@ with mlflow.start_run():
 
 def test_a_pickled_module_is_loaded_only_with_trust(registered: Workspace) -> None:
     registered.write("log_pickled.py", LOG_PICKLED)
-    registered.run(tracking_uri(registered), str(registered.folder / "article"), script="log_pickled.py").ok()
+    registered.run(
+        tracking_uri(registered), str(registered.folder / "article"), script="log_pickled.py"
+    ).ok()
     result = registered.run("export", "--run", "models:/article/1", "--format", "torchscript")
     assert result.code == 2
     assert re.search(r"pickled.*--trust", result.err)
@@ -269,7 +316,9 @@ def test_a_pickled_module_is_loaded_only_with_trust(registered: Workspace) -> No
 @pytest.mark.long
 def test_a_pickled_module_is_exported_with_trust(registered: Workspace) -> None:
     registered.write("log_pickled.py", LOG_PICKLED)
-    registered.run(tracking_uri(registered), str(registered.folder / "article"), script="log_pickled.py").ok()
+    registered.run(
+        tracking_uri(registered), str(registered.folder / "article"), script="log_pickled.py"
+    ).ok()
     words = ("--run", "models:/article/1", "--format", "torchscript", "--output", "out", "--trust")
     registered.run("export", *words, timeout_s=400).ok()
     torch.manual_seed(5)
@@ -283,7 +332,9 @@ def test_a_pickled_module_is_exported_with_trust(registered: Workspace) -> None:
     [("-c", "small.yaml"), ("--model.hidden=3",), ("--int8",)],
     ids=lambda words: str(words[0]),
 )
-def test_what_belongs_to_a_run_is_refused_for_a_logged_model(workspace: Workspace, words: tuple[str, ...]) -> None:
+def test_what_belongs_to_a_run_is_refused_for_a_logged_model(
+    workspace: Workspace, words: tuple[str, ...]
+) -> None:
     result = workspace.run("export", "--run", "models:/net@tried", *words)
     assert result.code == 2
     assert words[0].partition("=")[0].lstrip("-") in result.err
@@ -291,7 +342,11 @@ def test_what_belongs_to_a_run_is_refused_for_a_logged_model(workspace: Workspac
 
 @pytest.mark.parametrize(
     ("address", "says"),
-    [("models:/nothing@best", r"nothing"), ("models:/net@nowhere", r"nowhere"), ("runs:/", r"models:/NAME@ALIAS")],
+    [
+        ("models:/nothing@best", r"nothing"),
+        ("models:/net@nowhere", r"nowhere"),
+        ("runs:/", r"models:/NAME@ALIAS"),
+    ],
     ids=["model", "alias", "address"],
 )
 def test_a_logged_model_that_is_not_there_is_reported_in_one_line(
@@ -316,22 +371,33 @@ def test_mlflow_serves_a_registered_classifier(registered: Workspace) -> None:
     run = run_of(registered.folder, "pictures")
     words = ("predict", "--run", str(run), "--output", "rows.jsonl", "--top-k", "1")
     registered.run(*words, *map(str, pictures)).ok()
-    rows = [json.loads(line) for line in (registered.folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (registered.folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     serve = ("models", "serve", "-m", "models:/flowers@champion", "--env-manager", "local")
     environ = {"MLFLOW_TRACKING_URI": tracking_uri(registered)}
     with started(registered.folder, *serve, healthy="/ping", environment=environ) as address:
-        status, answer = _post(address, [np.asarray(Image.open(path)).tolist() for path in pictures])
+        status, answer = _post(
+            address, [np.asarray(Image.open(path)).tolist() for path in pictures]
+        )
         assert status == 200, answer
         assert [("blues", "reds")[int(np.argmax(shares))] for shares in answer["predictions"]] == [
             row["label"] for row in rows
         ]
-        for wrong in ([[1, 2, 3]], np.zeros((1, 4, 4, 4), int).tolist(), np.full((1, 4, 4, 3), 300).tolist()):
+        for wrong in (
+            [[1, 2, 3]],
+            np.zeros((1, 4, 4, 4), int).tolist(),
+            np.full((1, 4, 4, 3), 300).tolist(),
+        ):
             assert _post(address, wrong)[0] == 400
 
 
 def _post(address: str, images: Any) -> tuple[int, Any]:
     request = urllib.request.Request(
-        f"{address}/invocations", json.dumps({"inputs": images}).encode(), {"Content-Type": "application/json"}
+        f"{address}/invocations",
+        json.dumps({"inputs": images}).encode(),
+        {"Content-Type": "application/json"},
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -354,6 +420,8 @@ def test_a_server_of_mlflow_holds_versions_promotions_and_their_log(planted: Wor
         planted.run("rollback", "net", where).ok()
         registry = read_registry(planted, address)
         assert registry["net"]["aliases"]["champion"] == "2"
-        assert registry["net"]["versions"]["1"]["run_id"] != registry["net"]["versions"]["2"]["run_id"]
+        assert (
+            registry["net"]["versions"]["1"]["run_id"] != registry["net"]["versions"]["2"]["run_id"]
+        )
         told = planted.run("history", "net", where).ok().out
         assert re.findall(r"(\S+) -> (\d)", told) == [("-", "2"), ("2", "1"), ("1", "2")]

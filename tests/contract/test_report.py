@@ -66,7 +66,13 @@ def write_run(
     rows = [",".join(map(str, (epoch, epoch * 9, *row.values()))) for epoch in range(num_epochs)]
     (run / "metrics.csv").write_text("\n".join([",".join(["epoch", "step", *row]), *rows]) + "\n")
     counts = {"train": 100, "val": 30, "test": num_samples}
-    data = {"source": HOSTILE, "root": HOSTILE, "counts": counts, "class_names": list(class_names), "bad_images": 1}
+    data = {
+        "source": HOSTILE,
+        "root": HOSTILE,
+        "counts": counts,
+        "class_names": list(class_names),
+        "bad_images": 1,
+    }
     manifest = {
         "schema": 1,
         "subcommand": "fit",
@@ -78,11 +84,32 @@ def write_run(
         "git": {"commit": HOSTILE, "dirty": True},
         "origins": {"data.root": HOSTILE},
     }
-    status = {"status": "done", "durations": {"fit": 12.5}, "phases": {"load": 3.0, "step": 8.0, "validation": 1.0}}
+    status = {
+        "status": "done",
+        "durations": {"fit": 12.5},
+        "phases": {"load": 3.0, "step": 8.0, "validation": 1.0},
+    }
     best = {"monitor": "val/loss", "mode": "min", "value": 0.6, "epoch": 1}
-    record = {"schema": 1, "run": f"{name}/{RUN_ID}", "best": best, "metrics": {"best": row, "last": row}}
-    warning = {"time": "2026-11-23T12:00:00.000+00:00", "event": "warning", "message": HOSTILE, "source": HOSTILE}
-    resume = {"time": HOSTILE, "event": "resume", "run": HOSTILE, "epoch": 1, "step": 9, "checkpoint": HOSTILE}
+    record = {
+        "schema": 1,
+        "run": f"{name}/{RUN_ID}",
+        "best": best,
+        "metrics": {"best": row, "last": row},
+    }
+    warning = {
+        "time": "2026-11-23T12:00:00.000+00:00",
+        "event": "warning",
+        "message": HOSTILE,
+        "source": HOSTILE,
+    }
+    resume = {
+        "time": HOSTILE,
+        "event": "resume",
+        "run": HOSTILE,
+        "epoch": 1,
+        "step": 9,
+        "checkpoint": HOSTILE,
+    }
     skipped = {
         "time": "2026-11-23T12:00:00Z",
         "event": "nonfinite",
@@ -91,16 +118,28 @@ def write_run(
         "batch": 1,
         "action": "skip",
     }
-    config = {"model": {"class_path": HOSTILE, "init_args": {HOSTILE: HOSTILE, "api_key": "hunter2-secret"}}}
-    config["data"] = {"class_path": "ImageFolder", "init_args": {"root": "https://me:hunter2-secret@example.org/x"}}
+    config = {
+        "model": {
+            "class_path": HOSTILE,
+            "init_args": {HOSTILE: HOSTILE, "api_key": "hunter2-secret"},
+        }
+    }
+    config["data"] = {
+        "class_path": "ImageFolder",
+        "init_args": {"root": "https://me:hunter2-secret@example.org/x"},
+    }
     files = {
         "manifest.json": json.dumps(manifest),
         "summary.json": json.dumps({**record, **status, **summary}),
         "events.jsonl": "\n".join(map(json.dumps, (warning, resume, skipped))),
         "config.yaml": json.dumps(config),
         "bad_images.csv": f'"{HOSTILE.replace(chr(34), "")}",cut,scan\n',
-        "gate.json": json.dumps({"passed": False, "reasons": [HOSTILE], "metric": HOSTILE, "baseline": HOSTILE}),
-        "export/export.json": json.dumps({"schema": 1, "artefacts": {HOSTILE: {"file": HOSTILE, "format": HOSTILE}}}),
+        "gate.json": json.dumps(
+            {"passed": False, "reasons": [HOSTILE], "metric": HOSTILE, "baseline": HOSTILE}
+        ),
+        "export/export.json": json.dumps(
+            {"schema": 1, "artefacts": {HOSTILE: {"file": HOSTILE, "format": HOSTILE}}}
+        ),
     }
     for file, text in files.items():
         (run / file).parent.mkdir(exist_ok=True)
@@ -168,12 +207,19 @@ def check_page(page: str) -> Tags:
     """Assert what holds for every page: valid, one file without network, and made for screen readers too."""
     html5lib.HTMLParser(strict=True).parse(page)
     tags = Tags(page)
-    (policy,) = (each["content"] for name, each in tags.tags if each.get("http-equiv") == "Content-Security-Policy")
+    (policy,) = (
+        each["content"]
+        for name, each in tags.tags
+        if each.get("http-equiv") == "Content-Security-Policy"
+    )
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     for kind, element in (("style-src", "style"), ("script-src", "script")):
         contents = re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
-        digests = [base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in contents]
+        digests = [
+            base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+            for content in contents
+        ]
         assert rules[kind].split() == [f"'sha256-{digest}'" for digest in digests]
         for content in contents:
             code = content.removeprefix("/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
@@ -184,8 +230,14 @@ def check_page(page: str) -> Tags:
         for name, value in each.items()
         if name in ("src", "href", "xlink:href", "srcset", "action", "data", "poster", "background")
     ]
-    assert all(value.startswith(("#", "data:image/")) or value == "gate.html" for value in addresses)
-    assert not [each for _, each in tags.tags if "style" in each or any(name.startswith("on") for name in each)]
+    assert all(
+        value.startswith(("#", "data:image/")) or value == "gate.html" for value in addresses
+    )
+    assert not [
+        each
+        for _, each in tags.tags
+        if "style" in each or any(name.startswith("on") for name in each)
+    ]
     ids = [each["id"] for _, each in tags.tags if "id" in each]
     assert len(ids) == len({*ids})
     assert {value[1:] for value in addresses if value.startswith("#")} <= {*ids}
@@ -194,7 +246,9 @@ def check_page(page: str) -> Tags:
     assert levels.count(1) == 1
     assert all(later <= level + 1 for level, later in itertools.pairwise(levels))
     assert all(each["alt"] for name, each in tags.tags if name == "img")
-    assert all(each["role"] == "img" and each["aria-label"] for name, each in tags.tags if name == "svg")
+    assert all(
+        each["role"] == "img" and each["aria-label"] for name, each in tags.tags if name == "svg"
+    )
     names = [name for name, _ in tags.tags]
     assert names.count("caption") == names.count("table")
     assert all("scope" in each for name, each in tags.tags if name == "th")
@@ -204,7 +258,15 @@ def check_page(page: str) -> Tags:
 
 def test_the_report_of_a_run_is_one_valid_page_that_screen_readers_read(page: str) -> None:
     tags = check_page(page)
-    for part in ("Curves", "Metrics", "Classes", "Confusion matrix", "Calibration", "The least certain", "Commands"):
+    for part in (
+        "Curves",
+        "Metrics",
+        "Classes",
+        "Confusion matrix",
+        "Calibration",
+        "The least certain",
+        "Commands",
+    ):
         assert part in tags.text
 
 
@@ -213,7 +275,8 @@ def test_the_verdict_has_an_interval_and_chance(page: str, reported_original: Pa
     table = parquet.read_table(run / "test_predictions.parquet").to_pydict()
     right = sum(map(str.__eq__, table["label"], table["predicted"]))
     found = re.search(
-        r"test/accuracy is ([\d.]+) \(95 % interval ([\d.]+) to ([\d.]+), (\d+) samples\).*chance", Tags(page).text
+        r"test/accuracy is ([\d.]+) \(95 % interval ([\d.]+) to ([\d.]+), (\d+) samples\).*chance",
+        Tags(page).text,
     )
     assert found
     value, low, high, num = map(float, found.groups())
@@ -226,7 +289,11 @@ def test_the_verdict_has_an_interval_and_chance(page: str, reported_original: Pa
 def test_the_report_names_the_place_of_each_value_changed_ones_first(page: str) -> None:
     text = Tags(page).text
     assert re.search(r"model\.learning_rate 0\.01 pictures\.yaml:\d+:\d+", text)
-    assert text.index("model.learning_rate 0.01") < text.index("defaults") < text.index("data.val_fraction")
+    assert (
+        text.index("model.learning_rate 0.01")
+        < text.index("defaults")
+        < text.index("data.val_fraction")
+    )
 
 
 def test_the_report_says_where_the_time_went(page: str, reported_original: Path) -> None:
@@ -240,19 +307,29 @@ def test_the_report_says_where_the_time_went(page: str, reported_original: Path)
 def test_each_figure_of_the_report_is_a_png_file_too(reported_original: Path) -> None:
     (run,) = reported_original.glob("runs/pictures/2*")
     names = {path.name for path in (run / "figures").iterdir()}
-    assert {"curve-loss.png", "curve-accuracy.png", "confusion-matrix.png", "reliability.png", "time.png"} <= names
+    assert {
+        "curve-loss.png",
+        "curve-accuracy.png",
+        "confusion-matrix.png",
+        "reliability.png",
+        "time.png",
+    } <= names
     for path in (run / "figures").iterdir():
         with Image.open(path) as image:
             assert min(image.size) > 80
 
 
-def test_the_figures_of_a_test_are_in_the_trackers_too(workspace: Workspace, classifier_original: Path) -> None:
+def test_the_figures_of_a_test_are_in_the_trackers_too(
+    workspace: Workspace, classifier_original: Path
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
         EventAccumulator,  # here, because it takes a second to import
     )
 
     copy_of(classifier_original, workspace)
-    workspace.run("test", "--run", "latest", "--trainer.logger=null", "--logger.tensorboard={}").ok()
+    workspace.run(
+        "test", "--run", "latest", "--trainer.logger=null", "--logger.tensorboard={}"
+    ).ok()
     (folder,) = workspace.folder.glob("runs/pictures/2*/tensorboard/test")
     images = EventAccumulator(str(folder)).Reload().Tags()["images"]
     assert {"test/confusion_matrix", "test/reliability"} <= {*images}
@@ -271,7 +348,9 @@ def test_fit_and_test_write_the_report_unless_it_is_switched_off(workspace: Work
     workspace.run("test", "--run", str(run)).ok()
     assert "test" in report_text(run)
     assert not (workspace.fit("-c", "small.yaml") / "report.html").exists()
-    workspace.run("fit", "-c", "small.yaml", "--run.report=true", "--trainer.fast_dev_run=true").ok()
+    workspace.run(
+        "fit", "-c", "small.yaml", "--run.report=true", "--trainer.fast_dev_run=true"
+    ).ok()
     assert not (workspace.runs[-1] / "report.html").exists()
 
 
@@ -307,7 +386,9 @@ def test_hostile_texts_stay_texts(workspace: Workspace) -> None:
     names = (HOSTILE, "</svg></style><img src=x onerror=alert(1)>", "\u202eclass", "<!-- c", "]]>")
     page = report(workspace, write_run(workspace, class_names=names, error=HOSTILE))
     tags = check_page(page)
-    assert [name for name, _ in tags.tags].count("script") == 4, "those of lightkit, uPlot and its data"
+    assert [name for name, _ in tags.tags].count("script") == 4, (
+        "those of lightkit, uPlot and its data"
+    )
     assert "img" not in [name for name, _ in tags.tags]
     assert HOSTILE in tags.text
     assert "7006652" not in tags.text
@@ -321,7 +402,10 @@ def test_secrets_are_masked(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "preempted"])
 def test_a_run_in_each_state_has_a_report(status: str, workspace: Workspace) -> None:
-    page = report(workspace, write_run(workspace, status=status, error="it broke" if status == "failed" else None))
+    page = report(
+        workspace,
+        write_run(workspace, status=status, error="it broke" if status == "failed" else None),
+    )
     text = check_page(page).text
     shown = "killed" if status == "running" else status  # nobody holds the lock of this job
     assert re.search(rf"\b{shown}\b", text)
@@ -340,7 +424,9 @@ def test_a_run_in_each_state_has_a_report(status: str, workspace: Workspace) -> 
     ],
     ids=lambda left: f"{len(left)}-{left[-1] if left else 'nothing'}",
 )
-def test_a_run_that_was_killed_in_any_phase_has_a_report(left: tuple[str, ...], workspace: Workspace) -> None:
+def test_a_run_that_was_killed_in_any_phase_has_a_report(
+    left: tuple[str, ...], workspace: Workspace
+) -> None:
     run = write_run(workspace, class_names=("a", "b"), status="running")
     for path in run.iterdir():
         if path.name not in left:
@@ -349,7 +435,14 @@ def test_a_run_that_was_killed_in_any_phase_has_a_report(left: tuple[str, ...], 
     check_page(report(workspace, run))
 
 
-FILES = ("config.yaml", "manifest.json", "events.jsonl", "summary.json", "metrics.csv", "test_predictions.parquet")
+FILES = (
+    "config.yaml",
+    "manifest.json",
+    "events.jsonl",
+    "summary.json",
+    "metrics.csv",
+    "test_predictions.parquet",
+)
 
 
 @pytest.mark.parametrize("cut", [0, 0.5])
@@ -408,7 +501,9 @@ def test_output_names_another_file_and_wrong_words_are_errors(workspace: Workspa
 
 def test_the_script_is_small_and_nothing_needs_it(page: str) -> None:
     library, *own = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    assert hashlib.sha256(library.encode()).hexdigest() == UPLOT, "the library is as its authors have published it"
+    assert hashlib.sha256(library.encode()).hexdigest() == UPLOT, (
+        "the library is as its authors have published it"
+    )
     assert sum(len(script.encode()) for script in own) <= 16_000
     assert "Permission is hereby granted, free of charge" in page, "its licence is in the page"
     shown = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
@@ -421,7 +516,9 @@ def test_the_script_is_small_and_nothing_needs_it(page: str) -> None:
 def _luminance(color: str) -> float:
     """Relative luminance of WCAG 2.2."""
     parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -437,7 +534,9 @@ def _mix(color: str, paper: str, alpha: float) -> str:
 
 def _themes(page: str) -> Iterator[tuple[str, dict[str, str]]]:
     colors: dict[str, str] = {}
-    for name, block in zip(("light", "dark", "print"), re.findall(r":root \{(.*?)\}", page, re.DOTALL), strict=True):
+    for name, block in zip(
+        ("light", "dark", "print"), re.findall(r":root \{(.*?)\}", page, re.DOTALL), strict=True
+    ):
         colors = {**colors, **dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))}
         yield name, colors
 
@@ -448,10 +547,18 @@ def test_contrast_is_enough_in_each_theme(page: str) -> None:
     for name, colors in themes.items():
         for role in ("ink", "dim", "accent", "good", "warn", "bad"):
             for ground in ("paper", "panel"):
-                assert _contrast(colors[role], colors[ground]) >= 4.5 or name == "print", (name, role, ground)
-        assert all(_contrast(colors[f"c{index}"], colors["paper"]) >= 4.5 for index in range(6)), name
+                assert _contrast(colors[role], colors[ground]) >= 4.5 or name == "print", (
+                    name,
+                    role,
+                    ground,
+                )
+        assert all(_contrast(colors[f"c{index}"], colors["paper"]) >= 4.5 for index in range(6)), (
+            name
+        )
         for alpha in np.linspace(0, 1, 11):
-            assert _contrast(colors["ink"], _mix(colors["heat"], colors["paper"], float(alpha))) >= 4.5, (name, alpha)
+            assert (
+                _contrast(colors["ink"], _mix(colors["heat"], colors["paper"], float(alpha))) >= 4.5
+            ), (name, alpha)
 
 
 def test_a_fit_records_its_memory_and_cores_and_the_report_draws_them(workspace: Workspace) -> None:

@@ -21,7 +21,9 @@ def tested(tested_original: Path, workspace: Workspace) -> Workspace:
 
 
 def change(path: Path, **values: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
+    path.write_text(
+        json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8"
+    )
 
 
 def compare(workspace: Workspace, *runs: Path) -> str:
@@ -86,7 +88,9 @@ def test_hostile_texts_stay_texts_in_a_comparison(workspace: Workspace) -> None:
     change(runs[1] / "manifest.json", git={"commit": f"2{HOSTILE}", "dirty": True})
     page = compare(workspace, *runs)
     tags = check_page(page)
-    plain = check_page(compare(workspace, *(write_run(workspace, name=name) for name in ("third", "fourth"))))
+    plain = check_page(
+        compare(workspace, *(write_run(workspace, name=name) for name in ("third", "fourth")))
+    )
     scripts = [[name for name, _ in each.tags].count("script") for each in (tags, plain)]
     assert scripts[0] == scripts[1]
     assert "img" not in [name for name, _ in tags.tags]
@@ -97,7 +101,9 @@ def test_hostile_texts_stay_texts_in_a_comparison(workspace: Workspace) -> None:
 def test_a_comparison_of_many_long_runs_is_a_small_page(workspace: Workspace) -> None:
     names = tuple(f"a class with quite a long name, {index}" for index in range(1000))
     runs = [
-        write_run(workspace, num_epochs=500, class_names=names, num_samples=2000, name=f"job{index}")
+        write_run(
+            workspace, num_epochs=500, class_names=names, num_samples=2000, name=f"job{index}"
+        )
         for index in range(6)
     ]
     page = compare(workspace, *runs)

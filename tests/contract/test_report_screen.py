@@ -54,9 +54,24 @@ def run_chromium(folder: Path, name: str, *words: str) -> tuple[list[str], str]:
     """Open a file in headless Chromium; return console messages and the final page."""
     command = [
         str(CHROMIUM),
-        *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--enable-logging=stderr"),
-        *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
-        *(f"--user-data-dir={folder / 'chromium'}", "--window-size=1400,1000", "--virtual-time-budget=20000"),
+        *(
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--enable-logging=stderr",
+        ),
+        *(
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-extensions",
+        ),
+        *(
+            f"--user-data-dir={folder / 'chromium'}",
+            "--window-size=1400,1000",
+            "--virtual-time-budget=20000",
+        ),
         *words,
         "--dump-dom",
         (folder / name).as_uri(),
@@ -83,7 +98,10 @@ def ask_page(content: str, script: str, folder: Path, *, width: int) -> Any:
       }} catch (error) {{ document.querySelector("pre").textContent = JSON.stringify(String(error.stack)); }}
     }});"""
     style = "<style>iframe { border: 0 }</style>"
-    page_ = f"<!DOCTYPE html><meta charset=utf-8><title>t</title>{style}<pre></pre>{frame}<script>{code}</script>"
+    page_ = (
+        "<!DOCTYPE html><meta"
+        f" charset=utf-8><title>t</title>{style}<pre></pre>{frame}<script>{code}</script>"
+    )
     (folder / "frame.html").write_text(page_, encoding="utf-8")
     messages, shown = run_chromium(folder, "frame.html")
     assert not messages
@@ -99,14 +117,21 @@ def pages(workspace: Workspace) -> dict[str, str]:
     first = write_run(workspace, class_names=names, num_epochs=40, thumbnail_side=60, name="first")
     second = write_run(workspace, class_names=names, num_epochs=25, name="second")
     long = "models:/" + "flowers" * 9
-    (first / "gate.json").write_text(json.dumps(decision(num_slices=4, num_samples=3) | {"baseline": long}))
+    (first / "gate.json").write_text(
+        json.dumps(decision(num_slices=4, num_samples=3) | {"baseline": long})
+    )
     workspace.run("report", str(first)).ok()
     workspace.run("report", str(first), str(second)).ok()
-    return {name: (first / f"{name}.html").read_text(encoding="utf-8") for name in ("report", "gate", "comparison")}
+    return {
+        name: (first / f"{name}.html").read_text(encoding="utf-8")
+        for name in ("report", "gate", "comparison")
+    }
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_wider_than_the_screen(width: int, pages: dict[str, str], tmp_path: Path) -> None:
+def test_nothing_is_wider_than_the_screen(
+    width: int, pages: dict[str, str], tmp_path: Path
+) -> None:
     for name, content in pages.items():
         found = ask_page(content, MEASURE, tmp_path, width=width)
         assert found["width"] == width, name
@@ -123,12 +148,18 @@ def test_chromium_shows_the_report_without_a_message_or_a_request(
     page: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    own = re.compile(r"https?://[\w.-]+\.(?:google|googleapis|gstatic)\.com/")  # of Chromium itself: updates, accounts
+    own = re.compile(
+        r"https?://[\w.-]+\.(?:google|googleapis|gstatic)\.com/"
+    )  # of Chromium itself: updates, accounts
     log = tmp_path / "net.json"
 
     def open_page(name: str) -> tuple[list[str], set[str], str]:
         messages, shown = run_chromium(tmp_path, name, f"--log-net-log={log}")
-        urls = {*re.findall(r'"url":"((?:https?|wss?|ftp|file)://[^"]+)"', log.read_text(errors="replace"))}
+        urls = {
+            *re.findall(
+                r'"url":"((?:https?|wss?|ftp|file)://[^"]+)"', log.read_text(errors="replace")
+            )
+        }
         return messages, {url for url in urls if not own.match(url)}, shown
 
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
@@ -138,7 +169,10 @@ def test_chromium_shows_the_report_without_a_message_or_a_request(
     assert "google" not in page, "or a request would be taken for Chromium's own"
     assert "<th" in shown
     assert "<canvas" in shown, "the script has run"
-    bad = '<!DOCTYPE html><title>x</title><img src="https://192.0.2.1/x.png"><script>console.log("said")</script>'
+    bad = (
+        "<!DOCTYPE html><title>x</title><img"
+        ' src="https://192.0.2.1/x.png"><script>console.log("said")</script>'
+    )
     (tmp_path / "bad.html").write_text(bad, encoding="utf-8")
     messages, urls, _ = open_page("bad.html")
     assert messages, "or the assertion above could not fail"
@@ -202,7 +236,9 @@ def test_curves_answer_to_keys_and_controls(workspace: Workspace, tmp_path: Path
     workspace.run("report", str(run)).ok()
     content = (run / "report.html").read_text(encoding="utf-8")
     for scheme in ("light", "dark"):
-        themed = content.replace("(prefers-color-scheme: dark)", "all" if scheme == "dark" else "not all", 1)
+        themed = content.replace(
+            "(prefers-color-scheme: dark)", "all" if scheme == "dark" else "not all", 1
+        )
         policy = re.search(r"<meta http-equiv[^>]*>", themed)
         assert policy
         found = ask_page(themed.replace(policy[0], ""), CURVES, tmp_path, width=1280)
@@ -253,7 +289,9 @@ return out;
 """
 
 
-def test_curves_of_each_class_answer_to_a_choice_keys_and_the_pointer(workspace: Workspace, tmp_path: Path) -> None:
+def test_curves_of_each_class_answer_to_a_choice_keys_and_the_pointer(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     """By hand: of `<b>a</b>` the two samples have 0.7 and 0.4, and the three others at most 0.3."""
     names = ("<b>a</b>", "b", "c")
     run = write_run(workspace, class_names=names, num_samples=5)
@@ -282,11 +320,17 @@ def test_curves_of_each_class_answer_to_a_choice_keys_and_the_pointer(workspace:
         assert found["names"] == ["right predictions", "<b>a</b>", "b", "c"]
         assert found["overall"][0].startswith("predictions that are accepted")
         assert found["drawn"]
-        text = "<b>a</b>, where its probability is above a threshold: average precision 1.000, area under ROC 1.000"
+        text = (
+            "<b>a</b>, where its probability is above a threshold: average precision 1.000, area"
+            " under ROC 1.000"
+        )
         assert found["first"][0] == text
         assert found["first"][2] == ["0.5", "0.200", "1.000", "0.500", "0.000"]
         rate = "accepted, precision {}, recall {}, false positive rate {}"
         assert found["first"][1] == f"Threshold 0.7: 0.200 {rate.format('1.000', '0.500', '0.000')}"
         assert found["next"] == f"Threshold 0.4: 0.400 {rate.format('1.000', '1.000', '0.000')}"
-        assert found["before"] == f"Threshold above all: 0.000 {rate.format('1.000', '0.000', '0.000')}"
+        assert (
+            found["before"]
+            == f"Threshold above all: 0.000 {rate.format('1.000', '0.000', '0.000')}"
+        )
         assert found["pointed"] == f"Threshold 0.4: 0.400 {rate.format('1.000', '1.000', '0.000')}"

@@ -64,7 +64,9 @@ def resumed_step(run: Path) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Path]:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Path]:
     """Run folder of the same job that nobody disturbed."""
     workspace = Workspace(tmp_path_factory.mktemp("undisturbed") / "work", fork_server)
     _write_job(workspace)
@@ -72,7 +74,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServe
     workspace.close()
 
 
-def test_the_same_command_goes_on_in_the_same_run_folder_and_says_so(killed: Workspace, undisturbed: Path) -> None:
+def test_the_same_command_goes_on_in_the_same_run_folder_and_says_so(
+    killed: Workspace, undisturbed: Path
+) -> None:
     result = killed.run(*WORDS).ok()
     run = killed.only_run
     assert re.search(rf"resumes .*{run.name} from last\.ckpt", result.err)
@@ -90,7 +94,12 @@ def test_a_run_that_ended_well_is_not_resumed(finished: Workspace) -> None:
 @pytest.mark.parametrize(
     ("words", "environ", "data", "says"),
     [
-        (["--model.hidden=5"], {}, "one", r"another config \(model\.init_args\.hidden\).*--run\.resume=\S+"),
+        (
+            ["--model.hidden=5"],
+            {},
+            "one",
+            r"another config \(model\.init_args\.hidden\).*--run\.resume=\S+",
+        ),
         ([], {"NET_NAME": "other"}, "one", r"environment"),
         ([], {}, "other", r"data has changed"),
         (["--run.resume=never"], {}, "one", ""),
@@ -117,30 +126,48 @@ def test_what_says_when_to_wait_or_give_up_or_promote_is_no_other_config(killed:
 
 @pytest.mark.parametrize(
     "word",
-    ["--launch.timeout_s=99", "--logger.csv={}", "--trainer.enable_progress_bar=false", "--run.root=./runs"],
+    [
+        "--launch.timeout_s=99",
+        "--logger.csv={}",
+        "--trainer.enable_progress_bar=false",
+        "--run.root=./runs",
+    ],
 )
 def test_a_key_that_can_change_no_weight_is_no_other_config(word: str, killed: Workspace) -> None:
     killed.run(*WORDS, word).ok()
     assert resumed_step(killed.only_run) == (12, "last.ckpt")
 
 
-def test_other_values_that_auto_takes_on_other_hardware_are_no_other_config(killed: Workspace) -> None:
+def test_other_values_that_auto_takes_on_other_hardware_are_no_other_config(
+    killed: Workspace,
+) -> None:
     variables = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
     config = killed.only_run / "config.yaml"
-    of_a_gpu, num_replaced = re.subn(r"precision: null", "precision: 16-mixed", config.read_text(encoding="utf-8"))
+    of_a_gpu, num_replaced = re.subn(
+        r"precision: null", "precision: 16-mixed", config.read_text(encoding="utf-8")
+    )
     assert num_replaced == 1
     config.write_text(of_a_gpu, encoding="utf-8")
-    words = ("--accelerator.threads=auto", "--accelerator.memory_format=auto", "--accelerator.precision=auto")
+    words = (
+        "--accelerator.threads=auto",
+        "--accelerator.memory_format=auto",
+        "--accelerator.precision=auto",
+    )
     result = killed.run(*WORDS, *words, environ=variables).ok()
     assert resumed_step(killed.only_run) == (12, "last.ckpt")
     # it names what differs, and records what this machine has chosen, and why
-    assert re.search(r"auto chooses otherwise on this machine: .*trainer\.precision \S+ \(was 16-mixed\)", result.err)
+    assert re.search(
+        r"auto chooses otherwise on this machine: .*trainer\.precision \S+ \(was 16-mixed\)",
+        result.err,
+    )
     chosen = read_json(killed.only_run / "manifest.json")["auto"]
     assert chosen["by"].startswith("CPU with")
     assert chosen["values"]["trainer.precision"] in ("32-true", "bf16-mixed")
 
 
-def test_a_fast_dev_run_in_between_leaves_the_interrupted_run_to_be_resumed(killed: Workspace) -> None:
+def test_a_fast_dev_run_in_between_leaves_the_interrupted_run_to_be_resumed(
+    killed: Workspace,
+) -> None:
     killed.run(*WORDS, "--trainer.fast_dev_run=true").ok()
     killed.run(*WORDS).ok()
     assert resumed_step(killed.runs[0]) == (12, "last.ckpt")
@@ -205,7 +232,10 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_next_newest(
     result = killed.run(*WORDS).ok()
     assert re.search(r"last\.ckpt is not used", result.err)
     (fallback,) = read_events(killed.only_run, "fallback")
-    assert (fallback["path"], fallback["used"]) == ("checkpoints/last.ckpt", "checkpoints/best.ckpt")
+    assert (fallback["path"], fallback["used"]) == (
+        "checkpoints/last.ckpt",
+        "checkpoints/best.ckpt",
+    )
     assert resumed_step(killed.only_run) == (12, "best.ckpt")
     assert_same_training(killed.only_run, undisturbed)
 
@@ -235,7 +265,9 @@ def test_a_folder_in_the_place_of_a_checkpoint_is_not_replaced(killed: Workspace
     assert re.search(r"error: .*last\.ckpt cannot be written: .*Is a directory", result.err)
 
 
-def test_where_all_checkpoints_are_damaged_the_run_begins_again(killed: Workspace, undisturbed: Path) -> None:
+def test_where_all_checkpoints_are_damaged_the_run_begins_again(
+    killed: Workspace, undisturbed: Path
+) -> None:
     for path in (killed.only_run / "checkpoints").glob("*.ckpt"):
         _flip_a_bit(path)
     result = killed.run(*WORDS).ok()
@@ -245,10 +277,15 @@ def test_where_all_checkpoints_are_damaged_the_run_begins_again(killed: Workspac
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [(("fit", "-c", "small.yaml", "--ckpt_path=last"), "last.ckpt"), (("validate", "--run", "latest"), "best.ckpt")],
+    [
+        (("fit", "-c", "small.yaml", "--ckpt_path=last"), "last.ckpt"),
+        (("validate", "--run", "latest"), "best.ckpt"),
+    ],
     ids=["fit", "validate"],
 )
-def test_a_damaged_checkpoint_that_is_named_is_an_error(words: tuple[str, ...], name: str, finished: Workspace) -> None:
+def test_a_damaged_checkpoint_that_is_named_is_an_error(
+    words: tuple[str, ...], name: str, finished: Workspace
+) -> None:
     _flip_a_bit(finished.only_run / "checkpoints" / name)
     result = finished.run(*words)
     assert result.code == 2
@@ -271,7 +308,9 @@ def test_a_damaged_checkpoint_that_is_named_is_an_error(words: tuple[str, ...], 
     ],
     ids=["run_without_checkpoint", "no_run", "no_latest", "last", "no_file", "folder"],
 )
-def test_nothing_to_resume_from_is_an_error(words: list[str], says: str, finished: Workspace) -> None:
+def test_nothing_to_resume_from_is_an_error(
+    words: list[str], says: str, finished: Workspace
+) -> None:
     shutil.rmtree(finished.only_run / "checkpoints")
     result = finished.run("fit", "-c", "small.yaml", *words)
     assert result.code == 2
@@ -290,7 +329,9 @@ def test_nothing_to_resume_from_is_an_error(words: list[str], says: str, finishe
     ],
     ids=["last", "best", "path", "config"],
 )
-def test_ckpt_path_begins_a_new_run_where_the_old_one_ended(words: list[str], finished: Workspace) -> None:
+def test_ckpt_path_begins_a_new_run_where_the_old_one_ended(
+    words: list[str], finished: Workspace
+) -> None:
     finished.write("from.yaml", {"ckpt_path": "runs/small/latest/checkpoints/last.ckpt"})
     finished.run("fit", "-c", "small.yaml", "--trainer.max_epochs=3", *words).ok()
     old, new = finished.runs
@@ -303,7 +344,10 @@ def test_ckpt_path_begins_a_new_run_where_the_old_one_ended(words: list[str], fi
     [
         (["--ckpt_path=last"], "2 of 2 epochs"),
         (["--ckpt_path=last", "--trainer.max_epochs=1"], "2 of 1 epochs"),
-        (["--ckpt_path=last", "--trainer.max_epochs=3", "--trainer.max_steps=12"], "12 of 12 steps"),
+        (
+            ["--ckpt_path=last", "--trainer.max_epochs=3", "--trainer.max_steps=12"],
+            "12 of 12 steps",
+        ),
     ],
     ids=["epochs", "fewer epochs", "steps"],
 )
@@ -312,11 +356,16 @@ def test_ckpt_path_with_nothing_left_to_train_says_so_and_leaves_no_run(
 ) -> None:
     for _ in range(2):
         result = finished.run("fit", "-c", "small.yaml", *words).ok()
-        assert result.err == f"warning: {done} are done; raise trainer.max_{done.rsplit(maxsplit=1)[-1]}\n"
+        assert (
+            result.err
+            == f"warning: {done} are done; raise trainer.max_{done.rsplit(maxsplit=1)[-1]}\n"
+        )
     assert len(finished.runs) == 1
 
 
-def test_a_run_that_began_from_a_checkpoint_is_resumed_by_the_same_command(finished: Workspace) -> None:
+def test_a_run_that_began_from_a_checkpoint_is_resumed_by_the_same_command(
+    finished: Workspace,
+) -> None:
     shutil.copy(finished.only_run / "checkpoints" / "best.ckpt", finished.folder / "start.ckpt")
     words = ("-c", "small.yaml", "--ckpt_path=start.ckpt", "--trainer.max_epochs=4")
     kill_once_saved(finished, *words, step=21, saved=18)
@@ -326,16 +375,27 @@ def test_a_run_that_began_from_a_checkpoint_is_resumed_by_the_same_command(finis
     assert [row["epoch"] for row in read_metrics(run)] == ["2", "3"]
 
 
-def test_hyper_parameters_in_a_checkpoint_do_not_override_the_users_values(finished: Workspace) -> None:
-    finished.run("fit", "-c", "small.yaml", "--ckpt_path=last", "--model.name=mine", "--trainer.max_epochs=3").ok()
-    old, new = (load_checkpoint(run / "checkpoints" / "last.ckpt")["hyper_parameters"] for run in finished.runs)
+def test_hyper_parameters_in_a_checkpoint_do_not_override_the_users_values(
+    finished: Workspace,
+) -> None:
+    finished.run(
+        "fit", "-c", "small.yaml", "--ckpt_path=last", "--model.name=mine", "--trainer.max_epochs=3"
+    ).ok()
+    old, new = (
+        load_checkpoint(run / "checkpoints" / "last.ckpt")["hyper_parameters"]
+        for run in finished.runs
+    )
     assert (old["name"], new["name"]) == ("net", "mine")
 
 
 @pytest.mark.parametrize(
     ("command", "folder", "says"),
     [
-        ("test", "runs/small/latest/checkpoints", r"use --run runs/small/RUN, or set it in a file given with -c"),
+        (
+            "test",
+            "runs/small/latest/checkpoints",
+            r"use --run runs/small/RUN, or set it in a file given with -c",
+        ),
         ("fit", "runs/small/latest/checkpoints", r"use -c runs/small/RUN/config\.yaml, or set it"),
         ("export", ".", r"use --run RUN, or set it"),
     ],
@@ -354,23 +414,33 @@ def test_a_checkpoint_without_a_model_is_refused_and_its_run_is_named(
 # -- stages of a run --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["latest", "small", "small/ID", "small/latest", "ID", "runs/small/ID"])
-def test_a_stage_finds_a_run_by_its_name_its_id_or_its_folder(form: str, finished: Workspace) -> None:
+@pytest.mark.parametrize(
+    "form", ["latest", "small", "small/ID", "small/latest", "ID", "runs/small/ID"]
+)
+def test_a_stage_finds_a_run_by_its_name_its_id_or_its_folder(
+    form: str, finished: Workspace
+) -> None:
     run = finished.only_run
     finished.run("validate", "--run", form.replace("ID", run.name)).ok()
     (result,) = read_events(run, "result")
-    assert result["metrics"] == pytest.approx({"val/loss": float(read_metrics(run)[-1]["val/loss"])})
+    assert result["metrics"] == pytest.approx(
+        {"val/loss": float(read_metrics(run)[-1]["val/loss"])}
+    )
 
 
 def test_a_stage_scores_the_best_checkpoint_unless_another_is_named(workspace: Workspace) -> None:
-    run = workspace.fit("-c", "small.yaml", "callbacks.checkpoint.mode=max")  # so that the first epoch is the best
+    run = workspace.fit(
+        "-c", "small.yaml", "callbacks.checkpoint.mode=max"
+    )  # so that the first epoch is the best
     workspace.run("validate", "--run", "latest").ok()
     workspace.run("validate", "--run", "latest", "--ckpt_path=last").ok()
     scores = [event["metrics"]["val/loss"] for event in read_events(run, "result")]
     assert scores == pytest.approx([float(row["val/loss"]) for row in read_metrics(run)])
 
 
-def test_a_run_without_the_checkpoint_is_an_error_that_says_which_it_has(finished: Workspace) -> None:
+def test_a_run_without_the_checkpoint_is_an_error_that_says_which_it_has(
+    finished: Workspace,
+) -> None:
     (finished.only_run / "checkpoints" / "best.ckpt").unlink()
     result = finished.run("test", "--run", "latest")
     assert result.code == 2

@@ -51,7 +51,10 @@ def kill_in(hook: str, step: int = 0) -> dict[str, Any]:
     [
         (kill_in("setup"), -KILL),
         (kill_in("on_train_batch_start"), -KILL),
-        (callback("my_faults.LimitFileSize", size=100_000, step=7, is_killed=True), -int(signal.SIGXFSZ)),
+        (
+            callback("my_faults.LimitFileSize", size=100_000, step=7, is_killed=True),
+            -int(signal.SIGXFSZ),
+        ),
         (kill_in("on_validation_batch_start", 10), -KILL),
         (kill_in("on_train_epoch_start", 10), -KILL),
     ],
@@ -68,19 +71,25 @@ def test_a_fit_that_is_killed_at_its_end_ends_with_the_same_weights_and_metrics(
     workspace: Workspace, undisturbed: Path
 ) -> None:
     run = killed_and_resumed(workspace, kill_in("on_train_end", 15), -KILL)
-    one, other = (load_checkpoint(each / "checkpoints" / "last.ckpt")["state_dict"] for each in (run, undisturbed))
+    one, other = (
+        load_checkpoint(each / "checkpoints" / "last.ckpt")["state_dict"]
+        for each in (run, undisturbed)
+    )
     assert_equal(one, other, "state_dict")
     assert read_metrics(run) == read_metrics(undisturbed)
 
 
 @pytest.mark.parametrize(
-    "number", [17, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, 25, 2) if each != 17)]
+    "number",
+    [17, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, 25, 2) if each != 17)],
 )
 def test_a_fit_that_is_killed_between_the_two_names_of_a_checkpoint_ends_with_the_same_weights(
     number: int, workspace: Workspace, undisturbed: Path
 ) -> None:
     fault = callback("my_faults.KillBetweenNames", number=number, step=10)
-    fault["callbacks"]["checkpoint"] = {"init_args": {"monitor": None}}  # the newest weights are the best
+    fault["callbacks"]["checkpoint"] = {
+        "init_args": {"monitor": None}
+    }  # the newest weights are the best
     run = killed_and_resumed(workspace, fault, -KILL)
     (resume,) = read_events(run, "resume")
     assert (resume["step"], Path(resume["checkpoint"]).name) == (10, "last.ckpt")
@@ -88,7 +97,9 @@ def test_a_fit_that_is_killed_between_the_two_names_of_a_checkpoint_ends_with_th
     checkpoints = run / "checkpoints"
     assert (checkpoints / "best.ckpt").samefile(checkpoints / "last.ckpt")
     for name in ("best.ckpt", "last.ckpt"):
-        (digest,) = {line.split()[0] for line in (checkpoints / f"{name}.sha256").read_text().splitlines()}
+        (digest,) = {
+            line.split()[0] for line in (checkpoints / f"{name}.sha256").read_text().splitlines()
+        }
         assert hashlib.sha256((checkpoints / name).read_bytes()).hexdigest() == digest
 
 
@@ -110,7 +121,9 @@ def killed_and_resumed(workspace: Workspace, fault: dict[str, Any], code: int) -
 
 
 def test_within_an_epoch_a_checkpoint_is_written_every_so_many_steps(undisturbed: Path) -> None:
-    steps = [event["step"] for event in read_events(undisturbed, "checkpoint") if event["kind"] == "last"]
+    steps = [
+        event["step"] for event in read_events(undisturbed, "checkpoint") if event["kind"] == "last"
+    ]
     assert steps == [2, 4, 5, 7, 9, 10, 12, 14, 15]
     assert {path.name for path in (undisturbed / "checkpoints").glob("*.ckpt")} == {
         "best.ckpt",
@@ -119,7 +132,9 @@ def test_within_an_epoch_a_checkpoint_is_written_every_so_many_steps(undisturbed
     }
 
 
-@pytest.mark.parametrize(("step", "saved", "epoch"), [(8, 7, 1), (13, 12, 2)], ids=["second_epoch", "last_epoch"])
+@pytest.mark.parametrize(
+    ("step", "saved", "epoch"), [(8, 7, 1), (13, 12, 2)], ids=["second_epoch", "last_epoch"]
+)
 def test_a_kill_within_an_epoch_costs_no_more_than_the_steps_since_the_last_checkpoint(
     step: int, saved: int, epoch: int, workspace: Workspace, undisturbed: Path
 ) -> None:
@@ -131,8 +146,12 @@ def test_a_kill_within_an_epoch_costs_no_more_than_the_steps_since_the_last_chec
     assert_same_training(workspace.only_run, undisturbed)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)], ids=["one_process", "two_ranks"])
-def test_metrics_of_a_resume_within_an_epoch_are_those_of_an_undisturbed_run(ranks: int, workspace: Workspace) -> None:
+@pytest.mark.parametrize(
+    "ranks", [1, pytest.param(2, marks=pytest.mark.long)], ids=["one_process", "two_ranks"]
+)
+def test_metrics_of_a_resume_within_an_epoch_are_those_of_an_undisturbed_run(
+    ranks: int, workspace: Workspace
+) -> None:
     """Learning rate and training metrics of a user's module, bit for bit."""
     workspace.write("my_faults.py", MY_FAULTS)
     workspace.write(
@@ -140,7 +159,11 @@ def test_metrics_of_a_resume_within_an_epoch_are_those_of_an_undisturbed_run(ran
         {
             "model": {"class_path": "my_faults.Measured"},
             "data": {"class_path": "my_faults.Hanging"},
-            "trainer": {"devices": ranks, "strategy": "ddp" if ranks > 1 else "auto", "max_epochs": 4},
+            "trainer": {
+                "devices": ranks,
+                "strategy": "ddp" if ranks > 1 else "auto",
+                "max_epochs": 4,
+            },
         },
     )
     words = ("-c", "small.yaml", "-c", "measured.yaml")
@@ -156,11 +179,15 @@ def test_metrics_of_a_resume_within_an_epoch_are_those_of_an_undisturbed_run(ran
     assert_same_training(disturbed, undisturbed)
 
 
-def test_a_loader_without_resume_is_saved_and_resumed_at_the_end_of_an_epoch(workspace: Workspace) -> None:
+def test_a_loader_without_resume_is_saved_and_resumed_at_the_end_of_an_epoch(
+    workspace: Workspace,
+) -> None:
     """Its random numbers are torch's, Python's and NumPy's, which go on where they were."""
     write_exact(workspace)
     saving = {"checkpoint": {"init_args": {"save_last_every_n_steps": 1}}}
-    workspace.write("random.yaml", {"model": {"class_path": "my_faults.Random"}, "callbacks": saving})
+    workspace.write(
+        "random.yaml", {"model": {"class_path": "my_faults.Random"}, "callbacks": saving}
+    )
     words = ("-c", "small.yaml", "-c", "random.yaml")
     kill_once_saved(workspace, *words, "--run.name=killed", step=9, saved=6)
     workspace.run("fit", *words, HOLD, "--run.name=killed").ok()
@@ -202,7 +229,9 @@ def test_a_fit_that_is_killed_three_times_at_random_ends_with_the_weights_of_an_
         num_more = dice.randint(0, 2)
         process.wait_for(
             lambda: (
-                held.exists() or sum(len(read_events(run, "checkpoint")) for run in workspace.runs) >= before + num_more  # noqa: B023
+                held.exists()
+                or sum(len(read_events(run, "checkpoint")) for run in workspace.runs)
+                >= before + num_more  # noqa: B023
             )
         )
         time.sleep(dice.uniform(0, 0.3))  # which moment it is between two events is the question
@@ -219,6 +248,12 @@ def assert_no_checkpoint_came_before_its_epoch(run: Path) -> None:
     """A process that resumed after an epoch would never write its row or its event."""
     for path in (run / "checkpoints").glob("*.ckpt"):
         if path.name == "last.ckpt" and path.with_name("last.ckpt.sha256").exists():
-            done = set(range(load_checkpoint(path)["loops"]["fit_loop"]["epoch_progress"]["total"]["processed"]))
+            done = set(
+                range(
+                    load_checkpoint(path)["loops"]["fit_loop"]["epoch_progress"]["total"][
+                        "processed"
+                    ]
+                )
+            )
             assert done <= {event["epoch"] for event in read_events(run, "epoch")}, path
             assert not done or done <= {int(row["epoch"]) for row in read_metrics(run)}, path

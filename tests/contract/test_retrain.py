@@ -29,14 +29,22 @@ pytestmark = pytest.mark.timeout(1800)  # each stage is a new Python process
 
 STAGES = ["fit", "test", "export", "gate", "promote"]
 JUDGED = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=9")
-RETRAIN = ("retrain", "-c", "small.yaml", "--data.init_args.note=small.yaml")  # a file, for --if-changed
+RETRAIN = (
+    "retrain",
+    "-c",
+    "small.yaml",
+    "--data.init_args.note=small.yaml",
+)  # a file, for --if-changed
 
 
 def stages_of(workspace: Workspace) -> dict[str, str]:
     """Read how the stages of the newest run stand; none if there is no run yet."""
     if not workspace.runs or not (workspace.runs[-1] / "retrain.json").exists():
         return {}
-    return {state["stage"]: state["status"] for state in read_json(workspace.runs[-1] / "retrain.json")["stages"]}
+    return {
+        state["stage"]: state["status"]
+        for state in read_json(workspace.runs[-1] / "retrain.json")["stages"]
+    }
 
 
 def begun(run: Path) -> list[str]:
@@ -46,7 +54,9 @@ def begun(run: Path) -> list[str]:
 
 def wait_for_stage(process: Process, workspace: Workspace, stage: str, *, time: int = 1) -> None:
     """Wait until a stage of the one run was begun so many times."""
-    process.wait_for(lambda: workspace.runs and begun(workspace.only_run).count(stage) == time, timeout_s=400)
+    process.wait_for(
+        lambda: workspace.runs and begun(workspace.only_run).count(stage) == time, timeout_s=400
+    )
 
 
 def kill_in(workspace: Workspace, stage: str, *words: str) -> Result:
@@ -115,12 +125,16 @@ def nights(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) ->
         results["interrupted"] = interrupted.result()
 
         words = (*RETRAIN, *JUDGED, "--reason=of November", "--junit=night.xml")
-        results["finished"] = workspace.run(*words, environ={"GITHUB_STEP_SUMMARY": "step.md"}, timeout_s=900)
+        results["finished"] = workspace.run(
+            *words, environ={"GITHUB_STEP_SUMMARY": "step.md"}, timeout_s=900
+        )
         results["history"] = workspace.run("history", "small")
         page = {"GITHUB_STEP_SUMMARY": "unchanged.md"}
         unchanged = (*RETRAIN, *JUDGED, "--if-changed", "--junit=unchanged.xml")
         results["unchanged"] = workspace.run(*unchanged, timeout_s=300)
-        results["unchanged ok"] = workspace.run(*unchanged, "--unchanged-ok", environ=page, timeout_s=300)
+        results["unchanged ok"] = workspace.run(
+            *unchanged, "--unchanged-ok", environ=page, timeout_s=300
+        )
         results["gate changed"] = workspace.run(*unchanged, "--gate.max=8", timeout_s=600)
         results["gate known"] = workspace.run(*unchanged, "--gate.max=8", timeout_s=600)
     yield Nights(workspace, results, receiver)
@@ -151,7 +165,9 @@ def test_a_killed_retrain_goes_on_with_the_stage_that_was_not_finished(nights: N
 
 def test_sigterm_is_passed_on_to_the_stage_and_ends_the_retrain_with_75(nights: Nights) -> None:
     assert nights.results["interrupted"].code == 75
-    assert re.search(r"the same command goes on with (test|export)", nights.results["interrupted"].out)
+    assert re.search(
+        r"the same command goes on with (test|export)", nights.results["interrupted"].out
+    )
     assert "nothing to resume" not in nights.results["interrupted"].err
 
 
@@ -173,18 +189,26 @@ def test_retrain_reports_its_stages_on_the_screen_and_what_to_type_next(nights: 
 
 
 def test_the_log_of_a_retrain_has_one_closing_block(nights: Nights) -> None:
-    words = [line.split(maxsplit=1)[0] for line in nights.results["finished"].out.splitlines() if line[:1].isalpha()]
+    words = [
+        line.split(maxsplit=1)[0]
+        for line in nights.results["finished"].out.splitlines()
+        if line[:1].isalpha()
+    ]
     assert [words.count(word) for word in ("run", "next", "end")] == [1, 1, 1]
 
 
 def test_the_gate_of_a_retrain_takes_the_scores_of_its_test(nights: Nights) -> None:
     assert "those of its test" in nights.results["finished"].out
     decision = read_json(nights.run / "gate.json")
-    assert decision["scores"]["challenger"] == read_json(nights.run / "summary.json")["stages"]["test"]
+    assert (
+        decision["scores"]["challenger"] == read_json(nights.run / "summary.json")["stages"]["test"]
+    )
     assert decision["num_samples"] == 48
 
 
-def test_the_gate_of_a_retrain_scores_again_where_the_data_has_changed_since_its_test(workspace: Workspace) -> None:
+def test_the_gate_of_a_retrain_scores_again_where_the_data_has_changed_since_its_test(
+    workspace: Workspace,
+) -> None:
     workspace.write("my_project.py", COUNTED)
     words = ("--skip=export",)
     kill_in(workspace, "gate", *words)
@@ -196,10 +220,16 @@ def test_the_gate_of_a_retrain_scores_again_where_the_data_has_changed_since_its
     decision = read_json(workspace.only_run / "gate.json")
     again = json.loads(workspace.run("gate", "latest", *JUDGED, "--json").out)
     assert decision["num_samples"] == 20
-    assert decision["scores"]["challenger"]["test/loss"] == again["scores"]["challenger"]["test/loss"] != tested
+    assert (
+        decision["scores"]["challenger"]["test/loss"]
+        == again["scores"]["challenger"]["test/loss"]
+        != tested
+    )
 
 
-def test_retrain_writes_a_junit_case_and_a_row_of_the_step_summary_for_each_stage(nights: Nights) -> None:
+def test_retrain_writes_a_junit_case_and_a_row_of_the_step_summary_for_each_stage(
+    nights: Nights,
+) -> None:
     suites = ET.parse(nights.workspace.folder / "night.xml")
     assert [case.get("name") for case in suites.iter("testcase")] == STAGES
     assert [*suites.iter("failure")] == []
@@ -228,7 +258,9 @@ def test_nothing_to_do_is_no_failure_in_junit(nights: Nights) -> None:
     assert page.startswith("### lightkit retrain: nothing has changed since")
 
 
-def test_a_retrain_judges_again_without_a_training_where_the_gate_alone_has_changed(nights: Nights) -> None:
+def test_a_retrain_judges_again_without_a_training_where_the_gate_alone_has_changed(
+    nights: Nights,
+) -> None:
     again = nights.results["gate changed"].ok()
     assert "only the gate has changed" in again.err
     assert begun(nights.run)[7:] == ["gate", "promote"]
@@ -250,17 +282,34 @@ def rejected(
 ) -> Iterator[tuple[Workspace, Result]]:
     """A retrain of one epoch whose gate says no, with data that cannot be pickled; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("rejected") / "work", fork_server)
-    note = "\nwith open('parents.txt', 'a') as file:\n    print(sys.argv[1], os.getppid(), file=file)\n"
+    note = (
+        "\nwith open('parents.txt', 'a') as file:\n    print(sys.argv[1], os.getppid(),"
+        " file=file)\n"
+    )
     note += "\ncollate = torch.utils.data.default_collate\n"
     note += "loader, DataLoader = DataLoader, lambda *args, **kwargs: loader(\n"
-    note += "    *args, **{**kwargs, 'num_workers': 1, 'collate_fn': lambda items: collate(items)}\n)\n"
-    workspace.write("my_project.py", MY_PROJECT.replace("import os\n", "import os\nimport sys\n", 1) + note)
+    note += (
+        "    *args, **{**kwargs, 'num_workers': 1, 'collate_fn': lambda items: collate(items)}\n)\n"
+    )
+    workspace.write(
+        "my_project.py", MY_PROJECT.replace("import os\n", "import os\nimport sys\n", 1) + note
+    )
     hook = {"webhook_url": messages.url("hook"), "events": ["end", "failure", "gate"]}
     workspace.write(
-        "small.yaml", {**SMALL, "callbacks": {"hook": {"class_path": "WebhookNotifier", "init_args": hook}}}
+        "small.yaml",
+        {**SMALL, "callbacks": {"hook": {"class_path": "WebhookNotifier", "init_args": hook}}},
     )
-    words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0", "--skip=test", "--skip=export")
-    yield workspace, workspace.run(*RETRAIN, *words, "--output=json", "--junit=no.xml", timeout_s=600)
+    words = (
+        "--gate.metric=test/loss",
+        "--gate.mode=min",
+        "--gate.max=0",
+        "--skip=test",
+        "--skip=export",
+    )
+    yield (
+        workspace,
+        workspace.run(*RETRAIN, *words, "--output=json", "--junit=no.xml", timeout_s=600),
+    )
     workspace.close()
 
 
@@ -273,7 +322,9 @@ def test_a_gate_that_says_no_ends_the_retrain_with_4_and_nothing_is_promoted(
         "fit": "done", "test": "skipped", "export": "skipped", "gate": "failed", "promote": "skipped",
     }  # fmt: skip
     suites = ET.parse(workspace.folder / "no.xml")
-    assert [case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None] == ["gate"]
+    assert [
+        case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None
+    ] == ["gate"]
     assert read_events(workspace.only_run, "promotion") == []
 
 
@@ -281,9 +332,14 @@ def test_all_stages_send_their_messages_to_an_address_that_is_written_in_the_con
     rejected: tuple[Workspace, Result], messages: Receiver
 ) -> None:
     workspace, result = rejected
-    told = [(each.json["kind"], each.json["stage"], each.json["exit_code"]) for each in messages.of("hook")]
+    told = [
+        (each.json["kind"], each.json["stage"], each.json["exit_code"])
+        for each in messages.of("hook")
+    ]
     assert told == [("end", "fit", 0), ("gate", "gate", 4)]
-    files = [path for path in workspace.folder.rglob("*") if path.is_file() and path.name != "small.yaml"]
+    files = [
+        path for path in workspace.folder.rglob("*") if path.is_file() and path.name != "small.yaml"
+    ]
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
     assert CANARY not in result.out + result.err
 
@@ -293,27 +349,40 @@ def test_a_command_by_itself_says_that_a_run_does_not_keep_an_address(
 ) -> None:
     copy_of(rejected[0].folder, workspace)
     alone = workspace.run("test", "--run=latest", "--quiet").ok()
-    assert re.search(r"callbacks\.hook sends nothing: its webhook_url.*\$\{oc\.env:NAME\}", alone.err)
+    assert re.search(
+        r"callbacks\.hook sends nothing: its webhook_url.*\$\{oc\.env:NAME\}", alone.err
+    )
 
 
-def test_retrain_prints_the_events_of_all_stages_as_one_stream(rejected: tuple[Workspace, Result]) -> None:
+def test_retrain_prints_the_events_of_all_stages_as_one_stream(
+    rejected: tuple[Workspace, Result],
+) -> None:
     _, result = rejected
     ended = [(event["stage"], event["status"]) for event in result.json_lines
              if event["event"] == "stage" and event["status"] != "begun"]  # fmt: skip
     assert ended == [("fit", "done"), ("test", "skipped"), ("export", "skipped"), ("gate", "failed"),
                      ("promote", "skipped")]  # fmt: skip
-    assert {"start", "epoch", "checkpoint", "end", "gate"} <= {event["event"] for event in result.json_lines}
+    assert {"start", "epoch", "checkpoint", "end", "gate"} <= {
+        event["event"] for event in result.json_lines
+    }
 
 
-def test_the_stages_of_a_retrain_are_forked_from_one_process(rejected: tuple[Workspace, Result]) -> None:
+def test_the_stages_of_a_retrain_are_forked_from_one_process(
+    rejected: tuple[Workspace, Result],
+) -> None:
     workspace, _ = rejected
-    lines = [line.split() for line in (workspace.folder / "parents.txt").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        line.split()
+        for line in (workspace.folder / "parents.txt").read_text(encoding="utf-8").splitlines()
+    ]
     parents = {stage: parent for stage, parent in lines if stage != "retrain"}
     assert parents.keys() == {"fit", "gate"}
     assert len(set(parents.values())) == 1
 
 
-def test_a_retrain_loads_data_that_cannot_be_pickled_as_fit_does(rejected: tuple[Workspace, Result]) -> None:
+def test_a_retrain_loads_data_that_cannot_be_pickled_as_fit_does(
+    rejected: tuple[Workspace, Result],
+) -> None:
     workspace, _ = rejected
     assert stages_of(workspace)["fit"] == "done"
 
@@ -330,8 +399,14 @@ def test_a_retrain_loads_data_that_cannot_be_pickled_as_fit_does(rejected: tuple
         (["--reason", "why not"], r"--reason.*gate\.metric"),
         (["--gate.min=0.8"], r"gate\.min.*metric"),
         (["--gate.metric=test/loss"], r"gate: there is no rule.*--gate\.max=VALUE"),
-        (["--logger.mlflow.tags={api_key: can-ary}"], r"logger\.mlflow\.init_args\.tags\.api_key: \*\*\*.*oc\.env"),
-        (["--logger.mlflow.tracking_uri=http://me:can-ary@127.0.0.1:9"], r"tracking_uri: .*\*\*\*.*oc\.env"),
+        (
+            ["--logger.mlflow.tags={api_key: can-ary}"],
+            r"logger\.mlflow\.init_args\.tags\.api_key: \*\*\*.*oc\.env",
+        ),
+        (
+            ["--logger.mlflow.tracking_uri=http://me:can-ary@127.0.0.1:9"],
+            r"tracking_uri: .*\*\*\*.*oc\.env",
+        ),
     ],
     ids=[
         "run",
@@ -364,8 +439,12 @@ def test_no_training_is_begun_without_time_for_what_follows(workspace: Workspace
     assert workspace.runs == []
 
 
-def test_a_deadline_stops_the_training_after_an_epoch_that_is_validated(workspace: Workspace) -> None:
-    run = workspace.fit("-c", "small.yaml", "--trainer.max_epochs=1000000", "--deadline=6s", "--quiet")
+def test_a_deadline_stops_the_training_after_an_epoch_that_is_validated(
+    workspace: Workspace,
+) -> None:
+    run = workspace.fit(
+        "-c", "small.yaml", "--trainer.max_epochs=1000000", "--deadline=6s", "--quiet"
+    )
     summary = read_json(run / "summary.json")
     assert (summary["status"], summary["stopped_by"]) == ("done", "deadline")
     assert summary["metrics"]["last"]["val/loss"] > 0
@@ -373,7 +452,9 @@ def test_a_deadline_stops_the_training_after_an_epoch_that_is_validated(workspac
 
 @pytest.mark.long
 @pytest.mark.parametrize("stage", ["fit", "export", "gate", "promote"])
-def test_a_retrain_that_is_killed_in_any_stage_goes_on_with_it(workspace: Workspace, stage: str) -> None:
+def test_a_retrain_that_is_killed_in_any_stage_goes_on_with_it(
+    workspace: Workspace, stage: str
+) -> None:
     left_out = () if stage == "export" else ("--skip=export",)
     assert kill_in(workspace, stage, *left_out).code == -signal.SIGKILL
     workspace.run(*RETRAIN, *JUDGED, *left_out, timeout_s=900).ok()
@@ -386,10 +467,12 @@ def test_a_retrain_that_is_killed_in_any_stage_goes_on_with_it(workspace: Worksp
 
 
 @pytest.mark.long
-def test_a_stage_that_has_failed_three_times_is_given_up_and_the_next_start_trains_anew(workspace: Workspace) -> None:
+def test_a_stage_that_has_failed_three_times_is_given_up_and_the_next_start_trains_anew(
+    workspace: Workspace,
+) -> None:
     fails = (
-        "import my_project\n\n\nclass Net(my_project.Net):\n"
-        "    def test_step(self, batch, index):\n        raise ValueError('tests are out of stock')\n"
+        "import my_project\n\n\nclass Net(my_project.Net):\n    def test_step(self, batch,"
+        " index):\n        raise ValueError('tests are out of stock')\n"
     )
     workspace.write("my_failing.py", fails)
     words = (*RETRAIN, "--model=my_failing.Net", "--skip=export")

@@ -122,12 +122,18 @@ def draw_pictures(folder: Path) -> None:
             Image.fromarray(pixels).save(folder / split / f"{image:03}.png")
         content = {
             "images": [
-                {"id": image, "file_name": f"{image:03}.png", "width": SIDE, "height": SIDE} for image in range(count)
+                {"id": image, "file_name": f"{image:03}.png", "width": SIDE, "height": SIDE}
+                for image in range(count)
             ],
             "annotations": annotations,
-            "categories": [{"id": at + 1, "name": name, "supercategory": "none"} for at, name in enumerate(CLASSES)],
+            "categories": [
+                {"id": at + 1, "name": name, "supercategory": "none"}
+                for at, name in enumerate(CLASSES)
+            ],
         }
-        (folder / split / "_annotations.coco.json").write_text(json.dumps(content), encoding="utf-8")
+        (folder / split / "_annotations.coco.json").write_text(
+            json.dumps(content), encoding="utf-8"
+        )
 
 
 class Project:
@@ -142,12 +148,16 @@ class Project:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        return subprocess.Popen([*self._words, *words], cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(
+            [*self._words, *words], cwd=self.folder, stdout=pipe, stderr=pipe, text=True
+        )
 
     def run(self, *words: str, code: int = 0) -> str:
         process = self.start(*words)
         out, err = process.communicate(timeout=1800)
-        assert process.returncode == code, f"{words}: {process.returncode}\n{out[-3000:]}\n{err[-6000:]}"
+        assert process.returncode == code, (
+            f"{words}: {process.returncode}\n{out[-3000:]}\n{err[-6000:]}"
+        )
         return out + err
 
     def folder_of(self, name: str) -> Path:
@@ -188,7 +198,10 @@ def test_rfdetr_is_equal_after_a_kill(project: Project) -> None:
     first.send_signal(signal.SIGKILL)
     first.communicate()
     project.run(*words)
-    whole, killed = (load_checkpoint(project.folder_of(name) / "checkpoints/last.ckpt") for name in ("whole", "killed"))
+    whole, killed = (
+        load_checkpoint(project.folder_of(name) / "checkpoints/last.ckpt")
+        for name in ("whole", "killed")
+    )
     assert whole["epoch"] == killed["epoch"] == 1
     for name, weight in whole["state_dict"].items():
         assert torch.equal(weight, killed["state_dict"][name]), name
@@ -204,7 +217,9 @@ def test_rfdetr_is_tested_reported_and_judged_by_its_map(project: Project) -> No
     assert decision["passed"]
     assert decision["mode"] == "max"
     assert decision["num_samples"] == 8
-    assert decision["scores"]["challenger"]["test/mAP_50"] == pytest.approx(tested["test/mAP_50"], abs=1e-6)
+    assert decision["scores"]["challenger"]["test/mAP_50"] == pytest.approx(
+        tested["test/mAP_50"], abs=1e-6
+    )
     project.run("gate", "--run", "whole/latest", "--gate.min=1.01", code=4)
     project.run("report", "whole/latest")
     assert "val/mAP_50_95" in (run / "report.html").read_text(encoding="utf-8")
@@ -226,5 +241,7 @@ def test_rfdetr_exports_itself(project: Project) -> None:
     (project.folder / "exporting.yaml").write_text(config, encoding="utf-8")
     words = ("--ckpt_path", str(best), "--output=export", "--format=module:torchscript")
     project.run("export", "-c", "exporting.yaml", *words)
-    entry = read_json(project.folder / "export" / "export.json")["artefacts"]["torchscript/detector.ts"]
+    entry = read_json(project.folder / "export" / "export.json")["artefacts"][
+        "torchscript/detector.ts"
+    ]
     assert entry["checked"]["gap"] < 1e-4

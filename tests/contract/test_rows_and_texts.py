@@ -46,8 +46,14 @@ def write_tables(workspace: Workspace) -> None:
         number = "" if at % 9 == 2 else f"{size:.3f}"
         rows.append((number, at % 5, ("oak", "elm", "")[at % 3], flag, day, f"{price:.2f}", split))
         words = [str(each) for each in random.choice(WORDS[label], 3)]
-        texts.append((f"the {' '.join(words)} of no {at}", label, ("page", "mail")[at // 4 % 2], split))
-    write_csv(workspace.folder / "rows.csv", ("size", "rank", "wood", "flag", "day", "price", "split"), rows)
+        texts.append(
+            (f"the {' '.join(words)} of no {at}", label, ("page", "mail")[at // 4 % 2], split)
+        )
+    write_csv(
+        workspace.folder / "rows.csv",
+        ("size", "rank", "wood", "flag", "day", "price", "split"),
+        rows,
+    )
     write_csv(workspace.folder / "texts.csv", ("note", "label", "source", "split"), texts)
     new = [
         ("0.5", 2, "elm", True, "2026-05-06"),
@@ -68,17 +74,40 @@ def write_csv(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -
 COMMON = ("--trainer.max_epochs=2", "--accelerator=cpu", "--run.report=false")
 JOBS = {
     "rows": (
-        *("-c", "lightkit:tabular", "--run.name=rows", "--data.path=rows.csv", "--data.target=price", *COMMON),
-        *("--model.network=mlp", "--model.hidden=8", "--model.embedding_width=4", "--model.num_bins=4"),
+        *(
+            "-c",
+            "lightkit:tabular",
+            "--run.name=rows",
+            "--data.path=rows.csv",
+            "--data.target=price",
+            *COMMON,
+        ),
+        *(
+            "--model.network=mlp",
+            "--model.hidden=8",
+            "--model.embedding_width=4",
+            "--model.num_bins=4",
+        ),
     ),
     "texts": (
-        *("-c", "lightkit:text", "--run.name=texts", "--data.path=texts.csv", "--data.text=note", *COMMON),
+        *(
+            "-c",
+            "lightkit:text",
+            "--run.name=texts",
+            "--data.path=texts.csv",
+            "--data.text=note",
+            *COMMON,
+        ),
         *("--model.buckets=4096", "--data.num_workers=0"),
     ),
 }
 JUDGED = {
     "rows": ("--gate.metric=test/mae", "--gate.max=1e9"),
-    "texts": ("--gate.metric=test/accuracy", "--gate.min=0.01", "--gate.slices={source=mail: 0.01}"),
+    "texts": (
+        "--gate.metric=test/accuracy",
+        "--gate.min=0.01",
+        "--gate.slices={source=mail: 0.01}",
+    ),
 }
 
 
@@ -110,9 +139,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_retrain_of_rows_and_of_texts_ends_with_a_champion(kind: str, promoted: Path, workspace: Workspace) -> None:
+def test_a_retrain_of_rows_and_of_texts_ends_with_a_champion(
+    kind: str, promoted: Path, workspace: Workspace
+) -> None:
     workspace = copy_of(promoted, workspace)
-    stages = {each["stage"]: each["status"] for each in read_json(workspace.only_run / "retrain.json")["stages"]}
+    stages = {
+        each["stage"]: each["status"]
+        for each in read_json(workspace.only_run / "retrain.json")["stages"]
+    }
     assert stages == dict.fromkeys(("fit", "test", "export", "gate", "promote"), "done")
     assert workspace.run(*retrain(kind, "--if-changed"), timeout_s=300).code == 6
     assert len(workspace.runs) == 1
@@ -169,7 +203,9 @@ def test_a_registered_model_takes_raw_rows_and_answers_as_predict_does(
         assert list(answer) == ["label", "probability", "probability_blue", "probability_red"]
         assert answer["label"] == row["label"]
         assert answer["probability"] == pytest.approx(row["probability"], abs=1e-6)
-        assert answer[f"probability_{row['label_2']}"] == pytest.approx(row["probability_2"], abs=1e-6)
+        assert answer[f"probability_{row['label_2']}"] == pytest.approx(
+            row["probability_2"], abs=1e-6
+        )
     assert len({json.dumps(answer) for answer in answers}) == 4
     columns = {"rows": ["size", "rank", "day", "wood", "flag"], "texts": ["note"]}[kind]
     assert f"signature {columns}" in loaded
@@ -204,11 +240,15 @@ def test_a_registered_model_of_rows_and_of_texts_is_exported_as_its_run_is(
     workspace.run("export", *words, timeout_s=400).ok()
     own = str(next(workspace.only_run.glob("export/*.onnx")))
     for name, file in (("own", own), ("out", "out/model.onnx")):
-        workspace.run("predict", "--model", file, f"new_{kind}.csv", "--output", f"{name}.jsonl").ok()
+        workspace.run(
+            "predict", "--model", file, f"new_{kind}.csv", "--output", f"{name}.jsonl"
+        ).ok()
     ones, others = (read_lines(workspace.folder / f"{name}.jsonl") for name in ("own", "out"))
     for one, other in zip(ones, others, strict=True):
         for key, value in one.items():
-            assert other[key] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value)
+            assert other[key] == (
+                pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
+            )
 
 
 def test_a_row_that_cannot_be_predicted_has_the_reason_and_others_their_values(
@@ -216,8 +256,14 @@ def test_a_row_that_cannot_be_predicted_has_the_reason_and_others_their_values(
 ) -> None:
     file = str(next(make_promoted("rows", made_once).glob("runs/rows/2*/export/*.onnx")))
     names = ("day", "size", "rank", "wood", "flag", "more")
-    bad = [("2026-05-06", "inf", 2, "elm", True, ""), ("soon", "NaN", 3, "", "", ""), ("", "many", 4, "oak", "x", "")]
-    write_csv(workspace.folder / "odd.csv", names, [*bad, ("2026-05-06", "-1e3", "?", "NA", "TRUE", "")])
+    bad = [
+        ("2026-05-06", "inf", 2, "elm", True, ""),
+        ("soon", "NaN", 3, "", "", ""),
+        ("", "many", 4, "oak", "x", ""),
+    ]
+    write_csv(
+        workspace.folder / "odd.csv", names, [*bad, ("2026-05-06", "-1e3", "?", "NA", "TRUE", "")]
+    )
     workspace.run("predict", "--model", file, "odd.csv", "--output", "odd.jsonl").ok()
     lines = read_lines(workspace.folder / "odd.jsonl")
     assert [line["path"] for line in lines] == [f"odd.csv, line {at}" for at in (2, 3, 4, 5)]
@@ -234,7 +280,9 @@ def test_a_row_that_cannot_be_predicted_has_the_reason_and_others_their_values(
     assert "odd.csv, line 2: column 'size' has 'inf'" in result.err
 
 
-def test_a_run_of_values_is_tested_on_a_table_of_a_few_whole_ones(made_once: Once, workspace: Workspace) -> None:
+def test_a_run_of_values_is_tested_on_a_table_of_a_few_whole_ones(
+    made_once: Once, workspace: Workspace
+) -> None:
     workspace = copy_of(make_promoted("rows", made_once), workspace)
     with (workspace.folder / "rows.csv").open(newline="", encoding="utf-8-sig") as file:
         names, *rows = list(csv.reader(file))
@@ -259,7 +307,10 @@ def test_a_folder_of_photos_for_a_model_of_rows_is_reported_by_its_name(
         workspace.write(f"photos/{name}", "no table")
     result = workspace.run("predict", *words, "photos")
     assert result.code == 3, result.err
-    assert "error: photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1 .md; " in result.err
+    assert (
+        "error: photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1 .md; "
+        in result.err
+    )
     assert "data.init_args" not in result.err
 
 
@@ -268,15 +319,21 @@ def texts(made_once: Once) -> Path:
     return make_promoted("texts", made_once)
 
 
-def test_texts_on_standard_input_are_predicted_as_those_of_a_file(texts: Path, workspace: Workspace) -> None:
+def test_texts_on_standard_input_are_predicted_as_those_of_a_file(
+    texts: Path, workspace: Workspace
+) -> None:
     workspace = copy_of(texts, workspace)
     file = str(next(workspace.only_run.glob("export/*.onnx")))
     workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
     with (workspace.folder / "new_texts.csv").open("rb") as stream:
         workspace.run("predict", "--model", file, "-", "--output", "input.jsonl", stdin=stream).ok()
     ones, others = (read_lines(workspace.folder / name) for name in ("file.jsonl", "input.jsonl"))
-    assert [each.pop("path") for each in ones] == [f"new_texts.csv, line {line}" for line in (2, 3, 5, 6)]
-    assert [each.pop("path") for each in others] == [f"standard input, line {line}" for line in (2, 3, 5, 6)]
+    assert [each.pop("path") for each in ones] == [
+        f"new_texts.csv, line {line}" for line in (2, 3, 5, 6)
+    ]
+    assert [each.pop("path") for each in others] == [
+        f"standard input, line {line}" for line in (2, 3, 5, 6)
+    ]
     assert ones == others
 
 
@@ -285,13 +342,18 @@ ODD = {
     "empty": (b"", r"odd\.csv: this table is empty"),
     "names alone": (b"note\n", r"odd\.csv: this table has no rows"),
     "no UTF-8": (b"note\none\n\xff\xfe\n", r"odd\.csv, line 3: this table is not in UTF-8"),
-    "huge": (b"note\none\n" + b"x" * 1_100_000 + b"\n", r"odd\.csv, line 3: this table cannot be read \(field larger"),
+    "huge": (
+        b"note\none\n" + b"x" * 1_100_000 + b"\n",
+        r"odd\.csv, line 3: this table cannot be read \(field larger",
+    ),
     "another column": (b"nota\none\n", r"the table has no column 'note'; did you mean 'nota'"),
 }
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_odd_texts_to_predict_are_an_error_with_file_and_line(odd: str, texts: Path, workspace: Workspace) -> None:
+def test_odd_texts_to_predict_are_an_error_with_file_and_line(
+    odd: str, texts: Path, workspace: Workspace
+) -> None:
     content, says = ODD[odd]
     (workspace.folder / "odd.csv").write_bytes(content)
     file = str(next(texts.glob("runs/texts/2*/export/*.onnx")))
@@ -305,17 +367,26 @@ def test_odd_texts_to_predict_are_an_error_with_file_and_line(odd: str, texts: P
 def test_a_server_answers_texts_as_predict_does(texts: Path, workspace: Workspace) -> None:
     workspace = copy_of(texts, workspace)
     file = str(next(workspace.only_run.glob("export/*.onnx")))
-    workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl", "--top-k", "2").ok()
+    workspace.run(
+        "predict", "--model", file, "new_texts.csv", "--output", "file.jsonl", "--top-k", "2"
+    ).ok()
     server = start_server(workspace, "--model", file)
     with (workspace.folder / "new_texts.csv").open(newline="", encoding="utf-8-sig") as stream:
         rows = list(csv.DictReader(stream))
     response = requests.post(f"{server.address}/predict", json={"rows": rows}, timeout=60)
     assert response.status_code == 200, response.text
-    for answer, row in zip(response.json()["predictions"], read_lines(workspace.folder / "file.jsonl"), strict=True):
+    for answer, row in zip(
+        response.json()["predictions"], read_lines(workspace.folder / "file.jsonl"), strict=True
+    ):
         assert (answer["label"], answer["classes"][1]["label"]) == (row["label"], row["label_2"])
         assert answer["probability"] == pytest.approx(row["probability"], abs=1e-6)
-    missing = requests.post(f"{server.address}/predict", json={"rows": [{"note": None}]}, timeout=60)
-    assert missing.json()["predictions"][0]["label"] == read_lines(workspace.folder / "file.jsonl")[2]["label"]
+    missing = requests.post(
+        f"{server.address}/predict", json={"rows": [{"note": None}]}, timeout=60
+    )
+    assert (
+        missing.json()["predictions"][0]["label"]
+        == read_lines(workspace.folder / "file.jsonl")[2]["label"]
+    )
     for wrong, says in (
         ({"text": "a"}, "there is no 'note'"),
         ({"note": ["a"]}, "'note'"),
@@ -327,16 +398,33 @@ def test_a_server_answers_texts_as_predict_does(texts: Path, workspace: Workspac
 
 
 CHECKED = {
-    "missing column": (("--data.text=nota",), r"the table has no column 'nota'; did you mean 'note'"),
-    "missing key": (("--data.key=author",), r"data\.init_args\.key: .*the table has no column 'author'"),
-    "one value": (("--data.label=source", "--data.path=one.csv"), "has the label 'page', so that there is nothing to"),
-    "several labels": (("--data.separator=|",), r"multilabel: it is false, and the data has several labels a text"),
-    "one label": (("--model.multilabel=true",), r"multilabel: it is true, and the data has one label a text"),
+    "missing column": (
+        ("--data.text=nota",),
+        r"the table has no column 'nota'; did you mean 'note'",
+    ),
+    "missing key": (
+        ("--data.key=author",),
+        r"data\.init_args\.key: .*the table has no column 'author'",
+    ),
+    "one value": (
+        ("--data.label=source", "--data.path=one.csv"),
+        "has the label 'page', so that there is nothing to",
+    ),
+    "several labels": (
+        ("--data.separator=|",),
+        r"multilabel: it is false, and the data has several labels a text",
+    ),
+    "one label": (
+        ("--model.multilabel=true",),
+        r"multilabel: it is true, and the data has one label a text",
+    ),
 }
 
 
 @pytest.mark.parametrize(("words", "says"), CHECKED.values(), ids=CHECKED)
-def test_check_finds_faults_of_texts(words: tuple[str, ...], says: str, workspace: Workspace) -> None:
+def test_check_finds_faults_of_texts(
+    words: tuple[str, ...], says: str, workspace: Workspace
+) -> None:
     write_tables(workspace)
     lines = (workspace.folder / "texts.csv").read_text(encoding="utf-8-sig").replace("mail", "page")
     workspace.write("one.csv", lines)
@@ -349,7 +437,9 @@ def test_check_finds_faults_of_texts(words: tuple[str, ...], says: str, workspac
 def test_check_warns_of_texts_that_are_in_two_splits_or_empty(workspace: Workspace) -> None:
     write_tables(workspace)
     with (workspace.folder / "texts.csv").open("a", encoding="utf-8") as file:
-        file.write("one and the same,red,page,train\none  and the same,blue,page,test\n,red,page,train\n")
+        file.write(
+            "one and the same,red,page,train\none  and the same,blue,page,test\n,red,page,train\n"
+        )
     result = workspace.run("check", *JOBS["texts"]).ok()
     assert re.search(r"1 of 63 texts are empty.*texts\.csv, line 64", result.err)
     assert re.search(r"1 text is in more than one split.*line 62 = .*line 63", result.err)
@@ -358,7 +448,10 @@ def test_check_warns_of_texts_that_are_in_two_splits_or_empty(workspace: Workspa
 
 def test_several_labels_of_rows_are_refused(workspace: Workspace) -> None:
     write_tables(workspace)
-    for words, says in ((("--model.multilabel=true",), "multilabel"), (("--data.target=[wood,flag]",), "target")):
+    for words, says in (
+        (("--model.multilabel=true",), "multilabel"),
+        (("--data.target=[wood,flag]",), "target"),
+    ):
         result = workspace.run("check", *JOBS["rows"], *words)
         assert result.code == 2
         assert says in result.err
@@ -391,7 +484,12 @@ def write_marks(workspace: Workspace) -> list[tuple[str, int, int, str]]:
     rows = []
     for at in range(120):
         marks = [int(each) for each in random.integers(2, size=2)]
-        words = [word for name, mark in zip(("blue", "red"), marks, strict=True) if mark for word in WORDS[name]]
+        words = [
+            word
+            for name, mark in zip(("blue", "red"), marks, strict=True)
+            if mark
+            for word in WORDS[name]
+        ]
         text = f"no {at} {' '.join(random.permutation(words))}".strip()
         blue, red = (mark ^ int(random.random() < 1 / 7) for mark in marks)
         rows.append((text, blue, red, ("train", "val", "test")[at % 3]))
@@ -401,7 +499,9 @@ def write_marks(workspace: Workspace) -> list[tuple[str, int, int, str]]:
 
 
 @pytest.mark.long
-def test_labels_in_columns_of_0_and_1_are_predicted_by_the_thresholds_of_the_validation(workspace: Workspace) -> None:
+def test_labels_in_columns_of_0_and_1_are_predicted_by_the_thresholds_of_the_validation(
+    workspace: Workspace,
+) -> None:
     rows = write_marks(workspace)
     words = ("--data.path=marks.csv", "--data.label=[blue, red]", "--model.multilabel=true")
     workspace.run("fit", *JOBS["texts"], *words).ok()
@@ -443,9 +543,13 @@ def test_labels_in_columns_of_0_and_1_are_predicted_by_the_thresholds_of_the_val
 
 @pytest.mark.long
 @pytest.mark.parametrize("precision", ["int8", "half"])
-def test_texts_are_exported_in_other_precisions(precision: str, texts: Path, workspace: Workspace) -> None:
+def test_texts_are_exported_in_other_precisions(
+    precision: str, texts: Path, workspace: Workspace
+) -> None:
     workspace = copy_of(texts, workspace)
-    workspace.run("export", "--run", "latest", "--format", "onnx", f"--{precision}", timeout_s=300).ok()
+    workspace.run(
+        "export", "--run", "latest", "--format", "onnx", f"--{precision}", timeout_s=300
+    ).ok()
     check_proof(workspace, f"model.{precision}.onnx")
     file = str(next(workspace.only_run.glob(f"export/*.{precision}.onnx")))
     workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
@@ -467,18 +571,31 @@ def check_proof(workspace: Workspace, name: str) -> None:
 
 
 @pytest.mark.long
-def test_a_network_of_transformers_that_is_killed_goes_on_and_is_exported_and_predicted(workspace: Workspace) -> None:
+def test_a_network_of_transformers_that_is_killed_goes_on_and_is_exported_and_predicted(
+    workspace: Workspace,
+) -> None:
     pytest.importorskip("transformers", reason="needs the extra lightkit-train[text]")
     write_tables(workspace)
     write_tiny_bert(workspace.folder / "tiny")
     workspace.write("my_project.py", MY_PROJECT)
-    workspace.write("often.yaml", {"callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}}})
+    workspace.write(
+        "often.yaml", {"callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}}}
+    )
     job = [word for word in JOBS["texts"] if not word.startswith("--model")]
-    words = ("fit", *job, "-c", "often.yaml", "--model.encoder=transformers/tiny", "--data.batch_size=4")
+    words = (
+        "fit",
+        *job,
+        "-c",
+        "often.yaml",
+        "--model.encoder=transformers/tiny",
+        "--data.batch_size=4",
+    )
     workspace.run(*words, timeout_s=300).ok()
     undisturbed = workspace.only_run.rename(workspace.folder / "undisturbed")
     shutil.rmtree(workspace.folder / "runs")
-    kill = callback("my_project.SendSignal", hook="on_train_batch_start", step=3, signum=int(signal.SIGKILL))
+    kill = callback(
+        "my_project.SendSignal", hook="on_train_batch_start", step=3, signum=int(signal.SIGKILL)
+    )
     workspace.write("kill.yaml", kill)
     assert workspace.run(*words, "-c", "kill.yaml", timeout_s=300).code == -signal.SIGKILL
     workspace.run(*words, "-c", "kill.yaml", timeout_s=300).ok()
@@ -502,7 +619,9 @@ def test_a_network_of_transformers_that_is_killed_goes_on_and_is_exported_and_pr
         check_proof(workspace, f"model.{name}.onnx".replace(".whole", ""))
         for one, other in zip(predicted["run"], predicted[name], strict=True):
             assert one["path"] == other["path"]
-            probability = other["probability"] if one["label"] == other["label"] else 1 - other["probability"]
+            probability = (
+                other["probability"] if one["label"] == other["label"] else 1 - other["probability"]
+            )
             assert probability == pytest.approx(one["probability"], abs=gap)
 
 
@@ -519,10 +638,14 @@ def test_a_network_of_transformers_is_trained_exported_and_registered(workspace:
     workspace.run("predict", "--run", "latest", "new_texts.csv", "--output", "run.jsonl").ok()
     file = str(next(workspace.only_run.glob("export/*.onnx")))
     workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
-    workspace.run("register", "--run", "latest", "--name", "texts", "--alias", "champion", timeout_s=300).ok()
+    workspace.run(
+        "register", "--run", "latest", "--name", "texts", "--alias", "champion", timeout_s=300
+    ).ok()
     workspace.write("load.py", LOAD)
     workspace.run(tracking_uri(workspace), "texts", "new_texts.csv", script="load.py").ok()
-    every = (read_lines(workspace.folder / name) for name in ("run.jsonl", "file.jsonl", "answers.jsonl"))
+    every = (
+        read_lines(workspace.folder / name) for name in ("run.jsonl", "file.jsonl", "answers.jsonl")
+    )
     for one, other, answer in zip(*every, strict=True):
         assert one["label"] == other["label"] == answer["label"]
         assert one["probability"] == pytest.approx(other["probability"], abs=1e-4)

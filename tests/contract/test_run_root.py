@@ -48,9 +48,25 @@ TAKES_NO_LAYERS: Mapping[str, tuple[str, ...]] = {
     "ui of a run": ("ui", "latest"),
 }
 ASKS_NO_RUN = {
-    *("notify-test", "explain", "fetch", "convert", "devices", "configs", "init", "schema", "upgrade", "completion"),
+    *(
+        "notify-test",
+        "explain",
+        "fetch",
+        "convert",
+        "devices",
+        "configs",
+        "init",
+        "schema",
+        "upgrade",
+        "completion",
+    ),
 }
-BY: dict[str, dict[str, str]] = {"variable": {"LIGHTKIT_RUN__ROOT": ROOT}, "option": {}, "--root": {}, "layer": {}}
+BY: dict[str, dict[str, str]] = {
+    "variable": {"LIGHTKIT_RUN__ROOT": ROOT},
+    "option": {},
+    "--root": {},
+    "layer": {},
+}
 WORDS = {
     "variable": (),
     "option": (f"--run.root={ROOT}",),
@@ -60,11 +76,17 @@ WORDS = {
 
 
 def test_each_command_is_in_the_table_of_those_that_read_runs_or_of_the_others() -> None:
-    assert {*COMMANDS} == {words[0] for words in (*TAKES_LAYERS.values(), *TAKES_NO_LAYERS.values())} | ASKS_NO_RUN
+    assert {*COMMANDS} == {
+        words[0] for words in (*TAKES_LAYERS.values(), *TAKES_NO_LAYERS.values())
+    } | ASKS_NO_RUN
 
 
 ASKED = {
-    **{f"{name}, {by}": (words, by) for name, words in TAKES_LAYERS.items() for by in ("variable", "option", "layer")},
+    **{
+        f"{name}, {by}": (words, by)
+        for name, words in TAKES_LAYERS.items()
+        for by in ("variable", "option", "layer")
+    },
     **{
         f"{name}, {by}": (words, by)
         for name, words in TAKES_NO_LAYERS.items()
@@ -85,8 +107,15 @@ def asked(
     write_pictures(workspace.folder / "pictures", count=1)
     workspace.write("root.yaml", {"run": {"root": ROOT}})
     workspace.write(ROOT, "a file, in which no run can be")
-    commands = {name: Command((*words, *WORDS[by]), environ=BY[by]) for name, (words, by) in ASKED.items()}
-    yield workspace, run_batch(workspace, commands, warm_up=("check", "-c", str(workspace.folder / "root.yaml")))
+    commands = {
+        name: Command((*words, *WORDS[by]), environ=BY[by]) for name, (words, by) in ASKED.items()
+    }
+    yield (
+        workspace,
+        run_batch(
+            workspace, commands, warm_up=("check", "-c", str(workspace.folder / "root.yaml"))
+        ),
+    )
     workspace.close()
 
 
@@ -103,9 +132,13 @@ def test_the_folder_of_the_runs_is_the_same_from_a_layer_the_variable_and_the_op
         assert text not in answer.err
 
 
-def test_the_option_counts_more_than_the_variable_in_a_command_without_a_config(finished: Workspace) -> None:
+def test_the_option_counts_more_than_the_variable_in_a_command_without_a_config(
+    finished: Workspace,
+) -> None:
     found = json.loads(
-        finished.run("runs", "--json", environ={"LIGHTKIT_RUN__ROOT": str(finished.folder / "runs")}).out
+        finished.run(
+            "runs", "--json", environ={"LIGHTKIT_RUN__ROOT": str(finished.folder / "runs")}
+        ).out
     )
     assert [Path(each["folder"]) for each in found] == finished.runs
     failed = finished.run("runs", "--root", "nowhere", environ={"LIGHTKIT_RUN__ROOT": "runs"})

@@ -29,16 +29,19 @@ def edit(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**read_json(path), **values}), encoding="utf-8")
 
 
-def plant(original: Path, workspace: Workspace, job: str, day: int, *, value: float = 0.5, **summary: Any) -> Path:
+def plant(
+    original: Path, workspace: Workspace, job: str, day: int, *, value: float = 0.5, **summary: Any
+) -> Path:
     """Copy a run under the name of another job and day, with another best value and more changes of its summary."""
     (source,) = original.glob("runs/small/2*")
     run = workspace.folder / "runs" / job / run_id(day)
     shutil.copytree(source, run)
     best = {"monitor": "val/accuracy", "mode": "max", "value": value, "epoch": 1}
     if "stages" in summary:  # of the best checkpoint, as a test records it
-        (digest, *_) = (run / "checkpoints" / "best.ckpt.sha256").read_text(encoding="utf-8").split()
+        digest, *_ = (run / "checkpoints" / "best.ckpt.sha256").read_text(encoding="utf-8").split()
         summary["scores"] = [
-            {"stage": stage, "metrics": metrics, "sha256": digest} for stage, metrics in summary["stages"].items()
+            {"stage": stage, "metrics": metrics, "sha256": digest}
+            for stage, metrics in summary["stages"].items()
         ]
     edit(run / "summary.json", **{"run": f"{job}/{run.name}", "best": best, **summary})
     edit(run / "manifest.json", run=f"{job}/{run.name}")
@@ -66,9 +69,26 @@ def table(
 ) -> Iterator[Workspace]:
     """Runs of two jobs, which tests must not change: the newest failed, the second is the largest."""
     workspace = Workspace(tmp_path_factory.mktemp("table") / "work", fork_server)
-    plant(finished_original, workspace, "roses", 1, value=0.75, stages={"test": {"test/loss": 0.125, "val/mae": 0.4}})
-    plant(finished_original, workspace, "roses", 3, value=0.9, status="failed", stages={"test": {"val/mae": 0.3}})
-    tulips = plant(finished_original, workspace, "tulips", 2, value=0.25, stages={"test": {"val/mae": 0.2}})
+    plant(
+        finished_original,
+        workspace,
+        "roses",
+        1,
+        value=0.75,
+        stages={"test": {"test/loss": 0.125, "val/mae": 0.4}},
+    )
+    plant(
+        finished_original,
+        workspace,
+        "roses",
+        3,
+        value=0.9,
+        status="failed",
+        stages={"test": {"val/mae": 0.3}},
+    )
+    tulips = plant(
+        finished_original, workspace, "tulips", 2, value=0.25, stages={"test": {"val/mae": 0.2}}
+    )
     (tulips / "notes.bin").write_bytes(bytes(50_000))
     for day, run in enumerate(sorted(workspace.runs, key=lambda path: path.name), 1):
         config = run / "config.yaml"
@@ -97,16 +117,31 @@ LISTED: dict[str, tuple[tuple[str, ...], list[int]]] = {
 }
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "sort": (("runs", "--sort=loss"), r"--sort: .*age, name, status, metric, size.*'loss'"),
-    "sort by what is near": (("runs", "--sort=-val/los"), r"--sort: .*'val/los'; did you mean 'val/loss'"),
-    "a metric of two": (("runs", "--metric=val/loss,val/accurcy"), r"--metric: .*'val/accurcy'; did you mean 'val/acc"),
+    "sort by what is near": (
+        ("runs", "--sort=-val/los"),
+        r"--sort: .*'val/los'; did you mean 'val/loss'",
+    ),
+    "a metric of two": (
+        ("runs", "--metric=val/loss,val/accurcy"),
+        r"--metric: .*'val/accurcy'; did you mean 'val/acc",
+    ),
     "a column": (
         ("runs", "--columns=model.hiden"),
         r"--columns: .*'model.hiden'; did you mean 'model.hidden'",
     ),
-    "output": (("runs", "--output=cvs"), r"--output: expected csv or json, got 'cvs'; did you mean 'csv'"),
+    "output": (
+        ("runs", "--output=cvs"),
+        r"--output: expected csv or json, got 'cvs'; did you mean 'csv'",
+    ),
     "filter": (("runs", "--filter=stats=done"), r"--filter: .*did you mean 'status'"),
-    "a filter's value": (("runs", "--filter=status=don"), r"--filter status: .*'don'; did you mean 'done'"),
-    "a metric": (("runs", "--metric=val/los"), r"--metric: no run has 'val/los'; did you mean 'val/loss'"),
+    "a filter's value": (
+        ("runs", "--filter=status=don"),
+        r"--filter status: .*'don'; did you mean 'done'",
+    ),
+    "a metric": (
+        ("runs", "--metric=val/los"),
+        r"--metric: no run has 'val/los'; did you mean 'val/loss'",
+    ),
     "a metric of gc": (("gc", "--keep-best=1", "--metric=val/los"), r"did you mean 'val/loss'"),
     "job": (("runs", "rose"), r"no job 'rose'.*did you mean 'roses'"),
     "root": (("runs", "--root=none"), r"\bnone\b"),
@@ -133,7 +168,9 @@ def test_the_table_has_a_line_a_run_the_newest_first(table: Workspace) -> None:
     head, *lines = result.out.splitlines()
     assert head.split() == ["name", "id", "status", "metric", "size", "age"]
     assert days(result.out) == [3, 2, 1]
-    assert re.fullmatch(rf"tulips +{run_id(2)} +done +val/accuracy 0\.25 +[\d.]+ kB +\d+ \w+ *", lines[1])
+    assert re.fullmatch(
+        rf"tulips +{run_id(2)} +done +val/accuracy 0\.25 +[\d.]+ kB +\d+ \w+ *", lines[1]
+    )
     assert result.err == ""
 
 
@@ -143,17 +180,32 @@ def test_runs_are_sorted_and_filtered(name: str, said: dict[str, Answer]) -> Non
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_word_is_reported_and_deletes_nothing(name: str, said: dict[str, Answer], table: Workspace) -> None:
+def test_a_wrong_word_is_reported_and_deletes_nothing(
+    name: str, said: dict[str, Answer], table: Workspace
+) -> None:
     answer = said[f"wrong {name}"]
     assert (answer.code, answer.out, len(table.runs)) == (2, "", 3)
     assert re.search(WRONG[name][1], answer.err)
 
 
 def test_metrics_and_keys_of_the_config_can_be_shown(table: Workspace) -> None:
-    words = ("--metric=test/loss,val/accuracy", "--columns", "model.init_args.hidden,model,manifest.seed")
+    words = (
+        "--metric=test/loss,val/accuracy",
+        "--columns",
+        "model.init_args.hidden,model,manifest.seed",
+    )
     head, *lines = table.run("runs", *words).ok().out.splitlines()
     keys = ["model.init_args.hidden", "model", "manifest.seed"]
-    assert head.split() == ["name", "id", "status", "test/loss", "val/accuracy", *keys, "size", "age"]
+    assert head.split() == [
+        "name",
+        "id",
+        "status",
+        "test/loss",
+        "val/accuracy",
+        *keys,
+        "size",
+        "age",
+    ]
     assert [line.split()[3:-4] for line in lines] == [
         ["0.9", "24", "Net", "7"],
         ["0.25", "16", "Net", "7"],
@@ -162,9 +214,18 @@ def test_metrics_and_keys_of_the_config_can_be_shown(table: Workspace) -> None:
 
 
 def test_programs_get_the_table_as_csv(table: Workspace) -> None:
-    words = ("--output", "csv", "--metric", "test/loss", "--columns", "model.hidden", "--sort", "age")
+    words = (
+        "--output",
+        "csv",
+        "--metric",
+        "test/loss",
+        "--columns",
+        "model.hidden",
+        "--sort",
+        "age",
+    )
     rows = list(csv.DictReader(io.StringIO(table.run("runs", *words).ok().out)))
-    (record, *_) = json.loads(table.run("runs", "--metric", "test/loss", "--json").ok().out)
+    record, *_ = json.loads(table.run("runs", "--metric", "test/loss", "--json").ok().out)
     assert [*rows[0]] == [*(key for key in record if key != "metrics"), "test/loss", "model.hidden"]
     assert [(row["id"], row["test/loss"], row["model.hidden"]) for row in rows] == [
         (run_id(3), "", "24"),
@@ -180,7 +241,10 @@ def test_programs_get_the_table_as_json(table: Workspace) -> None:
     words = ("--metric=val/accuracy,test/loss", "--columns=model.hidden")
     more = json.loads(table.run("runs", "--json", *words).ok().out)[0]
     assert more.keys() - first.keys() == {"metrics", "columns"}
-    assert (more["metrics"], more["columns"]) == ({"val/accuracy": 0.9, "test/loss": None}, {"model.hidden": 24})
+    assert (more["metrics"], more["columns"]) == (
+        {"val/accuracy": 0.9, "test/loss": None},
+        {"model.hidden": 24},
+    )
     expected = {
         "name": "roses",
         "id": run_id(3),
@@ -199,7 +263,9 @@ def test_a_run_that_a_process_works_on_is_locked_and_one_that_was_killed_is_call
 ) -> None:
     plant(finished_original, workspace, "tulips", 2, status="running")
     workspace.write("hold", "0")
-    process = workspace.start("fit", "-c", "small.yaml", "callbacks.hold.class_path=my_project.Hold")
+    process = workspace.start(
+        "fit", "-c", "small.yaml", "callbacks.hold.class_path=my_project.Hold"
+    )
     process.wait_for((workspace.folder / "held").exists)
     (running,) = (path for path in workspace.runs if path.parent.name == "small")
     table = workspace.run("runs").ok()
@@ -236,7 +302,9 @@ def test_a_dry_run_says_what_would_be_deleted_and_deletes_nothing(four: Workspac
 
 
 def _fail(day: int) -> Change:
-    return lambda root: edit(root / "job" / run_id(day) / "summary.json", status="failed", exit_code=1)
+    return lambda root: edit(
+        root / "job" / run_id(day) / "summary.json", status="failed", exit_code=1
+    )
 
 
 def _begin_from(day: int, other: int) -> Change:
@@ -292,19 +360,29 @@ def collected(
             change(own.folder / "runs")
         commands[name] = Command(("gc", *words), folder=own.folder)
     answers = run_batch(workspace, commands)
-    return {name: (answers[name], workspace.folder / name.replace(" ", "-") / "runs" / "job") for name in COLLECTED}
+    return {
+        name: (answers[name], workspace.folder / name.replace(" ", "-") / "runs" / "job")
+        for name in COLLECTED
+    }
 
 
 @pytest.mark.parametrize("name", COLLECTED)
-def test_gc_deletes_what_no_rule_keeps(name: str, collected: dict[str, tuple[Answer, Path]]) -> None:
+def test_gc_deletes_what_no_rule_keeps(
+    name: str, collected: dict[str, tuple[Answer, Path]]
+) -> None:
     answer, job = collected[name]
     answer.ok()
     assert {path.name for path in job.iterdir()} == {run_id(day) for day in COLLECTED[name][2]}
 
 
-def test_gc_names_the_file_for_which_it_keeps_every_older_run(collected: dict[str, tuple[Answer, Path]]) -> None:
+def test_gc_names_the_file_for_which_it_keeps_every_older_run(
+    collected: dict[str, tuple[Answer, Path]],
+) -> None:
     answer, _ = collected["what an unreadable one may have begun from"]
-    assert f"{run_id(2)}/manifest.json cannot be read, so that it is not known from which run" in answer.err
+    assert (
+        f"{run_id(2)}/manifest.json cannot be read, so that it is not known from which run"
+        in answer.err
+    )
     assert "all that are older are kept. Repair the file, or delete the folder." in answer.err
 
 
@@ -333,13 +411,17 @@ def promoted(made_once: Once, finished_original: Path, workspace: Workspace) -> 
     return copy_of(made_once("promoted", promote), workspace)
 
 
-def test_a_promoted_run_is_marked_and_kept_while_the_alias_points_to_it(promoted: Workspace) -> None:
+def test_a_promoted_run_is_marked_and_kept_while_the_alias_points_to_it(
+    promoted: Workspace,
+) -> None:
     assert days(promoted.run("runs", "--filter=promoted=true").ok().out) == [1]
     promoted.run("gc", "--keep-last=0").ok()
     assert left(promoted) == [1, 3]
 
 
-def test_a_run_that_was_promoted_in_a_registry_that_is_not_asked_is_kept(promoted: Workspace, tmp_path: Path) -> None:
+def test_a_run_that_was_promoted_in_a_registry_that_is_not_asked_is_kept(
+    promoted: Workspace, tmp_path: Path
+) -> None:
     for path in promoted.folder.glob("runs/mlflow*"):
         shutil.rmtree(path) if path.is_dir() else path.rename(tmp_path / path.name)
     promoted.run("gc", "--keep-last=0")

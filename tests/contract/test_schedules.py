@@ -178,8 +178,12 @@ def room(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
         workspace.write(f"rates-{number}.yaml", {**BASE, "lr_scheduler": schedule})
     workspace.write("plain.yaml", BASE)
     workspace.write("regressor.yaml", REGRESSOR)
-    workspace.write("regressor-step.yaml", {**REGRESSOR, "lr_scheduler": {**STEP, "interval": "step"}})
-    workspace.write("own.yaml", {**BASE, "model": {"class_path": "my_schedules.Own"}, "optimizer": None})
+    workspace.write(
+        "regressor-step.yaml", {**REGRESSOR, "lr_scheduler": {**STEP, "interval": "step"}}
+    )
+    workspace.write(
+        "own.yaml", {**BASE, "model": {"class_path": "my_schedules.Own"}, "optimizer": None}
+    )
     yield workspace
     workspace.close()
 
@@ -239,7 +243,9 @@ def saved_config(room: Workspace, job: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [name for name, (_, rates) in RATES.items() if rates])
-def test_a_schedule_is_stepped_as_its_config_says(name: str, room: Workspace, ended: dict[str, Answer]) -> None:
+def test_a_schedule_is_stepped_as_its_config_says(
+    name: str, room: Workspace, ended: dict[str, Answer]
+) -> None:
     assert (ended[name].ok().err, ended[name].code) == ("", 0)
     assert rates_of(room, str(list(RATES).index(name))) == pytest.approx(RATES[name][1])
 
@@ -258,7 +264,9 @@ def test_flags_say_when_a_schedule_is_stepped(room: Workspace, ended: dict[str, 
     assert rates_of(room, "flags") == pytest.approx([0.5 ** (k // 3) for k in range(12)])
 
 
-def test_a_plateau_class_of_ones_own_gets_its_metric(room: Workspace, ended: dict[str, Answer]) -> None:
+def test_a_plateau_class_of_ones_own_gets_its_metric(
+    room: Workspace, ended: dict[str, Answer]
+) -> None:
     ended["plateau"].ok()
     assert rates_of(room, "plateau") == [1.0] * 6 + [0.5] * 6 + [0.25] * 6
 
@@ -278,7 +286,10 @@ def test_the_saved_config_has_the_schedule_as_it_was_written(
     assert {key: saved.get(key) for key in expected} == expected
     assert "dict_kwargs" not in saved
     if job == "rates-6":
-        assert (saved["init_args"]["total_steps"], saved["init_args"]["warmup_steps"]) == ("auto", 3)
+        assert (saved["init_args"]["total_steps"], saved["init_args"]["warmup_steps"]) == (
+            "auto",
+            3,
+        )
 
 
 def test_the_saved_config_trains_the_same(room: Workspace, ended: dict[str, Answer]) -> None:
@@ -288,27 +299,38 @@ def test_the_saved_config_trains_the_same(room: Workspace, ended: dict[str, Answ
     assert rates_of(room, "again") == rates_of(room, "6")
 
 
-def test_a_schedule_alone_is_that_of_lightkits_models(room: Workspace, ended: dict[str, Answer]) -> None:
+def test_a_schedule_alone_is_that_of_lightkits_models(
+    room: Workspace, ended: dict[str, Answer]
+) -> None:
     assert ended["regressor"].ok().err == ""
     (run,) = (room.folder / "runs" / "regressor-step").glob("2*-*")
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     assert [float(row["lr"]) for row in rows] == [0.5, 0.125]  # at the start of epochs of two steps
 
 
-def test_an_optimizer_of_the_config_takes_the_place_of_lightkits_without_a_word(ended: dict[str, Answer]) -> None:
+def test_an_optimizer_of_the_config_takes_the_place_of_lightkits_without_a_word(
+    ended: dict[str, Answer],
+) -> None:
     assert ended["regressor replaced"].ok().err == ""
 
 
 @pytest.mark.parametrize("name", ["own optimizer", "check own optimizer", "deep"])
-def test_a_schedule_without_an_effect_is_a_warning_with_its_place(name: str, ended: dict[str, Answer]) -> None:
+def test_a_schedule_without_an_effect_is_a_warning_with_its_place(
+    name: str, ended: dict[str, Answer]
+) -> None:
     text = r"warning: lr_scheduler has no effect: Own builds its own in configure_optimizers.*"
     text += r"\n  --> --lr_scheduler=StepLR"
     assert len(re.findall(text, ended[name].ok().err)) == 1
 
 
 @pytest.mark.parametrize("name", ["own optimizer is replaced", "check own optimizer is replaced"])
-def test_an_optimizer_that_replaces_the_models_is_a_warning_with_its_place(name: str, ended: dict[str, Answer]) -> None:
-    text = r"warning: optimizer replaces what Own builds in configure_optimizers.*\n  --> --optimizer=SGD"
+def test_an_optimizer_that_replaces_the_models_is_a_warning_with_its_place(
+    name: str, ended: dict[str, Answer]
+) -> None:
+    text = (
+        r"warning: optimizer replaces what Own builds in configure_optimizers.*\n  -->"
+        r" --optimizer=SGD"
+    )
     assert len(re.findall(text, ended[name].ok().err)) == 1
 
 
@@ -316,14 +338,17 @@ def test_steps_of_a_training_without_an_end_cannot_be_counted(ended: dict[str, A
     answer = ended["no end"]
     assert (answer.code, "Traceback" in answer.err) == (2, False)
     assert re.search(
-        r"error: lr_scheduler\.init_args\.T_max: auto counts .*\n  --> --lr_scheduler\.T_max=auto", answer.err
+        r"error: lr_scheduler\.init_args\.T_max: auto counts .*\n  --> --lr_scheduler\.T_max=auto",
+        answer.err,
     )
 
 
 def test_what_torch_refuses_is_an_error_with_its_place(ended: dict[str, Answer]) -> None:
     answer = ended["torch refuses"]
     assert (answer.code, "Traceback" in answer.err) == (2, False)
-    assert re.search(r"error: lr_scheduler: .*momentum.*\n  --> --lr_scheduler=CyclicLR", answer.err)
+    assert re.search(
+        r"error: lr_scheduler: .*momentum.*\n  --> --lr_scheduler=CyclicLR", answer.err
+    )
 
 
 def test_a_cycle_of_as_many_steps_as_the_training_is_right(ended: dict[str, Answer]) -> None:
@@ -333,16 +358,25 @@ def test_a_cycle_of_as_many_steps_as_the_training_is_right(ended: dict[str, Answ
 SAID: dict[str, tuple[dict[str, Any], str]] = {
     "one cycle without a length": (
         {"class_path": "OneCycleLR", "init_args": {"max_lr": 0.1}},
-        r"error: lr_scheduler: OneCycleLR needs total_steps, or epochs and steps_per_epoch; total_steps: auto counts",
+        (
+            r"error: lr_scheduler: OneCycleLR needs total_steps, or epochs and steps_per_epoch;"
+            r" total_steps: auto counts"
+        ),
     ),
     "another interval": (
         {**STEP, "interval": "batch"},
         r"error: lr_scheduler\.interval: expected 'epoch' or 'step', got 'batch'",
     ),
-    "no frequency": ({**STEP, "frequency": 0}, r"error: lr_scheduler\.frequency: expected 1 or more, got 0"),
+    "no frequency": (
+        {**STEP, "frequency": 0},
+        r"error: lr_scheduler\.frequency: expected 1 or more, got 0",
+    ),
     "an interval below init_args": (
         {"class_path": "StepLR", "init_args": {"step_size": 1, "interval": "step"}},
-        r"error: lr_scheduler\.init_args\.interval: StepLR has no such argument; interval stands next to class_path",
+        (
+            r"error: lr_scheduler\.init_args\.interval: StepLR has no such argument; interval"
+            r" stands next to class_path"
+        ),
     ),
     "auto for what counts nothing": (
         {"class_path": "StepLR", "init_args": {"step_size": "auto"}},
@@ -354,11 +388,17 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "steps that are counted as epochs": (
         {"class_path": "CosineAnnealingLR", "init_args": {"T_max": 4000}},
-        r"warning: lr_scheduler\.init_args\.T_max: 4000, but the schedule is stepped once an epoch, 2 times in all",
+        (
+            r"warning: lr_scheduler\.init_args\.T_max: 4000, but the schedule is stepped once an"
+            r" epoch, 2 times in all"
+        ),
     ),
     "one cycle of steps in epochs": (
         {"class_path": "OneCycleLR", "init_args": {"max_lr": 0.1, "total_steps": 4000}},
-        r"warning: lr_scheduler\.init_args\.total_steps: 4000, but the schedule is stepped once an epoch",
+        (
+            r"warning: lr_scheduler\.init_args\.total_steps: 4000, but the schedule is stepped once"
+            r" an epoch"
+        ),
     ),
 }
 
@@ -368,7 +408,9 @@ def checked(room: Workspace) -> dict[str, Answer]:
     """What checks without torch say."""
     for number, (schedule, _) in enumerate(SAID.values()):
         room.write(f"said-{number}.yaml", {**REGRESSOR, "lr_scheduler": schedule})
-    commands = {name: Command(("check", "-c", f"said-{number}.yaml")) for number, name in enumerate(SAID)}
+    commands = {
+        name: Command(("check", "-c", f"said-{number}.yaml")) for number, name in enumerate(SAID)
+    }
     return run_batch(room, commands, cold=True)
 
 
@@ -386,8 +428,14 @@ def test_a_check_without_torch_judges_a_schedule(name: str, checked: dict[str, A
     [
         {**STEP, "interval": "step", "frequency": 3},
         {"class_path": "CosineAnnealingLR", "init_args": {"T_max": "auto"}},
-        {"class_path": "OneCycleLR", "init_args": {"max_lr": 0.1, "epochs": 2, "steps_per_epoch": 3}},
-        {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "init_args": {"monitor": "val/loss"}},
+        {
+            "class_path": "OneCycleLR",
+            "init_args": {"max_lr": 0.1, "epochs": 2, "steps_per_epoch": 3},
+        },
+        {
+            "class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau",
+            "init_args": {"monitor": "val/loss"},
+        },
         {"class_path": "CosineAnnealingLR", "init_args": {"T_max": 4}},
         {"class_path": "CosineAnnealingLR", "init_args": {"T_max": 4000}, "interval": "step"},
     ],
@@ -400,7 +448,11 @@ def test_a_right_schedule_is_taken(schedule: dict[str, Any], room: Workspace) ->
 
 
 RESUMED: dict[str, tuple[tuple[str, ...], str, list[float]]] = {
-    "rate": (("--optimizer.lr=0.5",), r"optimizer\.init_args\.lr 0\.5 in place of 1", [0.5 * 0.5**k for k in (2, 3)]),
+    "rate": (
+        ("--optimizer.lr=0.5",),
+        r"optimizer\.init_args\.lr 0\.5 in place of 1",
+        [0.5 * 0.5**k for k in (2, 3)],
+    ),
     "schedule": (
         ("--lr_scheduler.gamma=0.25",),
         r"lr_scheduler\.init_args\.gamma 0\.25 in place of 0\.5",
@@ -420,10 +472,16 @@ def test_a_resumed_run_trains_with_the_rate_of_its_config(
     first = ("fit", "-c", "rates-0.yaml", f"--model.name={job}", f"--run.name={job}")
     run_batch(room, {"first": Command(first)})["first"].ok()
     (run,) = (room.folder / "runs" / job).glob("2*-*")
-    where = f"--run.resume={run}" if way == "--run.resume" else f"--ckpt_path={run / 'checkpoints' / 'last.ckpt'}"
+    where = (
+        f"--run.resume={run}"
+        if way == "--run.resume"
+        else f"--ckpt_path={run / 'checkpoints' / 'last.ckpt'}"
+    )
     again = (*first, where, "--trainer.max_epochs=4", *flags)
     answer = run_batch(room, {"again": Command(again)})["again"].ok()
-    assert rates_of(room, job)[2 * NUM_STEPS :] == pytest.approx([rate for rate in expected for _ in range(NUM_STEPS)])
+    assert rates_of(room, job)[2 * NUM_STEPS :] == pytest.approx(
+        [rate for rate in expected for _ in range(NUM_STEPS)]
+    )
     assert (re.search(f"warning: goes on with {says}", answer.err) is not None) == (says != "")
 
 
@@ -443,7 +501,13 @@ NUMBERS = {
 
 def test_a_check_without_torch_finds_numbers_out_of_their_bounds(room: Workspace) -> None:
     (room.folder / "pictures").mkdir(exist_ok=True)
-    words = ("check", "--model=ImageClassifier", "--data=ImageFolder", "--data.root=pictures", "--optimizer=SGD")
+    words = (
+        "check",
+        "--model=ImageClassifier",
+        "--data=ImageFolder",
+        "--data.root=pictures",
+        "--optimizer=SGD",
+    )
     answers = run_batch(room, {word: Command((*words, word)) for word in NUMBERS}, cold=True)
     for word, answer in answers.items():
         assert answer.code == 2, word
@@ -452,14 +516,20 @@ def test_a_check_without_torch_finds_numbers_out_of_their_bounds(room: Workspace
 
 
 def test_bounds_of_a_class_of_ones_own_are_checked(room: Workspace) -> None:
-    text = "from typing import Annotated\n\nfrom my_project import Net\n\n\nclass Ge:\n    ge = 1\n\n\n"
+    text = (
+        "from typing import Annotated\n\nfrom my_project import Net\n\n\nclass Ge:\n    ge ="
+        " 1\n\n\n"
+    )
     text += "class Bounded(Net):\n    def __init__(self, width: Annotated[int, Ge()] = 8):\n"
     text += "        super().__init__(hidden=width)\n"
     room.write("my_bounds.py", text)
     words = ("check", "-c", "plain.yaml", "--model=my_bounds.Bounded", "--model.width=0")
     answer = run_batch(room, {"own": Command(words)})["own"]
     assert answer.code == 2
-    assert re.search(r"error: model\.init_args\.width: expected 1 or more, got 0\n  --> --model\.width=0", answer.err)
+    assert re.search(
+        r"error: model\.init_args\.width: expected 1 or more, got 0\n  --> --model\.width=0",
+        answer.err,
+    )
 
 
 DESCRIBED: dict[str, tuple[str, ...]] = {
@@ -478,7 +548,15 @@ def described(room: Workspace) -> dict[str, Answer]:
     """What fits and deep checks of such parts say."""
     commands = {
         f"{command} {name}": Command(
-            (command, "-c", "plain.yaml", "--model=my_project.Net", "--optimizer.lr=0.001", *words, *deep)
+            (
+                command,
+                "-c",
+                "plain.yaml",
+                "--model=my_project.Net",
+                "--optimizer.lr=0.001",
+                *words,
+                *deep,
+            )
         )
         for command, deep in (("fit", ()), ("check", ("--deep",)))
         for name, words in DESCRIBED.items()
@@ -487,19 +565,28 @@ def described(room: Workspace) -> dict[str, Answer]:
 
 
 @pytest.mark.parametrize("name", DESCRIBED)
-def test_what_describes_a_model_or_a_loader_fails_no_fit(name: str, described: dict[str, Answer]) -> None:
+def test_what_describes_a_model_or_a_loader_fails_no_fit(
+    name: str, described: dict[str, Answer]
+) -> None:
     assert described[f"fit {name}"].ok().code == 0
     assert described[f"check {name}"].ok().out.endswith("no mistakes found\n")
 
 
-def test_a_deep_check_counts_samples_of_any_loader(room: Workspace, described: dict[str, Answer]) -> None:
+def test_a_deep_check_counts_samples_of_any_loader(
+    room: Workspace, described: dict[str, Answer]
+) -> None:
     assert "training 96 samples in 6 batches" in described["check several loaders"].out
-    numbers = {"x": pa.array([float(k) for k in range(133)]), "label": pa.array([k / 2 for k in range(133)])}
+    numbers = {
+        "x": pa.array([float(k) for k in range(133)]),
+        "label": pa.array([k / 2 for k in range(133)]),
+    }
     numbers["split"] = pa.array(["train"] * 101 + ["val"] * 32)
     parquet.write_table(pa.table(numbers), room.folder / "numbers.parquet")
     table = {"path": "numbers.parquet", "features": "x", "batch_size": 8, "num_workers": 0}
     room.write("table.yaml", {**REGRESSOR, "data": {"class_path": "Table", "init_args": table}})
-    answer = run_batch(room, {"table": Command(("check", "-c", "table.yaml", "--deep"))})["table"].ok()
+    answer = run_batch(room, {"table": Command(("check", "-c", "table.yaml", "--deep"))})[
+        "table"
+    ].ok()
     assert "training 101 samples in 13 batches, validation 32 samples in 4 batches" in answer.out
 
 
@@ -511,4 +598,7 @@ def test_a_metric_that_is_not_logged_is_reported_at_its_own_monitor(room: Worksp
     answer = run_batch(room, {"monitors": Command(words)})["monitors"]
     assert answer.code == 2
     assert answer.err.count("error: ") == 1
-    assert "error: callbacks.early_stopping.init_args.monitor: Early stopping conditioned on metric" in answer.err
+    assert (
+        "error: callbacks.early_stopping.init_args.monitor: Early stopping conditioned on metric"
+        in answer.err
+    )

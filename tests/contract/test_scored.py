@@ -80,7 +80,9 @@ class Net(LightningModule):
 '''
 
 
-def write(workspace: Workspace, *, data: dict[str, Any] | None = None, model: Any = None, **trainer: Any) -> None:
+def write(
+    workspace: Workspace, *, data: dict[str, Any] | None = None, model: Any = None, **trainer: Any
+) -> None:
     (workspace.folder / "my_scored.py").write_text(MY_SCORED, encoding="utf-8")
     defaults = {"accelerator": "cpu", "devices": 1, "logger": False}
     config = {
@@ -108,17 +110,46 @@ TOP = own(filename="top-{epoch}", monitor="val/loss")
         ({"max_epochs": 2, "val_check_interval": 4}, 0.5, 14, "best.ckpt"),
         ({"max_epochs": 2, "val_check_interval": 0.2}, 0.5, 14, "best.ckpt"),
         (
-            {"max_steps": 20, "val_check_interval": 5, "check_val_every_n_epoch": None, "data": {"batches": 7}},
+            {
+                "max_steps": 20,
+                "val_check_interval": 5,
+                "check_val_every_n_epoch": None,
+                "data": {"batches": 7},
+            },
             2.5,
             10,
             "best.ckpt",
         ),
-        ({"max_steps": 20, "val_check_interval": 2, "data": {"stream": "endless"}}, 0.5, 14, "best.ckpt"),
-        ({"max_epochs": 2, "val_check_interval": 2, "callbacks": [TOP]}, 0.5, 14, "top-epoch=1.ckpt"),
-        ({"max_epochs": 4, "callbacks": [NEWEST, TOP], "data": {"batches": 5}}, 2.5, 10, "top-epoch=1.ckpt"),
+        (
+            {"max_steps": 20, "val_check_interval": 2, "data": {"stream": "endless"}},
+            0.5,
+            14,
+            "best.ckpt",
+        ),
+        (
+            {"max_epochs": 2, "val_check_interval": 2, "callbacks": [TOP]},
+            0.5,
+            14,
+            "top-epoch=1.ckpt",
+        ),
+        (
+            {"max_epochs": 4, "callbacks": [NEWEST, TOP], "data": {"batches": 5}},
+            2.5,
+            10,
+            "top-epoch=1.ckpt",
+        ),
         ({"max_epochs": 2, "val_check_interval": 7, "data": {"loaders": 2}}, 4.0, 7, "best.ckpt"),
     ],
-    ids=["epochs", "steps", "fraction", "across epochs", "endless", "own callback", "two callbacks", "two loaders"],
+    ids=[
+        "epochs",
+        "steps",
+        "fraction",
+        "across epochs",
+        "endless",
+        "own callback",
+        "two callbacks",
+        "two loaders",
+    ],
 )
 def test_what_is_printed_for_the_best_is_what_its_weights_give(
     settings: dict[str, Any], value: float, step: int, name: str, workspace: Workspace
@@ -129,26 +160,38 @@ def test_what_is_printed_for_the_best_is_what_its_weights_give(
     best = read_json(run / "summary.json")["best"]
     assert (best["value"], best["step"]) == (value, step)
     monitor = re.escape(best["monitor"])
-    assert re.search(rf"^best +\S+/{re.escape(name)}  \({monitor} {value:g} after ", fit.out, re.MULTILINE)
-    assert re.search(rf"\b{monitor} {value:g}\b", workspace.run("validate", "--run", "latest").ok().out)
+    assert re.search(
+        rf"^best +\S+/{re.escape(name)}  \({monitor} {value:g} after ", fit.out, re.MULTILINE
+    )
+    assert re.search(
+        rf"\b{monitor} {value:g}\b", workspace.run("validate", "--run", "latest").ok().out
+    )
     assert re.search(rf"test/loss {value:g}\b", workspace.run("test", "--run", "latest").ok().out)
 
 
-@pytest.mark.parametrize("callbacks", [[], [own(every_n_train_steps=2, save_top_k=-1)]], ids=["lightkit's", "own"])
+@pytest.mark.parametrize(
+    "callbacks", [[], [own(every_n_train_steps=2, save_top_k=-1)]], ids=["lightkit's", "own"]
+)
 def test_an_epoch_whose_validation_was_cut_off_is_validated_after_the_resume(
     callbacks: list[Any], workspace: Workspace
 ) -> None:
     write(workspace, max_epochs=3, num_sanity_val_steps=0, callbacks=callbacks, data={"batches": 4})
     assert workspace.run("fit", "-c", "job.yaml", environ={"KILL_AT": "8"}).code == -9
     workspace.run("fit", "-c", "job.yaml").ok()
-    rows = [(row["epoch"], row["step"], float(row["val/loss"])) for row in read_metrics(workspace.only_run)]
+    rows = [
+        (row["epoch"], row["step"], float(row["val/loss"]))
+        for row in read_metrics(workspace.only_run)
+    ]
     assert rows == [("0", "4", 1.0), ("1", "8", 3.5), ("2", "12", 9.0)]
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"model": {"name": "val/other"}}, "neither val/loss nor val_loss is logged, but val/other"),
+        (
+            {"model": {"name": "val/other"}},
+            "neither val/loss nor val_loss is logged, but val/other",
+        ),
         ({"limit_val_batches": 0}, "nothing is validated"),
     ],
     ids=["another name", "no validation"],
@@ -160,11 +203,18 @@ def test_a_best_that_is_the_newest_is_said_first_and_last_with_the_reason(
     out = workspace.run("fit", "-c", "job.yaml").ok().out
     assert f"best  the newest weights: {says}" in out
     assert f"best.ckpt  (the newest: {says})" in out
-    assert read_json(workspace.only_run / "summary.json")["notes"] == [f"best.ckpt is the newest: {says}"]
+    assert read_json(workspace.only_run / "summary.json")["notes"] == [
+        f"best.ckpt is the newest: {says}"
+    ]
 
 
-def test_early_stopping_is_a_line_and_a_reason_and_does_not_make_a_job_train_again(workspace: Workspace) -> None:
-    stopping = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/loss", "mode": "max", "patience": 2}}
+def test_early_stopping_is_a_line_and_a_reason_and_does_not_make_a_job_train_again(
+    workspace: Workspace,
+) -> None:
+    stopping = {
+        "class_path": "EarlyStopping",
+        "init_args": {"monitor": "val/loss", "mode": "max", "patience": 2},
+    }
     write(workspace, max_epochs=9, callbacks=[stopping], data={"batches": 3})
     words = ("fit", "-c", "job.yaml", "--if-changed")
     out = workspace.run(*words).ok().out
@@ -176,7 +226,9 @@ def test_early_stopping_is_a_line_and_a_reason_and_does_not_make_a_job_train_aga
     assert "has not ended well" not in again.out + again.err
 
 
-def test_data_that_end_before_their_length_are_a_warning_with_both_numbers(workspace: Workspace) -> None:
+def test_data_that_end_before_their_length_are_a_warning_with_both_numbers(
+    workspace: Workspace,
+) -> None:
     write(workspace, max_epochs=2, data={"stream": "short"})
     result = workspace.run("fit", "-c", "job.yaml").ok()
     text = "the training data announce 6 batches and gave 5 in epoch 0"

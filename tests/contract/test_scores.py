@@ -94,11 +94,17 @@ def read_shown(workspace: Workspace, metric: str = "test/loss") -> dict[str, flo
     page = (run / "report.html").read_text(encoding="utf-8")
     section = re.search(r'<section id="metrics">(.*?)</section>', page, re.DOTALL)
     in_page = re.search(rf'{metric}</th><td class="num">([^<]*)<', section[1]) if section else None
-    in_card = re.search(rf"\| {metric} \| ([^ ]*) \|", (run / "card.md").read_text(encoding="utf-8"))
-    table = json.loads(workspace.run("runs", "--metric=val/loss,lr", "--sort=age", "--json").ok().out)
+    in_card = re.search(
+        rf"\| {metric} \| ([^ ]*) \|", (run / "card.md").read_text(encoding="utf-8")
+    )
+    table = json.loads(
+        workspace.run("runs", "--metric=val/loss,lr", "--sort=age", "--json").ok().out
+    )
     known = metric in workspace.run("runs", "--metric=nothing").err
     if known:
-        table = json.loads(workspace.run("runs", f"--metric={metric}", f"--sort={metric}", "--json").ok().out)
+        table = json.loads(
+            workspace.run("runs", f"--metric={metric}", f"--sort={metric}", "--json").ok().out
+        )
     return {
         "report": float(in_page[1]) if in_page else None,
         "card": float(in_card[1]) if in_card else None,
@@ -114,13 +120,24 @@ def read_others(workspace: Workspace) -> str:
     return " ".join(re.sub("<[^>]*>", " ", section[1]).split()) if section else ""
 
 
-def test_a_test_of_the_best_checkpoint_is_shown_with_its_digest_and_samples(falling: Workspace) -> None:
+def test_a_test_of_the_best_checkpoint_is_shown_with_its_digest_and_samples(
+    falling: Workspace,
+) -> None:
     stage(falling, "test")
     (run,) = falling.runs
     (score,) = read_json(run / "summary.json")["scores"]
     digest = (run / "checkpoints" / "best.ckpt.sha256").read_text(encoding="utf-8").split()[0]
-    assert (score["stage"], score["checkpoint"], score["sha256"]) == ("test", "checkpoints/best.ckpt", digest)
-    assert (score["epoch"], score["num_samples"], score["limit"], score["changed"]) == (1, 4, None, {})
+    assert (score["stage"], score["checkpoint"], score["sha256"]) == (
+        "test",
+        "checkpoints/best.ckpt",
+        digest,
+    )
+    assert (score["epoch"], score["num_samples"], score["limit"], score["changed"]) == (
+        1,
+        4,
+        None,
+        {},
+    )
     assert score["metrics"]["test/loss"] == _BEST
     assert read_shown(falling) == dict.fromkeys(("report", "card", "runs"), _BEST)
     assert digest in (run / "card.md").read_text(encoding="utf-8")
@@ -132,7 +149,11 @@ def test_a_test_of_the_best_checkpoint_is_shown_with_its_digest_and_samples(fall
     [
         (["--ckpt_path=last"], _LAST, "last.ckpt, epoch 2"),
         (["--data.shift=1.0"], _BEST + 1, "best.ckpt, epoch 1, with data.shift: 1.0"),
-        (["--trainer.limit_test_batches=1"], 6.0, "best.ckpt, epoch 1, with trainer.limit_test_batches: 1"),
+        (
+            ["--trainer.limit_test_batches=1"],
+            6.0,
+            "best.ckpt, epoch 1, with trainer.limit_test_batches: 1",
+        ),
         (["--model.offset=3.0"], _BEST + 3, "best.ckpt, epoch 1, with model.offset: 3.0"),
     ],
     ids=["weights of another epoch", "other data", "a part of the data", "another model"],
@@ -165,7 +186,9 @@ def test_a_resumed_fit_leaves_no_score_of_weights_that_are_gone(falling: Workspa
     assert read_shown(falling) == dict.fromkeys(("report", "card", "runs"), 2.0 + 2.5)
 
 
-def test_a_resumed_fit_that_finds_nothing_better_keeps_the_score_of_its_best_checkpoint(falling: Workspace) -> None:
+def test_a_resumed_fit_that_finds_nothing_better_keeps_the_score_of_its_best_checkpoint(
+    falling: Workspace,
+) -> None:
     falling.write("falling.py", _MODULE.replace("2.2, 0.1, 3.0", "2.2, 2.1, 3.0"))
     stage(falling, "test")
     stage(falling, "test", "--ckpt_path=last")
@@ -185,19 +208,35 @@ def interval(right: int, num_samples: int) -> str:
 @pytest.mark.parametrize(
     ("data", "trainer", "tested", "accuracy"),
     [
-        ({"num_samples": 36, "batch_size": 4}, {"limit_test_batches": 1, "limit_val_batches": 1}, 4, 0.5),
+        (
+            {"num_samples": 36, "batch_size": 4},
+            {"limit_test_batches": 1, "limit_val_batches": 1},
+            4,
+            0.5,
+        ),
         ({"num_samples": 6, "batch_size": 4, "drop_last": True}, {}, 4, 0.5),
-        ({"num_samples": 8, "batch_size": 2}, {"limit_test_batches": 0.5, "limit_val_batches": 0.5}, 4, 0.5),
+        (
+            {"num_samples": 8, "batch_size": 2},
+            {"limit_test_batches": 0.5, "limit_val_batches": 0.5},
+            4,
+            0.5,
+        ),
         ({"num_samples": 8, "batch_size": 4}, {}, 8, 0.25),
     ],
     ids=["a number of batches", "the last batch left out", "a share", "all"],
 )
 def test_an_interval_is_of_the_samples_that_were_scored(
-    workspace: Workspace, data: dict[str, Any], trainer: dict[str, Any], tested: int, accuracy: float
+    workspace: Workspace,
+    data: dict[str, Any],
+    trainer: dict[str, Any],
+    tested: int,
+    accuracy: float,
 ) -> None:
     workspace.write("falling.py", _MODULE)
     config = {**_CONFIG, "data": {"class_path": "falling.Data", "init_args": data}}
-    workspace.write("limited.yaml", {**config, "trainer": {**_CONFIG["trainer"], **trainer, "max_epochs": 1}})
+    workspace.write(
+        "limited.yaml", {**config, "trainer": {**_CONFIG["trainer"], **trainer, "max_epochs": 1}}
+    )
     workspace.run("fit", "-c", "limited.yaml").ok()
     stage(workspace, "test")
     (run,) = workspace.runs
@@ -212,7 +251,9 @@ def test_an_interval_is_of_the_samples_that_were_scored(
 
 
 def test_what_is_no_share_of_the_samples_has_no_interval(workspace: Workspace) -> None:
-    module = _MODULE.replace("(batch[0] > 1).float().mean())\n\n    def conf", "0.5123)\n\n    def conf")
+    module = _MODULE.replace(
+        "(batch[0] > 1).float().mean())\n\n    def conf", "0.5123)\n\n    def conf"
+    )
     assert module != _MODULE
     workspace.write("falling.py", module)
     workspace.write("falling.yaml", {**_CONFIG, "trainer": {**_CONFIG["trainer"], "max_epochs": 1}})

@@ -17,15 +17,44 @@ import yaml
 from tests.contract.batch import Answer, Command, run_batch
 from tests.contract.conftest import Once, copy_of
 from tests.contract.examples import MY_PROJECT
-from tests.contract.tracked import AGAIN, ENVIRON, NUMBER, REFERRED, SAID, TOKEN, UNTRACKED, fit_tracked, write_tracked
-from tests.contract.workspace import ForkServer, Result, Workspace, load_checkpoint, read_events, read_json
+from tests.contract.tracked import (
+    AGAIN,
+    ENVIRON,
+    NUMBER,
+    REFERRED,
+    SAID,
+    TOKEN,
+    UNTRACKED,
+    fit_tracked,
+    write_tracked,
+)
+from tests.contract.workspace import (
+    ForkServer,
+    Result,
+    Workspace,
+    load_checkpoint,
+    read_events,
+    read_json,
+)
 
 MISSPELT = "magpie-90c1"
 """A secret under a key with a slip, which is in no variable."""
 FORMS = (
-    *(b'can"ary', b'can\\"ary', b"can%22ary", b"can&quot;ary", b"ary/8d", b"ary%2F8d", b"8d+41", b"8d%2B41"),
+    *(
+        b'can"ary',
+        b'can\\"ary',
+        b"can%22ary",
+        b"can&quot;ary",
+        b"ary/8d",
+        b"ary%2F8d",
+        b"8d+41",
+        b"8d%2B41",
+    ),
     *(str(NUMBER).encode(), REFERRED.encode(), MISSPELT.encode()),
-    *(hashlib.sha256(str(secret).encode()).hexdigest().encode() for secret in (SAID, NUMBER, REFERRED)),
+    *(
+        hashlib.sha256(str(secret).encode()).hexdigest().encode()
+        for secret in (SAID, NUMBER, REFERRED)
+    ),
 )
 SOURCES = ("tracked.yaml", "my_secrets.py", "broken.yaml", "misspelt.yaml")
 
@@ -40,7 +69,10 @@ def tracked_original(made_once: Once) -> Path:
 def tracked(tracked_original: Path, workspace: Workspace) -> Workspace:
     """A workspace of its own with that run, but without the trackers' files."""
     copy_of(tracked_original, workspace)
-    for path in (*workspace.folder.glob("runs/mlflow*"), *workspace.folder.glob("runs/tracked/2*/mlflow.json")):
+    for path in (
+        *workspace.folder.glob("runs/mlflow*"),
+        *workspace.folder.glob("runs/tracked/2*/mlflow.json"),
+    ):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return workspace
 
@@ -61,7 +93,9 @@ def later_stages(made_once: Once, tracked_original: Path) -> Path:
         more = (*AGAIN, *UNTRACKED)
         workspace.run("test", "--run", "latest", *more, environ=ENVIRON).ok()
         workspace.run("predict", "--run", "latest", *more, environ=ENVIRON).ok()
-        workspace.run("export", "--run", "latest", "--format", "torch_export", *more, environ=ENVIRON).ok()
+        workspace.run(
+            "export", "--run", "latest", "--format", "torch_export", *more, environ=ENVIRON
+        ).ok()
 
     return made_once("secret-stages", go_on)
 
@@ -80,7 +114,9 @@ def leaks_in(folder: Path) -> list[str]:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 contents |= {name: archive.read(name) for name in archive.namelist()}
-        found += [f"{path.relative_to(folder)}: {name}" for name, data in contents.items() if holds(data)]
+        found += [
+            f"{path.relative_to(folder)}: {name}" for name, data in contents.items() if holds(data)
+        ]
     return found
 
 
@@ -99,19 +135,25 @@ def test_the_search_finds_a_secret_in_each_form_and_inside_archives(tmp_path: Pa
 # -- what a run leaves -------------------------------------------------------------------------------------------------
 
 
-def test_a_fit_leaves_no_secret_in_its_folder_in_trackers_or_on_the_screen(tracked_original: Path) -> None:
+def test_a_fit_leaves_no_secret_in_its_folder_in_trackers_or_on_the_screen(
+    tracked_original: Path,
+) -> None:
     searched = {path.name for path in tracked_original.parent.rglob("*") if path.is_file()}
     assert {"config.yaml", "best.ckpt", "hparams.yaml", "mlflow.db", "0.out", "0.err"} <= searched
     assert any(name.startswith("events.out.tfevents") for name in searched)
     assert leaks_in(tracked_original.parent) == []
 
 
-def test_test_predict_and_export_leave_no_secret_in_files_or_on_the_screen(later_stages: Path) -> None:
+def test_test_predict_and_export_leave_no_secret_in_files_or_on_the_screen(
+    later_stages: Path,
+) -> None:
     assert {"export.json", "predictions.csv"} <= {path.name for path in later_stages.rglob("*")}
     assert leaks_in(later_stages.parent) == []
 
 
-def test_config_yaml_has_a_reference_to_the_environment_and_stars_for_what_was_said(tracked_original: Path) -> None:
+def test_config_yaml_has_a_reference_to_the_environment_and_stars_for_what_was_said(
+    tracked_original: Path,
+) -> None:
     (path,) = tracked_original.glob("runs/tracked/2*/config.yaml")
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert config["model"]["init_args"] == {
@@ -130,7 +172,13 @@ def test_config_yaml_has_a_reference_to_the_environment_and_stars_for_what_was_s
 
 def test_the_manifests_command_line_has_stars(tracked_original: Path) -> None:
     (path,) = tracked_original.glob("runs/tracked/2*/manifest.json")
-    assert read_json(path)["command"] == ["lightkit", "fit", "-c", "tracked.yaml", "--data.token=***"]
+    assert read_json(path)["command"] == [
+        "lightkit",
+        "fit",
+        "-c",
+        "tracked.yaml",
+        "--data.token=***",
+    ]
 
 
 def test_a_checkpoints_hyper_parameters_have_references_and_stars(tracked_original: Path) -> None:
@@ -141,17 +189,25 @@ def test_a_checkpoints_hyper_parameters_have_references_and_stars(tracked_origin
 
 def test_a_warning_is_shown_and_recorded_without_its_secrets(tracked_original: Path) -> None:
     (run,) = tracked_original.glob("runs/tracked/2*")
-    assert [event["message"] for event in read_events(run, "warning")] == ["odd ${oc.env:TOKEN} and ***"]
-    shown = (tracked_original.parent / f".home-{tracked_original.name}" / "0.err").read_text(encoding="utf-8")
+    assert [event["message"] for event in read_events(run, "warning")] == [
+        "odd ${oc.env:TOKEN} and ***"
+    ]
+    shown = (tracked_original.parent / f".home-{tracked_original.name}" / "0.err").read_text(
+        encoding="utf-8"
+    )
     assert "warning: odd ${oc.env:TOKEN} and ***" in shown
 
 
 def test_a_crash_is_shown_and_recorded_without_its_secrets(guarded: Workspace) -> None:
-    result = guarded.run("fit", "-c", "tracked.yaml", TOKEN, *UNTRACKED, "--model.fails=true", environ=ENVIRON)
+    result = guarded.run(
+        "fit", "-c", "tracked.yaml", TOKEN, *UNTRACKED, "--model.fails=true", environ=ENVIRON
+    )
     assert result.code == 1
     assert "Traceback" in result.err
     assert "RuntimeError: refused ${oc.env:TOKEN} and *** " in result.err
-    assert read_json(guarded.only_run / "summary.json")["error"].startswith("RuntimeError: refused ${oc.env:TOKEN} and")
+    assert read_json(guarded.only_run / "summary.json")["error"].startswith(
+        "RuntimeError: refused ${oc.env:TOKEN} and"
+    )
     assert leaks_in(guarded.folder.parent) == []
 
 
@@ -169,7 +225,9 @@ def test_a_crash_is_shown_and_recorded_without_its_secrets(guarded: Workspace) -
     ],
     ids=["print_config", "explain", "explain a reference", "diff", "check"],
 )
-def test_commands_about_a_config_print_no_secret(words: tuple[str, ...], shows: str, tracked: Workspace) -> None:
+def test_commands_about_a_config_print_no_secret(
+    words: tuple[str, ...], shows: str, tracked: Workspace
+) -> None:
     result = tracked.run(*words, environ=ENVIRON).ok()
     assert shows in result.out
     assert not leaks(result)
@@ -183,8 +241,12 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "a misspelt key of a class": (f"--data.init_args.pasword={MISSPELT}",),
     "a misspelt key of nothing": (f"--logger.mlflow.api_kye={MISSPELT}",),
     "a misspelt key in a file": ("-c", "misspelt.yaml"),
-    "a misspelt key in a mapping": (f"--data={{class_path: my_secrets.Guarded, init_args: {{tokne: '{MISSPELT}'}}}}",),
-    "in a mapping": (f"--data={{class_path: my_secrets.Guarded, init_args: {{token: '{SAID}', cuont: x}}}}",),
+    "a misspelt key in a mapping": (
+        f"--data={{class_path: my_secrets.Guarded, init_args: {{tokne: '{MISSPELT}'}}}}",
+    ),
+    "in a mapping": (
+        f"--data={{class_path: my_secrets.Guarded, init_args: {{token: '{SAID}', cuont: x}}}}",
+    ),
     "broken file": (TOKEN, "-c", "broken.yaml"),
     "number": ("--trainer.max_epochs=${oc.env:TOKEN}",),
     "class": ("--model=my_project.${oc.env:TOKEN}",),
@@ -210,7 +272,9 @@ def mistaken(
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_an_error_is_reported_without_the_secret(name: str, mistaken: tuple[Workspace, dict[str, Answer]]) -> None:
+def test_an_error_is_reported_without_the_secret(
+    name: str, mistaken: tuple[Workspace, dict[str, Answer]]
+) -> None:
     workspace, answers = mistaken
     assert answers[name].code in (2, 3), answers[name].err
     assert "error: " in answers[name].err
@@ -230,7 +294,8 @@ def test_a_password_in_the_address_of_mlflow_is_in_no_message(
     uri: str | None, variable: dict[str, str], workspace: Workspace
 ) -> None:
     workspace.write(
-        "mlflow.yaml", {"logger": {"mlflow": {"init_args": {"tracking_uri": uri}}}, "trainer": {"logger": None}}
+        "mlflow.yaml",
+        {"logger": {"mlflow": {"init_args": {"tracking_uri": uri}}}, "trainer": {"logger": None}},
     )
     environ = {**ENVIRON, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", **variable}
     result = workspace.run("fit", "-c", "small.yaml", "-c", "mlflow.yaml", environ=environ)
@@ -260,7 +325,9 @@ def preempted_original(made_once: Once) -> Path:
             "class_path": "my_project.SendSignal",
             "init_args": {"hook": "on_train_batch_start", "step": 9},
         }
-        workspace.write("signal.yaml", {"callbacks": {"sender": sender}, "run": {"name": "guarded"}})
+        workspace.write(
+            "signal.yaml", {"callbacks": {"sender": sender}, "run": {"name": "guarded"}}
+        )
         words = ("fit", "-c", "tracked.yaml", "-c", "signal.yaml", *UNTRACKED, TOKEN)
         result = workspace.run(*words, environ=ENVIRON)
         assert result.code == 75, result.err

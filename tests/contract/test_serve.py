@@ -20,7 +20,9 @@ from tests.contract.test_predict import NAMED, NEW, paint
 from tests.contract.workspace import ForkServer, Process, Workspace, wait_until_gone
 from tests.ports import free_port
 
-pytestmark = pytest.mark.skipif(find_spec("litserve") is None, reason="needs the extra lightkit-train[serve]")
+pytestmark = pytest.mark.skipif(
+    find_spec("litserve") is None, reason="needs the extra lightkit-train[serve]"
+)
 Answer = dict[str, Any]
 
 
@@ -94,7 +96,9 @@ def predicted(place: Workspace) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (place.folder / "rows.jsonl").read_text().splitlines()]
 
 
-def test_answers_are_those_of_predict_to_a_millionth(server: Server, predicted: list[dict[str, Any]]) -> None:
+def test_answers_are_those_of_predict_to_a_millionth(
+    server: Server, predicted: list[dict[str, Any]]
+) -> None:
     answers = server.predict(*NAMED)
     assert [answer["name"] for answer in answers] == NAMED
     for answer, row in zip(answers, predicted, strict=True):
@@ -120,7 +124,11 @@ def test_a_picture_may_be_the_body_itself(server: Server) -> None:
         ({"files": [("photo", ("a.png", b"x"))]}, 400, "no field `image` (its fields: photo)"),
         ({"files": [("image", (None, "x"))]}, 400, "the field `image` is text"),
         ({"files": [("image", ("a.png", b""))]}, 400, "a.png is empty"),
-        ({"files": [("image", ("a.png", b"no picture"))]}, 422, "a.png: this picture cannot be decoded (not an image"),
+        (
+            {"files": [("image", ("a.png", b"no picture"))]},
+            422,
+            "a.png: this picture cannot be decoded (not an image",
+        ),
         ({"data": b"", "headers": {"Content-Type": "image/png"}}, 400, "the body is empty"),
         (
             {"data": b"cut", "headers": {"Content-Type": "multipart/form-data; boundary=x"}},
@@ -129,10 +137,29 @@ def test_a_picture_may_be_the_body_itself(server: Server) -> None:
         ),
         ({"json": {"rows": [[1.0]]}}, 415, "got application/json; expected a picture"),
         ({}, 415, "got no Content-Type; expected a picture"),
-        ({"files": [("image", ("a.png", b"0" * 200_000))]}, 413, "larger than 0.1 MB; --max-request"),
-        ({"data": iter([b"0" * 200_000]), "headers": {"Content-Type": "image/png"}}, 413, "larger than 0.1 MB"),
+        (
+            {"files": [("image", ("a.png", b"0" * 200_000))]},
+            413,
+            "larger than 0.1 MB; --max-request",
+        ),
+        (
+            {"data": iter([b"0" * 200_000]), "headers": {"Content-Type": "image/png"}},
+            413,
+            "larger than 0.1 MB",
+        ),
     ],
-    ids=["field", "text", "empty", "undecodable", "nothing", "cut", "rows", "no_type", "large", "large_unannounced"],
+    ids=[
+        "field",
+        "text",
+        "empty",
+        "undecodable",
+        "nothing",
+        "cut",
+        "rows",
+        "no_type",
+        "large",
+        "large_unannounced",
+    ],
 )
 def test_a_wrong_request_is_refused_with_the_reason(
     request_: dict[str, Any], status: int, says: str, server: Server
@@ -142,9 +169,14 @@ def test_a_wrong_request_is_refused_with_the_reason(
     assert says in response.json()["detail"]
 
 
-def test_a_broken_picture_fails_no_other_request(server: Server, predicted: list[dict[str, Any]]) -> None:
+def test_a_broken_picture_fails_no_other_request(
+    server: Server, predicted: list[dict[str, Any]]
+) -> None:
     with socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2]))) as left:
-        left.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 50\r\n\r\ncut")
+        left.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length:"
+            b" 50\r\n\r\ncut"
+        )
     assert server.post(files=[("image", ("a.png", b"no picture"))]).status_code == 422
     assert server.predict(NAMED[0])[0]["label"] == predicted[0]["label"]
 
@@ -188,7 +220,9 @@ def test_sigterm_ends_the_server_in_order_with_0(place: Workspace) -> None:
     assert result.out.endswith("ended\n")
     assert "curl -F image=@photo.jpg" in result.out
     assert not result.err
-    wait_until_gone(pid)  # Python's own tracker of shared memory ends by itself, once its pipe is closed
+    wait_until_gone(
+        pid
+    )  # Python's own tracker of shared memory ends by itself, once its pipe is closed
 
 
 ROWS_MODEL = """
@@ -225,7 +259,9 @@ def test_rows_of_numbers_are_answered_with_values_or_classes(place: Workspace) -
         place.run_cold(kind, script="rows_model.py").ok()
     served = start_server(place, "--model", "values.onnx")
     response = served.post(json={"rows": [[1, 2, 2], [0.5, 0, 0]]})
-    assert response.json() == {"predictions": [{"name": "0", "values": [2, 5]}, {"name": "1", "values": [0.5, 0]}]}
+    assert response.json() == {
+        "predictions": [{"name": "0", "values": [2, 5]}, {"name": "1", "values": [0.5, 0]}]
+    }
     for rows, says in (
         ([[1, 2]], "rows[0]: expected a list of 3 numbers, got 2 numbers"),
         ([[1, 2, 3], [1, "a", 3]], 'rows[1][1]: expected a finite number, got "a"'),
@@ -242,7 +278,9 @@ def test_rows_of_numbers_are_answered_with_values_or_classes(place: Workspace) -
     assert answer["probability"] == pytest.approx(1 - 1 / (1 + 2.718281828459045**3), abs=1e-6)
 
 
-def test_a_registered_model_is_exported_and_served(registered: Workspace, predicted: list[dict[str, Any]]) -> None:
+def test_a_registered_model_is_exported_and_served(
+    registered: Workspace, predicted: list[dict[str, Any]]
+) -> None:
     paint(registered.folder / "new", NEW)
     served = start_server(registered, "--model", "models:/flowers@champion")
     assert "model.onnx" in served.process.out, "it was verified"

@@ -12,7 +12,13 @@ import pytest
 
 from tests.contract.batch import Answer, Command, run_batch
 from tests.contract.examples import MY_PROJECT
-from tests.contract.workspace import ForkServer, Workspace, load_checkpoint, read_events, read_metrics
+from tests.contract.workspace import (
+    ForkServer,
+    Workspace,
+    load_checkpoint,
+    read_events,
+    read_metrics,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -68,8 +74,14 @@ JOB = {
     },
 }
 ONE_FILE = {"class_path": STRATEGY, "init_args": {"save_distributed_checkpoint": False}}
-WEIGHTS = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": {"save_weights_only": True}}
-SENDER = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 10}}
+WEIGHTS = {
+    "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
+    "init_args": {"save_weights_only": True},
+}
+SENDER = {
+    "class_path": "my_project.SendSignal",
+    "init_args": {"hook": "on_train_batch_start", "step": 10},
+}
 JOBS: dict[str, dict[str, Any]] = {
     "whole": JOB,
     "stopped": {**JOB, "callbacks": {"sender": SENDER}},
@@ -80,7 +92,9 @@ ENVIRON = {"MY_API_KEY": SECRET}
 
 
 def run(workspace: Workspace, **commands: tuple[str, ...]) -> dict[str, Answer]:
-    return run_batch(workspace, {name: Command(words, environ=ENVIRON) for name, words in commands.items()})
+    return run_batch(
+        workspace, {name: Command(words, environ=ENVIRON) for name, words in commands.items()}
+    )
 
 
 def checkpoints(workspace: Workspace, name: str) -> Path:
@@ -88,7 +102,9 @@ def checkpoints(workspace: Workspace, name: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Workspace]:
     """A run of each job, each on two processes that have half of the weights; `printed` has their messages."""
     workspace = Workspace(tmp_path_factory.mktemp("sharded") / "work", fork_server)
     workspace.write("parts.py", PARTS)
@@ -114,20 +130,31 @@ def test_a_checkpoint_that_a_strategy_writes_has_no_secret(name: str, trained: W
 
 
 @pytest.mark.parametrize(("name", "steps"), [("best.ckpt", [4, 8]), ("last.ckpt", [4, 8, 12])])
-def test_each_shard_of_a_checkpoint_has_its_digest(name: str, steps: list[int], trained: Workspace) -> None:
+def test_each_shard_of_a_checkpoint_has_its_digest(
+    name: str, steps: list[int], trained: Workspace
+) -> None:
     folder = checkpoints(trained, "whole") / name
     files = sorted(path for path in folder.iterdir() if path.is_file())
     assert {".metadata", "__0_0.distcp", "__1_0.distcp", "meta.pt"} == {path.name for path in files}
     said = Path(f"{folder}.sha256").read_text(encoding="utf-8")
-    expected = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}/{path.name}\n" for path in files]
+    expected = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}/{path.name}\n" for path in files
+    ]
     assert said == "".join(expected)
     events = read_events(checkpoints(trained, "whole").parent, "checkpoint")
     assert [event["step"] for event in events if event["path"] == f"checkpoints/{name}"] == steps
 
 
-def test_a_strategy_that_takes_a_promise_away_is_named_in_a_warning_once(trained: Workspace) -> None:
-    text = "warning: trainer.strategy: ModelParallelStrategy writes each checkpoint as a folder of shards"
-    printed = {name: (trained.folder / f"{name}.printed").read_text(encoding="utf-8") for name in JOBS}
+def test_a_strategy_that_takes_a_promise_away_is_named_in_a_warning_once(
+    trained: Workspace,
+) -> None:
+    text = (
+        "warning: trainer.strategy: ModelParallelStrategy writes each checkpoint as a folder of"
+        " shards"
+    )
+    printed = {
+        name: (trained.folder / f"{name}.printed").read_text(encoding="utf-8") for name in JOBS
+    }
     assert {name: said.count(text) for name, said in printed.items()} == {
         "whole": 1, "stopped": 1, "weights": 1, "file": 0,
     }  # fmt: skip
@@ -149,7 +176,9 @@ def test_a_run_is_resumed_from_the_newest_folder_of_shards_that_is_whole(
 ) -> None:
     folder = checkpoints(stopped, "stopped")
     if damaged is not None and damaged.endswith("sha256"):
-        (folder / damaged).unlink()  # as a kill leaves it that came while the shards were being written
+        (
+            folder / damaged
+        ).unlink()  # as a kill leaves it that came while the shards were being written
     elif damaged is not None:
         content = bytearray((folder / damaged).read_bytes())
         content[-100] ^= 1
@@ -159,31 +188,62 @@ def test_a_run_is_resumed_from_the_newest_folder_of_shards_that_is_whole(
     assert ("last.ckpt is not used: " in answer.err) == (damaged is not None)
 
     rows = [(row["epoch"], row["step"], row["val/loss"]) for row in read_metrics(folder.parent)]
-    whole = [(row["epoch"], row["step"], row["val/loss"]) for row in read_metrics(checkpoints(trained, "whole").parent)]
+    whole = [
+        (row["epoch"], row["step"], row["val/loss"])
+        for row in read_metrics(checkpoints(trained, "whole").parent)
+    ]
     assert rows == whole
 
 
-AGAINST_SHARDS = ("--gate.metric=val/loss", "--gate.max_drop=1", "--gate.baseline=runs/whole/latest")
+AGAINST_SHARDS = (
+    "--gate.metric=val/loss",
+    "--gate.max_drop=1",
+    "--gate.baseline=runs/whole/latest",
+)
 
 
-def test_the_strategy_that_wrote_a_folder_of_shards_reads_it(stopped: Workspace, trained: Workspace) -> None:
+def test_the_strategy_that_wrote_a_folder_of_shards_reads_it(
+    stopped: Workspace, trained: Workspace
+) -> None:
     last = str(checkpoints(trained, "whole") / "last.ckpt")
     answers = run(
         stopped,
         test=("test", "--run", "runs/whole/latest"),
-        further=("fit", "-c", "whole.yaml", f"--ckpt_path={last}", "--trainer.max_epochs=4", "--run.name=further"),
+        further=(
+            "fit",
+            "-c",
+            "whole.yaml",
+            f"--ckpt_path={last}",
+            "--trainer.max_epochs=4",
+            "--run.name=further",
+        ),
         export=("export", "--run", "runs/whole/latest"),
-        gate=("gate", "runs/whole/latest", "--gate.metric=val/loss", "--gate.max=100", "--gate.baseline=null"),
+        gate=(
+            "gate",
+            "runs/whole/latest",
+            "--gate.metric=val/loss",
+            "--gate.max=100",
+            "--gate.baseline=null",
+        ),
         baseline=("gate", "runs/file/latest", *AGAINST_SHARDS),
         promote=("promote", "runs/whole/latest", "--force"),
         register=("register", "--run", "runs/whole/latest", "--name", "net"),
-        alone=("test", "--run", "runs/whole/latest", "--trainer.strategy=auto", "--trainer.devices=1"),
+        alone=(
+            "test",
+            "--run",
+            "runs/whole/latest",
+            "--trainer.strategy=auto",
+            "--trainer.devices=1",
+        ),
     )
     answers["test"].ok()
     answers["further"].ok()
     (row,) = read_metrics(checkpoints(stopped, "further").parent)
     assert row["epoch"] == "3"
     refused = ("export", "gate", "baseline", "promote", "register", "alone")
-    found = {name: (answers[name].code, "best.ckpt is a folder of shards" in answers[name].err) for name in refused}
+    found = {
+        name: (answers[name].code, "best.ckpt is a folder of shards" in answers[name].err)
+        for name in refused
+    }
     assert found == dict.fromkeys(refused, (2, True)), [answers[name].err for name in refused]
     assert "Traceback" not in "".join(answers[name].err for name in refused)

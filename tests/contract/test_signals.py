@@ -29,8 +29,12 @@ from tests.contract.workspace import (
     wait_until_gone,
 )
 
-TERM, INT, USR1, HUP = (int(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP))
-SIGNALS = pytest.mark.parametrize("signum", [TERM, INT, USR1, HUP], ids=["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
+TERM, INT, USR1, HUP = (
+    int(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+)
+SIGNALS = pytest.mark.parametrize(
+    "signum", [TERM, INT, USR1, HUP], ids=["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"]
+)
 IGNORING = """\
 import signal
 import sys
@@ -53,7 +57,9 @@ def undisturbed(made_once: Once) -> Path:
 def assert_preempted(process: Process, run: Path) -> None:
     """Assert that a fit ended in order, with what there is to go on with on record, and that no process is left."""
     assert process.wait() == 75, process.err
-    assert re.search(r"interrupted by SIG\w+; the same command resumes from \S+/last\.ckpt", process.err)
+    assert re.search(
+        r"interrupted by SIG\w+; the same command resumes from \S+/last\.ckpt", process.err
+    )
     assert "Traceback" not in process.err
     (end,) = read_events(run, "end")
     assert (end["status"], end["exit_code"]) == ("preempted", 75)
@@ -63,7 +69,9 @@ def assert_preempted(process: Process, run: Path) -> None:
 
 
 @SIGNALS
-def test_a_signal_is_75_where_the_same_command_can_resume(signum: int, workspace: Workspace) -> None:
+def test_a_signal_is_75_where_the_same_command_can_resume(
+    signum: int, workspace: Workspace
+) -> None:
     process = start_held(workspace, "-c", "small.yaml", step=8)
     wait_until_saved(workspace, process, 6)
     process.signal(signum)
@@ -73,12 +81,16 @@ def test_a_signal_is_75_where_the_same_command_can_resume(signum: int, workspace
 
 
 @SIGNALS
-def test_a_signal_is_128_plus_its_number_where_there_is_nothing_to_resume(signum: int, workspace: Workspace) -> None:
+def test_a_signal_is_128_plus_its_number_where_there_is_nothing_to_resume(
+    signum: int, workspace: Workspace
+) -> None:
     process = start_held(workspace, "-c", "small.yaml", step=2)
     process.signal(signum)
     release(workspace)
     assert process.wait() == 128 + signum
-    assert re.search(rf"interrupted by {signal.Signals(signum).name}; there is nothing to resume", process.err)
+    assert re.search(
+        rf"interrupted by {signal.Signals(signum).name}; there is nothing to resume", process.err
+    )
     assert "Traceback" not in process.err
     summary = read_json(workspace.only_run / "summary.json")
     assert (summary["status"], summary["exit_code"]) == ("interrupted", 128 + signum)
@@ -94,7 +106,9 @@ def test_training_stops_after_the_batch_under_way_and_the_same_command_ends_with
     hook: str, step: int, signum: int, saved: int, workspace: Workspace, undisturbed: Path
 ) -> None:
     write_exact(workspace)
-    workspace.write("signal.yaml", callback("my_project.SendSignal", hook=hook, step=step, signum=signum))
+    workspace.write(
+        "signal.yaml", callback("my_project.SendSignal", hook=hook, step=step, signum=signum)
+    )
     words = ("fit", "-c", "exact.yaml", "-c", "signal.yaml")
     process = workspace.start(*words)
     process.wait()
@@ -120,7 +134,9 @@ def test_a_signal_to_all_processes_ends_the_loading_ones_too_and_loses_nothing(
     assert_same_training(workspace.only_run, undisturbed)
 
 
-def test_a_signal_before_the_first_checkpoint_waits_for_it_where_it_is_near(workspace: Workspace) -> None:
+def test_a_signal_before_the_first_checkpoint_waits_for_it_where_it_is_near(
+    workspace: Workspace,
+) -> None:
     result = send(workspace, "on_validation_batch_start", 6)
     assert result.wait() == 75, result.err
     assert load_checkpoint(workspace.only_run / "checkpoints" / "last.ckpt")["global_step"] == 6
@@ -147,8 +163,12 @@ def test_a_signal_in_a_test_is_128_plus_its_number(workspace: Workspace) -> None
     wait_until_gone(process.pid)
 
 
-def send(workspace: Workspace, hook: str, step: int, signum: int = TERM, command: str = "fit") -> Process:
-    workspace.write("signal.yaml", callback("my_project.SendSignal", hook=hook, step=step, signum=signum))
+def send(
+    workspace: Workspace, hook: str, step: int, signum: int = TERM, command: str = "fit"
+) -> Process:
+    workspace.write(
+        "signal.yaml", callback("my_project.SendSignal", hook=hook, step=step, signum=signum)
+    )
     process = workspace.start(command, "-c", "small.yaml", "-c", "signal.yaml", "--run.name=small")
     process.wait()
     return process
@@ -156,14 +176,24 @@ def send(workspace: Workspace, hook: str, step: int, signum: int = TERM, command
 
 @pytest.mark.parametrize(
     ("signums", "pause_s", "code", "survives"),
-    [([TERM, INT], 0.0, 130, False), ([TERM, TERM], 0.7, 143, False), ([TERM, TERM], 0.0, 75, True)],
+    [
+        ([TERM, INT], 0.0, 130, False),
+        ([TERM, TERM], 0.7, 143, False),
+        ([TERM, TERM], 0.0, 75, True),
+    ],
     ids=["another", "same_later", "same_at_once"],
 )
 def test_a_second_signal_ends_at_once_and_the_same_within_half_a_second_counts_once(
     signums: list[int], pause_s: float, code: int, survives: bool, workspace: Workspace
 ) -> None:
     workspace.write("my_faults.py", MY_FAULTS)
-    fault = callback("my_faults.SendSignals", signums=signums, pause_s=pause_s, step=9, then_s=0 if survives else 60)
+    fault = callback(
+        "my_faults.SendSignals",
+        signums=signums,
+        pause_s=pause_s,
+        step=9,
+        then_s=0 if survives else 60,
+    )
     workspace.write("signals.yaml", fault)
     assert workspace.run("fit", "-c", "small.yaml", "-c", "signals.yaml").code == code
     assert (workspace.folder / "survived").exists() is survives
@@ -171,7 +201,9 @@ def test_a_second_signal_ends_at_once_and_the_same_within_half_a_second_counts_o
 
 
 @pytest.mark.parametrize("signum", [HUP, INT], ids=["nohup", "background"])
-def test_a_signal_that_the_process_was_started_to_ignore_is_ignored(signum: int, workspace: Workspace) -> None:
+def test_a_signal_that_the_process_was_started_to_ignore_is_ignored(
+    signum: int, workspace: Workspace
+) -> None:
     workspace.write("ignoring.py", IGNORING)
     (workspace.folder / "hold").write_text("2", encoding="utf-8")
     process = workspace.start(str(signum), "fit", "-c", "small.yaml", HOLD, script="ignoring.py")

@@ -12,7 +12,14 @@ import pytest
 from tests.contract.command_table import Command, run_commands
 from tests.contract.conftest import Once
 from tests.contract.rank_jobs import ALONE, JOB, processes_in, write_job
-from tests.contract.workspace import ForkServer, Result, Workspace, assert_same_training, read_events, read_metrics
+from tests.contract.workspace import (
+    ForkServer,
+    Result,
+    Workspace,
+    assert_same_training,
+    read_events,
+    read_metrics,
+)
 
 STAND_IN = Path(__file__).with_name("slurm_stand_in")
 """`sbatch` runs the script at once, and again after each `scontrol requeue`; `srun` starts its tasks here."""
@@ -37,9 +44,15 @@ def submit(*words: str, **environ: str) -> Command:
 HARDWARE: list[tuple[list[str], list[str]]] = [
     (["accelerator=cpu"], ["nodes=1", "ntasks-per-node=1"]),
     (["trainer.devices=2", "trainer.num_nodes=3"], ["nodes=3", "ntasks-per-node=2"]),
-    (["--launch.nodes=2", "--launch.processes=4", "--launch.threads=3"], ["nodes=2", "cpus-per-task=3"]),
+    (
+        ["--launch.nodes=2", "--launch.processes=4", "--launch.threads=3"],
+        ["nodes=2", "cpus-per-task=3"],
+    ),
     (["accelerator.gpus=4"], ["ntasks-per-node=4", "gres=gpu:4"]),
-    (["--launch.slurm.signal=USR1@600", "--launch.slurm.time=2:00:00"], ["signal=USR1@600", "time=2:00:00"]),
+    (
+        ["--launch.slurm.signal=USR1@600", "--launch.slurm.time=2:00:00"],
+        ["signal=USR1@600", "time=2:00:00"],
+    ),
 ]
 REFUSED: list[tuple[list[str], str]] = [
     (["accelerator.gpus=-1"], r"launch\.processes"),
@@ -52,7 +65,10 @@ SECRETS = [["--model.init_args.token=abc123"], ["--model.init_args.token", "abc1
 COMMANDS = {
     **{f"hardware {words}": submit("--dry-run", *words) for words, _ in HARDWARE},
     **{f"refused {words}": submit(*words, PATH="/nowhere") for words, _ in REFUSED},
-    **{f"secret {words}": submit("--dry-run", "--model=net_with_token.NetWithToken", *words) for words in SECRETS},
+    **{
+        f"secret {words}": submit("--dry-run", "--model=net_with_token.NetWithToken", *words)
+        for words in SECRETS
+    },
     "words": submit("--dry-run", "trainer.max_epochs=2", "--run.name=two words"),
 }
 
@@ -60,21 +76,29 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def answers(made_once: Once) -> dict[str, Result]:
     """What all commands that submit nothing answered, by their names."""
-    return {name: ended.result for name, ended in run_commands("slurm", COMMANDS, made_once).items()}
+    return {
+        name: ended.result for name, ended in run_commands("slurm", COMMANDS, made_once).items()
+    }
 
 
-def test_the_dry_run_prints_a_batch_script_that_fits_with_the_same_words(answers: dict[str, Result]) -> None:
+def test_the_dry_run_prints_a_batch_script_that_fits_with_the_same_words(
+    answers: dict[str, Result],
+) -> None:
     script = answers["words"].ok().out
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=")
     assert "#SBATCH --partition=gpu\n" in script
     assert "#SBATCH --requeue\n" in script
     assert "#SBATCH --signal=USR1@120\n" in script
     assert re.search(
-        r"lightkit fit -c flowers\.yaml trainer\.max_epochs=2 '--run\.name=two words'$", script, re.MULTILINE
+        r"lightkit fit -c flowers\.yaml trainer\.max_epochs=2 '--run\.name=two words'$",
+        script,
+        re.MULTILINE,
     )
 
 
-@pytest.mark.parametrize(("words", "lines"), HARDWARE, ids=[" ".join(words) for words, _ in HARDWARE])
+@pytest.mark.parametrize(
+    ("words", "lines"), HARDWARE, ids=[" ".join(words) for words, _ in HARDWARE]
+)
 def test_a_batch_script_asks_for_what_the_config_says(
     words: list[str], lines: list[str], answers: dict[str, Result]
 ) -> None:
@@ -84,7 +108,9 @@ def test_a_batch_script_asks_for_what_the_config_says(
 
 
 @pytest.mark.parametrize(("words", "says"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
-def test_what_slurm_cannot_run_is_refused(words: list[str], says: str, answers: dict[str, Result]) -> None:
+def test_what_slurm_cannot_run_is_refused(
+    words: list[str], says: str, answers: dict[str, Result]
+) -> None:
     result = answers[f"refused {words}"]
     assert result.code == 2
     assert re.search(says, result.err, re.DOTALL)
@@ -131,7 +157,9 @@ def test_a_job_that_is_preempted_goes_back_into_the_queue_and_ends_as_if_nothing
     assert re.search(r"^job +4711$", result.out, re.MULTILINE)
     assert re.search(r"^log +runs/job/slurm-4711\.out$", result.out, re.MULTILINE)
     assert (slurm / "codes").read_text(encoding="utf-8").split() == ["75", "0"]
-    assert "interrupted by SIGUSR1" in (workspace.folder / "runs/job/slurm-4711.out").read_text(encoding="utf-8")
+    assert "interrupted by SIGUSR1" in (workspace.folder / "runs/job/slurm-4711.out").read_text(
+        encoding="utf-8"
+    )
     assert len(read_events(workspace.only_run, "resume")) == 1
     whole = Workspace(tmp_path / "whole", fork_server)
     whole.write("job.yaml", JOB)

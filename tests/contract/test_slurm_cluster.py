@@ -80,7 +80,9 @@ def no_process_is_left(tmp_path: Path, cluster: SlurmCluster) -> Iterator[None]:
     wait_until_nobody_works_in(tmp_path)
 
 
-def submit(cluster: SlurmCluster, workspace: Workspace, *, is_held: bool = True, **slurm: str) -> str:
+def submit(
+    cluster: SlurmCluster, workspace: Workspace, *, is_held: bool = True, **slurm: str
+) -> str:
     """Submit the job of two ranks on two nodes, which waits after four steps if it is held; return its number."""
     callbacks = {
         **JOB["callbacks"],
@@ -107,7 +109,10 @@ def wait_until_held(workspace: Workspace) -> None:
 
 def release_after_signal(workspace: Workspace) -> None:
     """Let both ranks go on once a signal has reached them."""
-    wait_until(lambda: all((workspace.folder / f"signalled-{rank}").exists() for rank in (0, 1)), timeout_s=150)
+    wait_until(
+        lambda: all((workspace.folder / f"signalled-{rank}").exists() for rank in (0, 1)),
+        timeout_s=150,
+    )
     (workspace.folder / "hold").unlink()
 
 
@@ -140,7 +145,9 @@ def test_two_nodes_of_slurm_train_the_weights_of_one_process(
 ) -> None:
     number = submit(cluster, workspace, is_held=False)
     cluster.wait_for_job(number, has_ended)
-    log = assert_job(cluster, workspace, number, JobState="COMPLETED", NodeList="n[1-2]", NumTasks="2")
+    log = assert_job(
+        cluster, workspace, number, JobState="COMPLETED", NodeList="n[1-2]", NumTasks="2"
+    )
     assert "2 devices" in log
     assert_same_weights(workspace.only_run, alone)
     assert_same_metrics(workspace.only_run, alone)
@@ -167,7 +174,9 @@ def test_a_time_limit_of_slurm_puts_the_job_back_and_it_resumes(
     number = submit(cluster, workspace, time="3", signal="USR1@60")
     release_after_signal(workspace)
     cluster.wait_for_job(number, has_ended)
-    log = assert_job(cluster, workspace, number, JobState="COMPLETED", Restarts="1", TimeLimit="00:03:00")
+    log = assert_job(
+        cluster, workspace, number, JobState="COMPLETED", Restarts="1", TimeLimit="00:03:00"
+    )
     assert "interrupted by SIGUSR1" in log
     assert_resumed_to_the_same(workspace, alone)
 
@@ -189,7 +198,9 @@ def test_a_job_on_a_node_of_slurm_that_dies_is_put_back_and_resumes(
     assert_resumed_to_the_same(workspace, alone)
 
 
-def test_a_job_that_slurm_cancels_saves_and_does_not_come_back(cluster: SlurmCluster, workspace: Workspace) -> None:
+def test_a_job_that_slurm_cancels_saves_and_does_not_come_back(
+    cluster: SlurmCluster, workspace: Workspace
+) -> None:
     number = submit(cluster, workspace)
     wait_until_held(workspace)
     cluster.run("scancel", number).ok()

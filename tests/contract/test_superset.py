@@ -67,14 +67,22 @@ CLASSES = {
     ),
     "by_class_path": chosen(
         {"model": "OtherModel", "data": "FewDots"},
-        *(f"--model={HERE}.OtherModel", "--model.depth=3", f"--data={HERE}.FewDots", "--data.batch_size=1"),
+        *(
+            f"--model={HERE}.OtherModel",
+            "--model.depth=3",
+            f"--data={HERE}.FewDots",
+            "--data.batch_size=1",
+        ),
     ),
     "by_short_name": chosen(
         {"model": "LinearModel", **hparams(note="short")},
         *("--model=OtherModel", "--data=FewDots", "--model", "LinearModel", "--model.note=short"),
     ),
     "with_init_args": chosen(
-        {"model": "OtherModel"}, f"--model={HERE}.OtherModel", "--model.init_args.depth=3", "--data=Dots"
+        {"model": "OtherModel"},
+        f"--model={HERE}.OtherModel",
+        "--model.init_args.depth=3",
+        "--data=Dots",
     ),
     "a_model_without_a_data_class": Case({"data": None}),
     "a_function_that_builds_the_model": Case(hparams(width=4, note="built")),
@@ -108,10 +116,16 @@ OPTIMIZERS = {
     ),
     "plateau": fixed(
         {"optimizers": ["RMSprop"]},
-        *("--optimizer=RMSprop", "--lr_scheduler=ReduceLROnPlateau", "--lr_scheduler.monitor=val_loss"),
+        *(
+            "--optimizer=RMSprop",
+            "--lr_scheduler=ReduceLROnPlateau",
+            "--lr_scheduler.monitor=val_loss",
+        ),
     ),
     "optimizer_in_a_file": fixed(
-        {"optimizers": ["AdamW"]}, "--config=optimizer.yaml", files={"optimizer.yaml": OPTIMIZER_FILE}
+        {"optimizers": ["AdamW"]},
+        "--config=optimizer.yaml",
+        files={"optimizer.yaml": OPTIMIZER_FILE},
     ),
     "a_file_for_the_optimizer": fixed(
         {"optimizers": ["AdamW"]},
@@ -127,26 +141,37 @@ OPTIMIZERS = {
     "an_optimizer_in_a_file_for_the_model": Case(
         {"optimizers": ["RMSprop"]},
         files={
-            "injected.yaml": "model:\n  optimizer: {class_path: torch.optim.RMSprop, init_args: {lr: 0.125}}\n"
-            "  scheduler: {class_path: torch.optim.lr_scheduler.ExponentialLR, init_args: {gamma: 0.5}}\n"
+            "injected.yaml": (
+                "model:\n  optimizer: {class_path: torch.optim.RMSprop, init_args: {lr: 0.125}}\n "
+                " scheduler: {class_path: torch.optim.lr_scheduler.ExponentialLR, init_args:"
+                " {gamma: 0.5}}\n"
+            )
         },
     ),
-    "no_optimizers_of_the_config": fixed({"optimizers": ["SGD"]}, options={"auto_configure_optimizers": False}),
+    "no_optimizers_of_the_config": fixed(
+        {"optimizers": ["SGD"]}, options={"auto_configure_optimizers": False}
+    ),
 }
 CALLBACKS = {
     "one_callback_by_flags": fixed(STOPPED, "--trainer.callbacks=EarlyStopping", *STOPPING),
     "callbacks_appended_by_flags": fixed(
-        {}, "--trainer.callbacks+=EarlyStopping", *STOPPING, "--trainer.callbacks+=DeviceStatsMonitor"
+        {},
+        "--trainer.callbacks+=EarlyStopping",
+        *STOPPING,
+        "--trainer.callbacks+=DeviceStatsMonitor",
     ),
     "a_callback_as_yaml_in_a_flag": fixed(STOPPED, f"--trainer.callbacks+={ES}"),
     "callbacks_as_json_in_a_flag": fixed(
         STOPPED,
-        '--trainer.callbacks=[{"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss", "patience": 7}}]',
+        '--trainer.callbacks=[{"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss",'
+        ' "patience": 7}}]',
     ),
     "a_list_in_a_file": fixed(
         {},
         "--config=callbacks.yaml",
-        files={"callbacks.yaml": f"trainer: {{callbacks: [{ES}, {{class_path: DeviceStatsMonitor}}]}}"},
+        files={
+            "callbacks.yaml": f"trainer: {{callbacks: [{ES}, {{class_path: DeviceStatsMonitor}}]}}"
+        },
     ),
     "a_list_in_a_file_and_a_flag": fixed(
         {},
@@ -154,10 +179,14 @@ CALLBACKS = {
         files={"callbacks.yaml": f"trainer: {{callbacks: [{ES}]}}"},
     ),
     "a_file_that_appends": fixed(
-        STOPPED, "--config=callbacks.yaml", files={"callbacks.yaml": f"trainer: {{callbacks+: [{ES}]}}"}
+        STOPPED,
+        "--config=callbacks.yaml",
+        files={"callbacks.yaml": f"trainer: {{callbacks+: [{ES}]}}"},
     ),
     "one_callback_in_a_file": fixed(
-        STOPPED, "--config=callbacks.yaml", files={"callbacks.yaml": f"trainer: {{callbacks: {ES}}}"}
+        STOPPED,
+        "--config=callbacks.yaml",
+        files={"callbacks.yaml": f"trainer: {{callbacks: {ES}}}"},
     ),
     "a_callback_with_a_section_of_its_own": Case(STOPPED),
 }
@@ -178,7 +207,13 @@ TRAINERS = {
     ),
     "max_steps": Case(
         {"optimizers": ["SGD"]},
-        ["fit", "--trainer.accelerator=cpu", "--trainer.max_epochs=-1", "--trainer.max_steps=3", "--seed_everything=1"],
+        [
+            "fit",
+            "--trainer.accelerator=cpu",
+            "--trainer.max_epochs=-1",
+            "--trainer.max_steps=3",
+            "--seed_everything=1",
+        ],
     ),
     "a_checkpoint_callback": Case(
         {"checkpoints": [["val_loss", 2]]},
@@ -201,7 +236,14 @@ FILES = {
     ),
     "files_for_sections": chosen(
         {"model": "OtherModel", "data": "FewDots"},
-        *("--model=model.yaml", "--model.depth=3", "--data", "data.yaml", "--trainer", "trainer.yaml"),
+        *(
+            "--model=model.yaml",
+            "--model.depth=3",
+            "--data",
+            "data.yaml",
+            "--trainer",
+            "trainer.yaml",
+        ),
         "--trainer.accelerator=cpu",
         files={
             "trainer.yaml": "gradient_clip_val: 0.5\nfast_dev_run: 1",
@@ -219,7 +261,9 @@ FILES = {
             "data.yaml": "class_path: FewDots",
         },
     ),
-    "a_file_for_a_fixed_class": fixed(hparams(width=4), "--model=model.yaml", files={"model.yaml": "width: 4"}),
+    "a_file_for_a_fixed_class": fixed(
+        hparams(width=4), "--model=model.yaml", files={"model.yaml": "width: 4"}
+    ),
     "one_file_for_all_commands": Case(
         {"model": "OtherModel"},
         ["--config", "config.yaml", *FIT],
@@ -257,7 +301,9 @@ FILES = {
         {**hparams(width=4, note="flag"), **STOPPED},
         "--model.note=flag",
         files={"defaults.yaml": f"trainer: {CONFIG}\nmodel: {{width: 4}}"},
-        options={"parser_kwargs": {"fit": {"default_config_files": ["defaults.yaml", "missing.yaml"]}}},
+        options={
+            "parser_kwargs": {"fit": {"default_config_files": ["defaults.yaml", "missing.yaml"]}}
+        },
     ),
     "default_config_files_of_all_commands": fixed(
         hparams(width=4),
@@ -286,7 +332,9 @@ CALLS = {
     "a_command_in_the_script": Case({"facts": "validate"}),
     "hooks": Case({"facts": [False, 0, 0, 1], **hparams(note="changed")}),
     "two_fits": Case(hparams(width=3)),
-    "a_config_saved_in_another_place": Case({"facts": {"learning_rate": 0.02, "width": 2, "note": "plain"}}),
+    "a_config_saved_in_another_place": Case(
+        {"facts": {"learning_rate": 0.02, "width": 2, "note": "plain"}}
+    ),
     "a_checkpoint_that_the_class_loads": Case({"facts": 4}),
     "a_checkpoint_is_tested": Case({"facts": True}),
 }
@@ -298,7 +346,10 @@ KEPT = {
         }
     )
 }
-SPAWNED = {"ddp_spawn": Case({"model": "LinearModel"}), "ddp_notebook": Case({"model": "LinearModel"})}
+SPAWNED = {
+    "ddp_spawn": Case({"model": "LinearModel"}),
+    "ddp_notebook": Case({"model": "LinearModel"}),
+}
 WORDS = {
     "an_argument_of_several_words": Case({"facts": ["a", "b c"], **hparams(width=4)}),
     "an_option_that_lightkit_has_too": Case({"facts": "there"}),
@@ -308,21 +359,28 @@ COMMAND_IN_A_FILE = {
         hparams(width=4),
         ["--config", "sub.yaml"],
         files={
-            "sub.yaml": "fit: {model: {width: 4}, seed_everything: 1, trainer: {accelerator: cpu, fast_dev_run: 1}}"
+            "sub.yaml": (
+                "fit: {model: {width: 4}, seed_everything: 1, trainer: {accelerator: cpu,"
+                " fast_dev_run: 1}}"
+            )
         },
     ),
     "a_key_names_the_command": Case(
         hparams(width=4),
         ["--config", "sub.yaml"],
         files={
-            "sub.yaml": "subcommand: fit\nfit: {model: {width: 4}, seed_everything: 1, "
-            "trainer: {accelerator: cpu, fast_dev_run: 1}}"
+            "sub.yaml": (
+                "subcommand: fit\nfit: {model: {width: 4}, seed_everything: 1, "
+                "trainer: {accelerator: cpu, fast_dev_run: 1}}"
+            )
         },
     ),
 }
 YAML_TEXT = {
     "a_config_as_text": fixed(hparams(width=4), "--config={model: {width: 4}}"),
-    "a_section_as_text": fixed(hparams(width=4), "--model={width: 4}", "--trainer", "{max_epochs: 1}"),
+    "a_section_as_text": fixed(
+        hparams(width=4), "--model={width: 4}", "--trainer", "{max_epochs: 1}"
+    ),
 }
 SAVED = {"a_saved_config_that_is_there": Case({"facts": [[True], True]})}
 SAME = {
@@ -358,20 +416,28 @@ PRINTED = {
     "help_without_a_command": Case({}, ["-h"]),
     "long_help_without_a_command": Case({}, ["--help"]),
     "print_config": fixed({}, "--model.width=4", "--print_config"),
-    "print_config_without_a_command": Case({}, ["--model.width=4", "--print_config"], options={"run": False}),
+    "print_config_without_a_command": Case(
+        {}, ["--model.width=4", "--print_config"], options={"run": False}
+    ),
     "help": fixed({}, "--help"),
     "help_of_a_class": chosen({}, "--model.help=OtherModel"),
     "help_of_a_class_path": chosen({}, "--model.help", f"{HERE}.OtherModel"),
     "help_of_an_optimizer": fixed({}, "--optimizer.help=SGD"),
     "help_with_a_description": fixed(
-        {}, "--help", options={"parser_kwargs": {"fit": {"description": "Fits what was asked for."}}}
+        {},
+        "--help",
+        options={"parser_kwargs": {"fit": {"description": "Fits what was asked for."}}},
     ),
 }
 APART = {
     "no_default_seed": Case({}),
     "two_automatic_optimizers": Case({}),
     "another_class_after_arguments": chosen(
-        {}, "--model=OtherModel", "--model.note=of the other", "--data=FewDots", "--model=LinearModel"
+        {},
+        "--model=OtherModel",
+        "--model.note=of the other",
+        "--data=FewDots",
+        "--model=LinearModel",
     ),
     "a_checkpoint_and_another_flag": Case({}),
     "an_error_that_does_not_exit": Case({}),
@@ -394,7 +460,9 @@ def _run(workspace: Workspace, base: str) -> None:
 @pytest.fixture(scope="module")
 def lightning(made_once: Once) -> Results:
     """What became of each case with `LightningCLI`."""
-    results: Results = read_json(made_once("lightning", lambda space: _run(space, "lightning")) / "results.json")
+    results: Results = read_json(
+        made_once("lightning", lambda space: _run(space, "lightning")) / "results.json"
+    )
     return results
 
 
@@ -417,7 +485,9 @@ def assert_same(name: str, lightning: Results, lightkit: Results) -> None:
     assert theirs["code"] is None, theirs["err"]
     assert ours["code"] is None, ours["err"]
     differs = {
-        key: (ours["built"][key], value) for key, value in theirs["built"].items() if ours["built"][key] != value
+        key: (ours["built"][key], value)
+        for key, value in theirs["built"].items()
+        if ours["built"][key] != value
     }
     assert not differs
     becomes = CASES[name].becomes
@@ -425,12 +495,16 @@ def assert_same(name: str, lightning: Results, lightkit: Results) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_models_and_data_are_those_of_lightningcli(name: str, lightning: Results, lightkit: Results) -> None:
+def test_models_and_data_are_those_of_lightningcli(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
     assert_same(name, lightning, lightkit)
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_linked_arguments_are_those_of_lightningcli(name: str, lightning: Results, lightkit: Results) -> None:
+def test_linked_arguments_are_those_of_lightningcli(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
     assert_same(name, lightning, lightkit)
 
 
@@ -442,12 +516,16 @@ def test_optimizers_and_schedules_are_those_of_lightningcli(
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_callbacks_are_those_of_lightningcli(name: str, lightning: Results, lightkit: Results) -> None:
+def test_callbacks_are_those_of_lightningcli(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
     assert_same(name, lightning, lightkit)
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_trainers_are_those_of_lightningcli(name: str, lightning: Results, lightkit: Results) -> None:
+def test_trainers_are_those_of_lightningcli(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
     assert_same(name, lightning, lightkit)
 
 
@@ -459,7 +537,9 @@ def test_files_and_variables_mean_what_they_mean_to_lightningcli(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_script_does_what_it_does_with_lightningcli(name: str, lightning: Results, lightkit: Results) -> None:
+def test_a_script_does_what_it_does_with_lightningcli(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
     assert_same(name, lightning, lightkit)
 
 
@@ -483,7 +563,9 @@ def test_arguments_of_a_script_take_the_words_that_they_take_with_lightningcli(
 
 
 @pytest.mark.parametrize("name", COMMAND_IN_A_FILE)
-def test_a_file_may_name_the_command_of_a_script(name: str, lightning: Results, lightkit: Results) -> None:
+def test_a_file_may_name_the_command_of_a_script(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
     assert_same(name, lightning, lightkit)
 
 
@@ -493,7 +575,9 @@ def test_yaml_text_stands_for_a_file(name: str, lightning: Results, lightkit: Re
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_a_script_saves_its_config_as_lightningcli_does(name: str, lightning: Results, lightkit: Results) -> None:
+def test_a_script_saves_its_config_as_lightningcli_does(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
     assert_same(name, lightning, lightkit)
 
 
@@ -506,7 +590,9 @@ def test_what_lightningcli_refuses_ends_with_2_and_makes_no_run(
     assert not (lightkit_folder / name / "runs").exists()
 
 
-def test_two_optimizers_without_a_say_are_refused_as_lightningcli_does(lightning: Results, lightkit: Results) -> None:
+def test_two_optimizers_without_a_say_are_refused_as_lightningcli_does(
+    lightning: Results, lightkit: Results
+) -> None:
     for result in (lightning, lightkit):
         assert "at most one optimizer" in str(result["two_automatic_optimizers"]["code"])
 
@@ -524,8 +610,16 @@ def test_print_config_of_a_script_prints_what_lightningcli_prints(
     theirs, ours = (yaml.safe_load(result[name]["out"]) for result in (lightning, lightkit))
     assert ours["model"] == theirs["model"] == {"learning_rate": 0.02, "width": 4, "note": "plain"}
     assert ours["data"] == theirs["data"]
-    kept = {"accelerator", "fast_dev_run", "max_epochs", "check_val_every_n_epoch", "gradient_clip_val"}
-    assert {key: ours["trainer"][key] for key in kept} == {key: theirs["trainer"][key] for key in kept}
+    kept = {
+        "accelerator",
+        "fast_dev_run",
+        "max_epochs",
+        "check_val_every_n_epoch",
+        "gradient_clip_val",
+    }
+    assert {key: ours["trainer"][key] for key in kept} == {
+        key: theirs["trainer"][key] for key in kept
+    }
 
 
 def test_print_config_of_a_script_runs_no_hook(lightkit: Results, lightkit_folder: Path) -> None:
@@ -546,27 +640,38 @@ def test_print_config_of_a_script_runs_no_hook(lightkit: Results, lightkit_folde
         ("help_with_a_description", "Fits what was asked for."),
     ],
 )
-def test_help_of_a_script_ends_well(name: str, says: str, lightning: Results, lightkit: Results) -> None:
+def test_help_of_a_script_ends_well(
+    name: str, says: str, lightning: Results, lightkit: Results
+) -> None:
     assert (lightning[name]["code"], lightkit[name]["code"]) == (0, 0)
     assert says in lightning[name]["out"]
     assert says in lightkit[name]["out"]
 
 
-def test_lightkitcli_takes_every_argument_that_lightningcli_takes(lightning: Results, lightkit: Results) -> None:
+def test_lightkitcli_takes_every_argument_that_lightningcli_takes(
+    lightning: Results, lightkit: Results
+) -> None:
     theirs, ours = lightning["parameters"], lightkit["parameters"]
     assert [(name, ours[name]) for name in ours if name in theirs] == list(theirs.items())
-    assert {each.partition(":")[0] for name, each in ours.items() if name not in theirs} <= {"keyword-only"}
+    assert {each.partition(":")[0] for name, each in ours.items() if name not in theirs} <= {
+        "keyword-only"
+    }
 
 
 # -- what lightkit does otherwise --------------------------------------------------------------------------------------
 
 
 def test_another_class_begins_with_its_own_arguments(lightning: Results, lightkit: Results) -> None:
-    notes = [result["another_class_after_arguments"]["built"]["hparams"]["note"] for result in (lightning, lightkit)]
+    notes = [
+        result["another_class_after_arguments"]["built"]["hparams"]["note"]
+        for result in (lightning, lightkit)
+    ]
     assert notes == ["of the other", "plain"]
 
 
-def test_the_users_words_win_over_hyperparameters_of_a_checkpoint(lightning: Results, lightkit: Results) -> None:
+def test_the_users_words_win_over_hyperparameters_of_a_checkpoint(
+    lightning: Results, lightkit: Results
+) -> None:
     built = [result["a_checkpoint_and_another_flag"]["built"] for result in (lightning, lightkit)]
     assert [each["hparams"]["note"] for each in built] == ["old", "new"]
     assert [each["trainer"]["global_step"] for each in built] == [2, 2]
@@ -586,7 +691,9 @@ def test_a_name_that_lightkit_has_is_refused_in_one_line(lightkit: Results) -> N
         assert "run, launch, watchdog, gate, accelerator" in line
 
 
-def test_a_checkpoint_that_does_not_fit_the_model_of_a_script_is_one_line(lightkit: Results) -> None:
+def test_a_checkpoint_that_does_not_fit_the_model_of_a_script_is_one_line(
+    lightkit: Results,
+) -> None:
     result = lightkit["a_checkpoint_of_another_width"]
     assert result["code"] == 2
     (line,) = [line for line in result["err"].splitlines() if line.startswith("error: ")]
@@ -594,10 +701,16 @@ def test_a_checkpoint_that_does_not_fit_the_model_of_a_script_is_one_line(lightk
     assert "layer.weight" in line
 
 
-@pytest.mark.parametrize(("name", "runs"), [("a_link_of_an_argument_of_the_script", 1), ("two_fits", 2)])
-def test_a_fit_of_a_script_is_a_run(name: str, runs: int, lightkit: Results, lightkit_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "runs"), [("a_link_of_an_argument_of_the_script", 1), ("two_fits", 2)]
+)
+def test_a_fit_of_a_script_is_a_run(
+    name: str, runs: int, lightkit: Results, lightkit_folder: Path
+) -> None:
     assert lightkit[name]["code"] is None
-    summaries = [read_json(path) for path in (lightkit_folder / name).glob("runs/*/2*/summary.json")]
+    summaries = [
+        read_json(path) for path in (lightkit_folder / name).glob("runs/*/2*/summary.json")
+    ]
     assert [summary["status"] for summary in summaries] == ["done"] * runs
 
 

@@ -30,40 +30,75 @@ PARTS = {
 }
 CONFIGS = {
     "class_path": BASE + TRAINER + "}",
-    "arguments_without_init_args": f"seed_everything: 3\nmodel: {HERE}.OtherModel\ndata: {HERE}.Dots\n{TRAINER}}}",
+    "arguments_without_init_args": (
+        f"seed_everything: 3\nmodel: {HERE}.OtherModel\ndata: {HERE}.Dots\n{TRAINER}}}"
+    ),
     "dict_kwargs": BASE.replace("init_args: {width: 4}", "dict_kwargs: {width: 4}") + TRAINER + "}",
-    "list_of_callbacks": BASE
-    + TRAINER
-    + f", callbacks: [{STOPPING}, {{class_path: pytorch_lightning.callbacks.LearningRateMonitor}}]}}",
+    "list_of_callbacks": (
+        BASE + TRAINER + f", callbacks: [{STOPPING}, {{class_path:"
+        " pytorch_lightning.callbacks.LearningRateMonitor}]}"
+    ),
     "one_callback": BASE + TRAINER + f", callbacks: {STOPPING}}}",
     "callbacks_with_a_plus": BASE + TRAINER + f", callbacks+: {STOPPING}}}",
-    "lr_scheduler": BASE + TRAINER + "}\noptimizer: {class_path: SGD, init_args: {lr: 0.25}}\n"
-    "lr_scheduler: {class_path: ExponentialLR, init_args: {gamma: 0.5}}",
-    "plateau": BASE + TRAINER + "}\noptimizer: {class_path: torch.optim.Adam, init_args: {lr: 0.25}}\n"
-    "lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val_loss}}",
-    "optimizer_of_the_model": f"seed_everything: 3\ndata: {HERE}.Dots\nmodel:\n  class_path: {HERE}.InjectedModel\n"
-    "  init_args:\n    optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.25}}\n" + TRAINER + "}",
+    "lr_scheduler": (
+        BASE + TRAINER + "}\noptimizer: {class_path: SGD, init_args: {lr: 0.25}}\n"
+        "lr_scheduler: {class_path: ExponentialLR, init_args: {gamma: 0.5}}"
+    ),
+    "plateau": (
+        BASE + TRAINER + "}\noptimizer: {class_path: torch.optim.Adam, init_args: {lr: 0.25}}\n"
+        "lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val_loss}}"
+    ),
+    "optimizer_of_the_model": (
+        f"seed_everything: 3\ndata: {HERE}.Dots\nmodel:\n  class_path: {HERE}.InjectedModel\n"
+        "  init_args:\n    optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.25}}\n"
+        + TRAINER
+        + "}"
+    ),
     "no_logger_and_a_profiler": BASE + TRAINER + ", profiler: simple, logger: false}",
-    "list_of_loggers": BASE + TRAINER + ", logger: [{class_path: CSVLogger, init_args: {save_dir: logs}}, "
-    "{class_path: TensorBoardLogger, init_args: {save_dir: logs}}]}",
+    "list_of_loggers": (
+        BASE + TRAINER + ", logger: [{class_path: CSVLogger, init_args: {save_dir: logs}}, "
+        "{class_path: TensorBoardLogger, init_args: {save_dir: logs}}]}"
+    ),
     "a_block_of_the_command": f"fit:\n  {BASE.replace(chr(10), chr(10) + '  ')}{TRAINER}}}",
-    "null_sections": BASE + "ckpt_path: null\noptimizer: null\nlr_scheduler: null\n" + TRAINER + ", callbacks: null}",
-    "json": json.dumps({**yaml.safe_load(BASE), "trainer": {"accelerator": "cpu", "max_epochs": 1}}),
+    "null_sections": (
+        BASE
+        + "ckpt_path: null\noptimizer: null\nlr_scheduler: null\n"
+        + TRAINER
+        + ", callbacks: null}"
+    ),
+    "json": json.dumps(
+        {**yaml.safe_load(BASE), "trainer": {"accelerator": "cpu", "max_epochs": 1}}
+    ),
     "dotted_keys": BASE + "trainer.accelerator: cpu\ntrainer.max_epochs: 1",
-    "files_of_sections": f"seed_everything: 3\nmodel: parts/model.yaml\ndata: {HERE}.Dots\ntrainer: parts/trainer.yaml",
-    "a_file_of_a_part": f"seed_everything: 3\ndata: {HERE}.Dots\nmodel:\n  class_path: {HERE}.NestedModel\n"
-    f"  init_args:\n    head: parts/head.yaml\n{TRAINER}}}",
-    "words_that_look_like_others": BASE.replace("width: 4", "note: 'on', width: 0b100, learning_rate: 1e-2")
-    + TRAINER
-    + ", max_time: '00:00:10:00', devices: '1'}",
+    "files_of_sections": (
+        f"seed_everything: 3\nmodel: parts/model.yaml\ndata: {HERE}.Dots\ntrainer:"
+        " parts/trainer.yaml"
+    ),
+    "a_file_of_a_part": (
+        f"seed_everything: 3\ndata: {HERE}.Dots\nmodel:\n  class_path: {HERE}.NestedModel\n"
+        f"  init_args:\n    head: parts/head.yaml\n{TRAINER}}}"
+    ),
+    "words_that_look_like_others": (
+        BASE.replace("width: 4", "note: 'on', width: 0b100, learning_rate: 1e-2")
+        + TRAINER
+        + ", max_time: '00:00:10:00', devices: '1'}"
+    ),
 }
-PRINTED = ("list_of_callbacks", "lr_scheduler", "optimizer_of_the_model", "list_of_loggers", "callbacks_with_a_plus")
+PRINTED = (
+    "list_of_callbacks",
+    "lr_scheduler",
+    "optimizer_of_the_model",
+    "list_of_loggers",
+    "callbacks_with_a_plus",
+)
 FEW = f"model: {HERE}.LinearModel\ndata: {HERE}.Dots\ntrainer: {{accelerator: cpu}}\n"
 
 ROOT_PY = {
-    "root_callback.py": "from pathlib import Path\nfrom pytorch_lightning import Callback\n\n\n"
-    "class Root(Callback):\n    def on_train_start(self, trainer, module):\n"
-    "        Path('root.txt').write_text(trainer.default_root_dir)\n"
+    "root_callback.py": (
+        "from pathlib import Path\nfrom pytorch_lightning import Callback\n\n\n"
+        "class Root(Callback):\n    def on_train_start(self, trainer, module):\n"
+        "        Path('root.txt').write_text(trainer.default_root_dir)\n"
+    )
 }
 KEPT = {
     "own_checkpoints": ["--trainer.callbacks=ModelCheckpoint", "callbacks.checkpoint=null"],
@@ -77,14 +112,26 @@ KEPT = {
 def _run_lightning(workspace: Workspace) -> None:
     cases = []
     for name, text in CONFIGS.items():
-        words = ["-c", "job.yaml", "fit"] if name == "a_block_of_the_command" else ["fit", "-c", "job.yaml"]
-        case = {"name": name, "open": True, "options": {}, "environ": {}, "files": {"job.yaml": text, **PARTS}}
+        words = (
+            ["-c", "job.yaml", "fit"]
+            if name == "a_block_of_the_command"
+            else ["fit", "-c", "job.yaml"]
+        )
+        case = {
+            "name": name,
+            "open": True,
+            "options": {},
+            "environ": {},
+            "files": {"job.yaml": text, **PARTS},
+        }
         cases.append({**case, "words": words})
         if name in PRINTED:
             cases.append({**case, "name": f"{name} printed", "words": [*words, "--print_config"]})
     workspace.write("cases.json", json.dumps(cases))
     environ = {"PYTHONPATH": str(ROOT), "JSONARGPARSE_DEPRECATION_WARNINGS": "off"}
-    workspace.run("lightning", "cases.json", "results.json", script=SCRIPT, environ=environ, timeout_s=280).ok()
+    workspace.run(
+        "lightning", "cases.json", "results.json", script=SCRIPT, environ=environ, timeout_s=280
+    ).ok()
 
 
 @pytest.fixture(scope="module")
@@ -101,24 +148,31 @@ def lightning(lightning_folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def lightkit(made_once: Once, lightning_folder: Path, lightning: dict[str, Any]) -> dict[str, Ended]:
+def lightkit(
+    made_once: Once, lightning_folder: Path, lightning: dict[str, Any]
+) -> dict[str, Ended]:
     """How `lightkit` ended with each config, and with what Lightning has left."""
     fit = ["fit", "-c", "config.yaml"]
     (saved,) = (lightning_folder / "lr_scheduler").glob("lightning_logs/*/config.yaml")
     (checkpoint,) = (lightning_folder / "class_path").glob("lightning_logs/*/checkpoints/*.ckpt")
     commands = {
         **{name: Command(fit, {"config.yaml": text, **PARTS}) for name, text in CONFIGS.items()},
-        **{f"{name} printed": Command(fit, {"config.yaml": lightning[f"{name} printed"]["out"]}) for name in PRINTED},
+        **{
+            f"{name} printed": Command(fit, {"config.yaml": lightning[f"{name} printed"]["out"]})
+            for name in PRINTED
+        },
         **{
             name: Command([*fit, *words], {"config.yaml": CONFIGS["class_path"], **ROOT_PY})
             for name, words in KEPT.items()
         },
         "saved": Command(fit, {"config.yaml": saved.read_text(encoding="utf-8")}),
         "gone_on": Command(
-            [*fit, f"--ckpt_path={checkpoint}", "--trainer.max_epochs=2"], {"config.yaml": CONFIGS["class_path"]}
+            [*fit, f"--ckpt_path={checkpoint}", "--trainer.max_epochs=2"],
+            {"config.yaml": CONFIGS["class_path"]},
         ),
         "tested": Command(
-            ["test", "-c", "few.yaml", "--model.width=4", f"--ckpt_path={checkpoint}"], {"few.yaml": FEW}
+            ["test", "-c", "few.yaml", "--model.width=4", f"--ckpt_path={checkpoint}"],
+            {"few.yaml": FEW},
         ),
     }
     return run_commands("lightkit-front", commands, made_once, import_path=ROOT)
@@ -128,7 +182,9 @@ def weights_of(ended: Ended) -> dict[str, list[float]]:
     """Weights in last.ckpt of the only run."""
     ended.result.ok()
     (path,) = ended.folder.glob("runs/*/2*/checkpoints/last.ckpt")
-    return {name: each.flatten().tolist() for name, each in load_checkpoint(path)["state_dict"].items()}
+    return {
+        name: each.flatten().tolist() for name, each in load_checkpoint(path)["state_dict"].items()
+    }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -171,20 +227,28 @@ def names_of(ended: Ended, pattern: str) -> list[str]:
     return sorted(path.name for path in ended.folder.glob(pattern))
 
 
-def test_a_checkpoint_callback_of_the_trainers_list_writes_into_the_run_folder(lightkit: dict[str, Ended]) -> None:
-    assert names_of(lightkit["own_checkpoints"], "runs/*/2*/checkpoints/*.ckpt") == ["epoch=0-step=2.ckpt"]
+def test_a_checkpoint_callback_of_the_trainers_list_writes_into_the_run_folder(
+    lightkit: dict[str, Ended],
+) -> None:
+    assert names_of(lightkit["own_checkpoints"], "runs/*/2*/checkpoints/*.ckpt") == [
+        "epoch=0-step=2.ckpt"
+    ]
 
 
 def test_checkpoints_can_be_switched_off(lightkit: dict[str, Ended]) -> None:
     assert names_of(lightkit["no_checkpoints"], "**/*.ckpt") == []
 
 
-def test_a_fast_dev_run_keeps_no_checkpoint_and_is_not_the_latest(lightkit: dict[str, Ended]) -> None:
+def test_a_fast_dev_run_keeps_no_checkpoint_and_is_not_the_latest(
+    lightkit: dict[str, Ended],
+) -> None:
     assert names_of(lightkit["fast_dev_run"], "**/*.ckpt") == []
     assert names_of(lightkit["fast_dev_run"], "runs/*/latest") == []
 
 
-def test_the_default_root_dir_is_the_run_folder_unless_the_user_says_one(lightkit: dict[str, Ended]) -> None:
+def test_the_default_root_dir_is_the_run_folder_unless_the_user_says_one(
+    lightkit: dict[str, Ended],
+) -> None:
     roots = [
         Path((lightkit[name].folder / "root.txt").read_text(encoding="utf-8"))
         for name in ("default_root_dir", "own_root_dir")
@@ -197,15 +261,27 @@ def test_the_default_root_dir_is_the_run_folder_unless_the_user_says_one(lightki
 
 
 def test_a_test_of_a_run_takes_the_words_of_its_command_line(finished: Workspace) -> None:
-    few, all_points = (finished.run("test", "--run", "latest", *words).ok() for words in (["--data.count=4"], []))
-    losses = [next(line for line in ended.out.splitlines() if "test/loss" in line) for ended in (few, all_points)]
+    few, all_points = (
+        finished.run("test", "--run", "latest", *words).ok() for words in (["--data.count=4"], [])
+    )
+    losses = [
+        next(line for line in ended.out.splitlines() if "test/loss" in line)
+        for ended in (few, all_points)
+    ]
     assert losses[0] != losses[1]
 
 
 @pytest.mark.parametrize(
     "elsewhere",
     [
-        {"launch": {"engine": "torchrun", "processes": 2, "nodes": "1:4", "rendezvous": "far:29500"}},
+        {
+            "launch": {
+                "engine": "torchrun",
+                "processes": 2,
+                "nodes": "1:4",
+                "rendezvous": "far:29500",
+            }
+        },
         {"launch": {"engine": "spark", "processes": 2, "master": "spark://far:7077"}},
         {"trainer": {"num_nodes": 3, "devices": 2, "strategy": "ddp"}},
     ],
@@ -224,11 +300,19 @@ def test_what_was_trained_on_several_machines_is_tested_in_one_process(
 
 # -- what LightningCLI's users are used to -----------------------------------------------------------------------------
 
-OWN = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val/loss", "mode": "max", "filename": "mine-{epoch}"}}
+OWN = {
+    "class_path": "ModelCheckpoint",
+    "init_args": {"monitor": "val/loss", "mode": "max", "filename": "mine-{epoch}"},
+}
 
 
-def test_the_users_checkpoint_callback_is_best_and_lightkit_adds_what_resumes(workspace: Workspace) -> None:
-    sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 9}}
+def test_the_users_checkpoint_callback_is_best_and_lightkit_adds_what_resumes(
+    workspace: Workspace,
+) -> None:
+    sender = {
+        "class_path": "my_project.SendSignal",
+        "init_args": {"hook": "on_train_batch_start", "step": 9},
+    }
     workspace.write("mine.yaml", {"trainer": {"callbacks": [OWN]}, "callbacks": {"sender": sender}})
     words = ("fit", "-c", "small.yaml", "-c", "mine.yaml")
     assert workspace.run(*words).code == 75
@@ -241,8 +325,12 @@ def test_the_users_checkpoint_callback_is_best_and_lightkit_adds_what_resumes(wo
     summary = read_json(run / "summary.json")
     assert (summary["best"]["mode"], summary["best"]["epoch"]) == ("max", 0)
     assert summary["paths"]["best_checkpoint"] == "checkpoints/mine-epoch=0.ckpt"
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [event["checkpoint"] for event in events if event["event"] == "resume"] == ["checkpoints/resume.ckpt"]
+    events = [
+        json.loads(line) for line in (run / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert [event["checkpoint"] for event in events if event["event"] == "resume"] == [
+        "checkpoints/resume.ckpt"
+    ]
 
 
 def test_a_command_refuses_a_strategy_that_spawns_and_names_ddp(workspace: Workspace) -> None:
@@ -265,8 +353,11 @@ def test_a_config_of_a_script_with_fixed_classes_is_recognised(workspace: Worksp
     assert result.code == 2
     for name, argument in (("model", "hidden"), ("data", "batch_size")):
         assert (
-            f"{name}: names no class, only arguments ({argument}), as a config of LightningCLI(Model, Data)"
+            f"{name}: names no class, only arguments ({argument}), as a config of"
+            " LightningCLI(Model, Data)" in result.err
+        )
+        assert (
+            f"{name}: {{class_path: my_module.MyClass, init_args: {{{argument}: ...}}}}"
             in result.err
         )
-        assert f"{name}: {{class_path: my_module.MyClass, init_args: {{{argument}: ...}}}}" in result.err
     assert "LightkitCLI(Model, Data)" in result.err

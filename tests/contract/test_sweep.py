@@ -18,13 +18,22 @@ from tests.contract.data_cases import pictures_config, write_given_splits
 from tests.contract.examples import SMALL
 from tests.contract.test_front_terminal import look
 from tests.contract.test_tasks import row_job, write_rows, write_texts
-from tests.contract.workspace import Workspace, read_events, read_json, read_metrics, session_members, wait_until_gone
+from tests.contract.workspace import (
+    Workspace,
+    read_events,
+    read_json,
+    read_metrics,
+    session_members,
+    wait_until_gone,
+)
 from tests.receiving import receiving
 
 pytestmark = pytest.mark.timeout(1800)
 
 pytest.importorskip("optuna", reason="needs the extra lightkit[sweep]")
-GRID: dict[str, Any] = {"sweep": {"metric": "val/loss", "sampler": "grid", "space": {"model.hidden": [4, 16]}}}
+GRID: dict[str, Any] = {
+    "sweep": {"metric": "val/loss", "sampler": "grid", "space": {"model.hidden": [4, 16]}}
+}
 SWEEP = ("sweep", "-c", "small.yaml", "-c", "grid.yaml")
 
 
@@ -37,7 +46,10 @@ def read_ends(workspace: Workspace) -> list[dict[str, Any]]:
 
 def select(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Select what does not depend on the clock."""
-    return [{key: value for key, value in line.items() if key not in ("time", "run", "seconds")} for line in lines]
+    return [
+        {key: value for key, value in line.items() if key not in ("time", "run", "seconds")}
+        for line in lines
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +62,9 @@ def original(made_once: Once) -> Path:
         process = workspace.start(*SWEEP, cold=True)
         process.wait_for(lambda: list(workspace.folder.glob("runs/small/*/events.jsonl")))
         maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
-        workspace.write("maps.txt", "\n".join(line for line in maps.splitlines() if "libtorch" in line))
+        workspace.write(
+            "maps.txt", "\n".join(line for line in maps.splitlines() if "libtorch" in line)
+        )
         workspace.write("printed.txt", process.result().ok().out)
 
     return made_once("sweep", fill)
@@ -62,7 +76,9 @@ def swept(original: Path, workspace: Workspace) -> Workspace:
     return copy_of(original, workspace)
 
 
-def test_the_first_trial_trains_as_fit_does_and_each_has_its_value_from_its_best_checkpoint(swept: Workspace) -> None:
+def test_the_first_trial_trains_as_fit_does_and_each_has_its_value_from_its_best_checkpoint(
+    swept: Workspace,
+) -> None:
     (alone,) = swept.folder.glob("runs/alone/2*")
     trials = [swept.folder / "runs" / line["run"] for line in read_ends(swept)]
     assert len(trials) == 3
@@ -74,9 +90,14 @@ def test_the_first_trial_trains_as_fit_does_and_each_has_its_value_from_its_best
 
 def test_what_a_sweep_finds_is_a_layer_of_the_config(swept: Workspace) -> None:
     best = min(read_ends(swept), key=lambda line: float(line["value"]))
-    printed = swept.run("fit", "-c", "small.yaml", "-c", "sweeps/small/best.yaml", "--print_config").yaml
+    printed = swept.run(
+        "fit", "-c", "small.yaml", "-c", "sweeps/small/best.yaml", "--print_config"
+    ).yaml
     (run,) = swept.folder.glob(f"runs/{best['run']}")
-    assert printed["model"] == swept.run("fit", "-c", f"{run}/config.yaml", "--print_config").yaml["model"]
+    assert (
+        printed["model"]
+        == swept.run("fit", "-c", f"{run}/config.yaml", "--print_config").yaml["model"]
+    )
     assert "sweep" not in printed
 
 
@@ -106,10 +127,15 @@ def test_a_killed_sweep_resumes_the_trial_at_its_batch(swept: Workspace) -> None
 
 
 @pytest.mark.long
-def test_two_ranks_stop_at_the_end_of_an_epoch_where_their_sweep_says_so(workspace: Workspace) -> None:
+def test_two_ranks_stop_at_the_end_of_an_epoch_where_their_sweep_says_so(
+    workspace: Workspace,
+) -> None:
     space = {"model.hidden": [8, 9, 10, 11, 12, 1]}
     sweep = {**GRID["sweep"], "space": space, "pruner": {"kind": "median", "warmup_epochs": 1}}
-    workspace.write("grid.yaml", {"sweep": sweep, "accelerator": {"strategy": "ddp"}, "launch": {"processes": 2}})
+    workspace.write(
+        "grid.yaml",
+        {"sweep": sweep, "accelerator": {"strategy": "ddp"}, "launch": {"processes": 2}},
+    )
     workspace.run(*SWEEP, "--trainer.max_epochs=4", timeout_s=900).ok()
     pruned = [line for line in read_ends(workspace) if line["state"] == "pruned"]
     for line in pruned:
@@ -183,18 +209,28 @@ def write_odd(workspace: Workspace, *values: str) -> tuple[str, ...]:
     return ("sweep", "-c", "odd.yaml")
 
 
-def test_a_value_that_crashes_hangs_or_is_not_finite_fails_its_trial_alone(workspace: Workspace) -> None:
+def test_a_value_that_crashes_hangs_or_is_not_finite_fails_its_trial_alone(
+    workspace: Workspace,
+) -> None:
     printed = workspace.run(*write_odd(workspace, *FAILURES), timeout_s=600).ok()
     lines = read_ends(workspace)
-    assert [line["state"] for line in lines] == ["complete", *["failed"] * len(FAILURES)], printed.out
+    assert [line["state"] for line in lines] == [
+        "complete",
+        *["failed"] * len(FAILURES),
+    ], printed.out
     for line, says in zip(lines[1:], FAILURES.values(), strict=True):
         assert says in line["reason"]
         assert line["value"] is None
     shown = [line for line in printed.out.splitlines() if line.startswith("trial ")]
-    assert [line.partition(":")[0] for line in shown] == [f"trial {number}" for number in range(len(lines))]
+    assert [line.partition(":")[0] for line in shown] == [
+        f"trial {number}" for number in range(len(lines))
+    ]
     assert "gain  none: no trial beat the config itself" in printed.out
     assert "Traceback" not in printed.err
-    starts = [len(list(read_events(workspace.folder / "runs" / line["run"], "resume"))) for line in lines[-2:]]
+    starts = [
+        len(list(read_events(workspace.folder / "runs" / line["run"], "resume")))
+        for line in lines[-2:]
+    ]
     assert starts == [1, 1], "what hangs or is killed is tried once more, from its checkpoint"
 
 
@@ -209,7 +245,9 @@ def test_a_terminal_shows_a_table_of_the_trials_until_the_result(workspace: Work
     assert "report sweeps/odd/report.html" in seen
 
 
-def test_layers_are_searched_as_values_are_and_a_condition_may_name_one(workspace: Workspace) -> None:
+def test_layers_are_searched_as_values_are_and_a_condition_may_name_one(
+    workspace: Workspace,
+) -> None:
     workspace.write("layers/short.yaml", {"trainer": {"max_epochs": 1}})
     workspace.write("layers/large.yaml", {"data": {"init_args": {"batch_size": 16}}})
     space = {
@@ -223,7 +261,9 @@ def test_layers_are_searched_as_values_are_and_a_condition_may_name_one(workspac
         run = workspace.folder / "runs" / line["run"]
         config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
         hidden = config["model"]["init_args"].get("hidden")
-        found.append((config["trainer"]["max_epochs"], config["data"]["init_args"].get("batch_size"), hidden))
+        found.append(
+            (config["trainer"]["max_epochs"], config["data"]["init_args"].get("batch_size"), hidden)
+        )
         assert len(read_metrics(run)) == config["trainer"]["max_epochs"]
     assert [(epochs, size or 8, hidden or 8) for epochs, size, hidden in found] == [
         (2, 8, 8),
@@ -232,24 +272,45 @@ def test_layers_are_searched_as_values_are_and_a_condition_may_name_one(workspac
         (2, 16, 5),
     ]
     best = min(read_ends(workspace), key=lambda line: float(line["value"]))
-    workspace.run("fit", "-c", "small.yaml", "-c", "sweeps/small/best.yaml", "--run.name=again").ok()
+    workspace.run(
+        "fit", "-c", "small.yaml", "-c", "sweeps/small/best.yaml", "--run.name=again"
+    ).ok()
     again = read_json(workspace.folder / "runs" / "again" / "latest" / "summary.json")
     assert again["best"]["value"] == best["value"]
 
 
 SHIPPED = {
-    "texts": ("-c", "lightkit:text", "--data.path=texts.csv", "--data.batch_size=4", "--model.buckets=4096"),
+    "texts": (
+        "-c",
+        "lightkit:text",
+        "--data.path=texts.csv",
+        "--data.batch_size=4",
+        "--model.buckets=4096",
+    ),
     "masks": (
-        *("-c", "lightkit:masks", "--data.num_images=60", "--data.drawn_size=32", "--data.image_size=32"),
+        *(
+            "-c",
+            "lightkit:masks",
+            "--data.num_images=60",
+            "--data.drawn_size=32",
+            "--data.image_size=32",
+        ),
         "--model.width=4",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", ["texts", pytest.param("masks", marks=pytest.mark.long)])
-def test_a_sweep_of_texts_and_of_masks_has_the_values_of_its_runs(kind: str, workspace: Workspace) -> None:
+def test_a_sweep_of_texts_and_of_masks_has_the_values_of_its_runs(
+    kind: str, workspace: Workspace
+) -> None:
     write_texts(workspace)
-    words = (*SHIPPED[kind], "--run.name=job", "--trainer.max_epochs=2", "--trainer.accelerator=cpu")
+    words = (
+        *SHIPPED[kind],
+        "--run.name=job",
+        "--trainer.max_epochs=2",
+        "--trainer.accelerator=cpu",
+    )
     rates = {0.0001, 0.05}
     space = ("--space", f"model.learning_rate={','.join(map(str, sorted(rates)))}")
     printed = workspace.run("sweep", *words, *space, timeout_s=900).ok()
@@ -263,20 +324,26 @@ def test_a_sweep_of_texts_and_of_masks_has_the_values_of_its_runs(kind: str, wor
         assert line["value"] == best["value"]
         assert line["values"][str(best["epoch"])] == best["value"]
         modes.add((best["monitor"], best["mode"]))
-        found[line["trial"]] = yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"]
+        found[line["trial"]] = yaml.safe_load((run / "config.yaml").read_text())["model"][
+            "init_args"
+        ]["learning_rate"]
     assert {found[1], found[2]} == rates
     ((metric, mode),) = modes
     choose = {"min": min, "max": max}[mode]
     best = choose(lines, key=lambda line: float(line["value"]))
     assert f"best  trial {best['trial']}: {metric} {best['value']:.4g}" in printed.out
-    layer = yaml.safe_load((workspace.folder / "sweeps" / "job" / "best.yaml").read_text(encoding="utf-8"))
+    layer = yaml.safe_load(
+        (workspace.folder / "sweeps" / "job" / "best.yaml").read_text(encoding="utf-8")
+    )
     assert layer == ({} if best["trial"] == 0 else {"model.learning_rate": found[best["trial"]]})
 
 
 def test_gc_keeps_the_runs_of_a_sweep_until_it_is_finished(workspace: Workspace) -> None:
     workspace.write("grid.yaml", GRID)
     workspace.write("my_odd.py", ODD)
-    workspace.write("small.yaml", {**SMALL, "callbacks": {"hold": {"class_path": "my_odd.HoldWide"}}})
+    workspace.write(
+        "small.yaml", {**SMALL, "callbacks": {"hold": {"class_path": "my_odd.HoldWide"}}}
+    )
     workspace.write("hold", "8")
     process = workspace.start(*SWEEP)
     process.wait_for((workspace.folder / "held").exists)
@@ -289,11 +356,15 @@ def test_gc_keeps_the_runs_of_a_sweep_until_it_is_finished(workspace: Workspace)
     trials = workspace.runs
     assert len(trials) == 3
     assert [line["trial"] for line in read_ends(workspace)] == [0, 1]
-    newest = workspace.fit("-c", "small.yaml", "--seed_everything=8")  # after which no fit goes on with a trial
+    newest = workspace.fit(
+        "-c", "small.yaml", "--seed_everything=8"
+    )  # after which no fit goes on with a trial
 
     printed = json.loads(workspace.run("gc", "--keep-last=0", "--json").ok().out)
     assert printed["deleted"] == []
-    kept = {name: reason for name, reason in printed["kept"].items() if name != f"small/{newest.name}"}
+    kept = {
+        name: reason for name, reason in printed["kept"].items() if name != f"small/{newest.name}"
+    }
     assert kept == {f"small/{run.name}": "its sweep is not finished" for run in trials}
     assert workspace.runs == [*trials, newest]
 
@@ -307,8 +378,15 @@ def test_gc_keeps_the_runs_of_a_sweep_until_it_is_finished(workspace: Workspace)
 def test_trials_share_the_features_of_a_frozen_backbone(workspace: Workspace) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(4, 2, 1))
     config = pictures_config(augment=False, cache="none", trainer={"max_epochs": 1})
-    model = {"class_path": "ImageClassifier", "init_args": {"freeze": "backbone", "features": "once"}}
-    sweep = {"metric": "val/loss", "sampler": "grid", "space": {"model.learning_rate": [0.01, 0.02]}}
+    model = {
+        "class_path": "ImageClassifier",
+        "init_args": {"freeze": "backbone", "features": "once"},
+    }
+    sweep = {
+        "metric": "val/loss",
+        "sampler": "grid",
+        "space": {"model.learning_rate": [0.01, 0.02]},
+    }
     workspace.write("once.yaml", {**config, "model": model, "sweep": sweep})
     workspace.run("sweep", "-c", "once.yaml", timeout_s=600).ok()
     assert len(read_ends(workspace)) == 3
@@ -326,14 +404,18 @@ def test_trials_are_below_their_sweep_in_mlflow(workspace: Workspace) -> None:
     workspace.write("grid.yaml", GRID)
     trainer = {**SMALL["trainer"]}
     del trainer["logger"]
-    workspace.write("small.yaml", {**SMALL, "trainer": trainer, "logger": {"mlflow": {"class_path": "MLflow"}}})
+    workspace.write(
+        "small.yaml", {**SMALL, "trainer": trainer, "logger": {"mlflow": {"class_path": "MLflow"}}}
+    )
     workspace.run(*SWEEP, timeout_s=600).ok()
     client = MlflowClient(f"sqlite:///{workspace.folder}/runs/mlflow.db")
     (experiment,) = [each for each in client.search_experiments() if each.name == "small"]
     found = client.search_runs([experiment.experiment_id])
     (parent,) = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     children = {run.data.tags["lightkit.trial"]: run for run in found if run is not parent}
-    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parent.info.run_id}
+    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {
+        parent.info.run_id
+    }
     values = {str(line["trial"]): line["value"] for line in read_ends(workspace)}
     assert children.keys() == values.keys()
     assert parent.data.metrics["val/loss"] == min(values.values())
@@ -343,7 +425,9 @@ def test_trials_are_below_their_sweep_in_mlflow(workspace: Workspace) -> None:
 NOTIFIER = {"class_path": "WebhookNotifier", "init_args": {"webhook_url": "${oc.env:WEBHOOK_URL}"}}
 
 
-def test_a_sweep_of_rows_tests_its_trials_and_sends_one_message_for_all_of_them(workspace: Workspace) -> None:
+def test_a_sweep_of_rows_tests_its_trials_and_sends_one_message_for_all_of_them(
+    workspace: Workspace,
+) -> None:
     write_rows(workspace)
     config = {
         "seed_everything": 7,
@@ -369,7 +453,10 @@ def test_a_sweep_of_rows_tests_its_trials_and_sends_one_message_for_all_of_them(
         summary = read_json(run / "summary.json")
         assert line["value"] == summary["best"]["value"]
         assert summary["stages"]["test"]["test/accuracy"] == line["constraints"]["test/accuracy"]
-    rates = [yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"] for run in runs]
+    rates = [
+        yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"]
+        for run in runs
+    ]
     assert rates[0] != rates[1] == 0.05
 
     # each of the two notifiers has sent one message, of the sweep
@@ -393,22 +480,39 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {},
         ["sweep.space.model.hiden: ", "has no such argument; did you mean 'hidden'?", "grid.yaml:"],
     ),
-    "a type that the key has not": ({"model.hidden": [4, "many"]}, {}, ["sweep.space.model.hidden: ", "an integer"]),
-    "a value that the class refuses": ({"model.hidden": {"int": [0, 8]}}, {}, ["sweep.space.model.hidden: ", "got 0"]),
+    "a type that the key has not": (
+        {"model.hidden": [4, "many"]},
+        {},
+        ["sweep.space.model.hidden: ", "an integer"],
+    ),
+    "a value that the class refuses": (
+        {"model.hidden": {"int": [0, 8]}},
+        {},
+        ["sweep.space.model.hidden: ", "got 0"],
+    ),
     "a condition that never holds": (
-        {"model.hidden": [4], "model.learning_rate": {"log": [0.1, 1], "when": {"model.hidden": [5]}}},
+        {
+            "model.hidden": [4],
+            "model.learning_rate": {"log": [0.1, 1], "when": {"model.hidden": [5]}},
+        },
         {},
         ["sweep.space.model.learning_rate.when: it never holds: model.hidden is never 5"],
     ),
     "a pruner that can never prune": (
         {"model.hidden": [4]},
         {"pruner": {"kind": "median", "warmup_epochs": 20}, "trials": 20},
-        ["sweep.pruner: it can never prune: warmup_epochs is 20, and a trial has trainer.max_epochs=20"],
+        [
+            "sweep.pruner: it can never prune: warmup_epochs is 20, and a trial has"
+            " trainer.max_epochs=20"
+        ],
     ),
     "fewer trials than the median needs": (
         {"model.hidden": [4]},
         {"pruner": "median", "trials": 5},
-        ["sweep.pruner: it can never prune: the median needs 5 complete trials before it, and sweep.trials is 5"],
+        [
+            "sweep.pruner: it can never prune: the median needs 5 complete trials before it, and"
+            " sweep.trials is 5"
+        ],
     ),
     "a range the wrong way round": (
         {"model.learning_rate": {"log": [1, 0.1]}},
@@ -426,12 +530,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"metric": "test/loss"},
         ["sweep.metric: expected a metric of the validation split"],
     ),
-    "a layer that is not there": ({"regime": {"layers": ["none.yaml"]}}, {}, ["none.yaml: no such file"]),
+    "a layer that is not there": (
+        {"regime": {"layers": ["none.yaml"]}},
+        {},
+        ["none.yaml: no such file"],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_the_section_is_one_error_at_its_place(name: str, workspace: Workspace) -> None:
+def test_a_mistake_in_the_section_is_one_error_at_its_place(
+    name: str, workspace: Workspace
+) -> None:
     space, more, texts = MISTAKES[name]
     workspace.write("grid.yaml", {"sweep": {"metric": "val/loss", "space": space, **more}})
     words = ("-c", "lightkit:temperatures", "-c", "grid.yaml")
@@ -451,14 +561,19 @@ WORDS: dict[str, tuple[tuple[str, ...], str]] = {
     "seeds and values": (("--seeds=2", "--space", "model.hidden=4,8"), "--space and --seeds: "),
     "no seeds": (("--seeds=0",), "--seeds: expected"),
     "the status of no sweep": (("--status",), "sweep: --status of which sweep?"),
-    "the status of one that has not begun": (("-c", "grid.yaml", "--status"), "sweep: there is no sweep of 'small'"),
+    "the status of one that has not begun": (
+        ("-c", "grid.yaml", "--status"),
+        "sweep: there is no sweep of 'small'",
+    ),
     "a run": (("--run=latest",), "sweep: --run is no option of it"),
     "a deadline that is no time": (("-c", "grid.yaml", "--deadline=teatime"), "--deadline"),
 }
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_words_that_say_nothing_of_a_sweep_are_an_error_and_leave_nothing(name: str, workspace: Workspace) -> None:
+def test_words_that_say_nothing_of_a_sweep_are_an_error_and_leave_nothing(
+    name: str, workspace: Workspace
+) -> None:
     words, says = WORDS[name]
     workspace.write("grid.yaml", GRID)
     result = workspace.run("sweep", "-c", "small.yaml", *words)
@@ -469,14 +584,18 @@ def test_words_that_say_nothing_of_a_sweep_are_an_error_and_leave_nothing(name: 
 
 def test_a_searched_key_that_a_flag_sets_is_an_error(workspace: Workspace) -> None:
     workspace.write("grid.yaml", GRID)
-    result = workspace.run("check", "-c", "lightkit:temperatures", "-c", "grid.yaml", "--model.hidden=3")
+    result = workspace.run(
+        "check", "-c", "lightkit:temperatures", "-c", "grid.yaml", "--model.hidden=3"
+    )
     assert result.code == 2
     assert "model.hidden is searched (sweep.space), and is set by --model.hidden=3" in result.err
 
 
 def test_a_deep_check_finds_a_metric_of_a_sweep_that_nothing_logs(workspace: Workspace) -> None:
     constraints = {"params": {"max": 5}, "val/mae": {"max": 1}, "train/loss": {"max": 1}}
-    workspace.write("grid.yaml", {"sweep": {**GRID["sweep"], "metric": "val/los", "constraints": constraints}})
+    workspace.write(
+        "grid.yaml", {"sweep": {**GRID["sweep"], "metric": "val/los", "constraints": constraints}}
+    )
     result = workspace.run("check", "-c", "small.yaml", "-c", "grid.yaml", "--deep")
     assert result.code == 2
     assert "'val/los' is never logged; did you mean 'val/loss'" in result.err
@@ -486,5 +605,7 @@ def test_a_deep_check_finds_a_metric_of_a_sweep_that_nothing_logs(workspace: Wor
 
 def test_a_fit_passes_a_sweep_over(workspace: Workspace) -> None:
     workspace.write("grid.yaml", GRID)
-    printed = workspace.run("fit", "-c", "small.yaml", "-c", "grid.yaml", "--run.name=small", "--print_config").yaml
+    printed = workspace.run(
+        "fit", "-c", "small.yaml", "-c", "grid.yaml", "--run.name=small", "--print_config"
+    ).yaml
     assert printed == workspace.run("fit", "-c", "small.yaml", "--print_config").yaml

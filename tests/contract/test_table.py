@@ -24,7 +24,14 @@ from lightkit.data import Table
 from lightkit.errors import ConfigError, DataError
 from tests.contract.data_cases import module_workspace, pictures_config, png, read_bad_images
 from tests.contract.examples import MY_PROJECT
-from tests.contract.workspace import ForkServer, Workspace, assert_equal, load_checkpoint, read_json, read_metrics
+from tests.contract.workspace import (
+    ForkServer,
+    Workspace,
+    assert_equal,
+    load_checkpoint,
+    read_json,
+    read_metrics,
+)
 
 SPLITS = ["val" if number % 4 == 3 else "train" for number in range(40)]
 ROWS = {"x": [float(x) for x in range(40)], "y": [2.0 * x for x in range(40)], "split": SPLITS}
@@ -51,7 +58,14 @@ def write_delta(path: Path, columns: Mapping[str, Any], **options: Any) -> Path:
 
 def numbers_of(path: Path | str | None, **options: Any) -> Table:
     """A table of one number, all rows of which are for training unless they say otherwise."""
-    given = {"features": "x", "label": "y", "target": "value", "val_fraction": 0, "test_fraction": 0, "num_workers": 0}
+    given = {
+        "features": "x",
+        "label": "y",
+        "target": "value",
+        "val_fraction": 0,
+        "test_fraction": 0,
+        "num_workers": 0,
+    }
     return Table(**{"path": path and str(path), **given, **options})
 
 
@@ -70,7 +84,9 @@ FILTERED = {
     "real": [5.0, float("nan"), None, 1.0],
     "name": ["a", "b", "c", None],
     "money": MONEY,
-    "at": pa.array([MIDNIGHT.replace(day=day) for day in (14, 15, 16, 17)], pa.timestamp("us", "UTC")),
+    "at": pa.array(
+        [MIDNIGHT.replace(day=day) for day in (14, 15, 16, 17)], pa.timestamp("us", "UTC")
+    ),
     "yes": [True, False, None, True],
 }
 
@@ -115,7 +131,9 @@ def test_a_filter_takes_the_rows_that_pass_and_no_nulls(
     ],
     ids=["operator", "type", "null", "no list", "no value", "column"],
 )
-def test_a_filter_that_cannot_be_meant_is_refused(where: list[Any], says: str, tmp_path: Path) -> None:
+def test_a_filter_that_cannot_be_meant_is_refused(
+    where: list[Any], says: str, tmp_path: Path
+) -> None:
     table = write_parquet(tmp_path / "table" / "a.parquet", FILTERED)
     with pytest.raises((ConfigError, DataError), match=rf"data\.init_args\.filter: .*{says}"):
         xs(numbers_of(table, filter=where))
@@ -130,7 +148,9 @@ def _commit(table: Path, *actions: Mapping[str, Any]) -> None:
 
 def _actions(table: Path) -> list[dict[str, Any]]:
     logs = sorted((table / "_delta_log").glob("*.json"))
-    return [json.loads(line) for log in logs for line in log.read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for log in logs for line in log.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def delete_by_vector(table: Path, rows: list[int]) -> None:
@@ -144,12 +164,29 @@ def delete_by_vector(table: Path, rows: list[int]) -> None:
     bitmap += struct.pack(f"<{len(rows)}H", *rows)
     digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     words = struct.iter_unpack(">I", bitmap + b"\0" * (-len(bitmap) % 4))
-    text = "".join(digits[word // 85**place % 85] for (word,) in words for place in range(4, -1, -1))
-    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": len(rows)}
+    text = "".join(
+        digits[word // 85**place % 85] for (word,) in words for place in range(4, -1, -1)
+    )
+    vector = {
+        "storageType": "i",
+        "pathOrInlineDv": text,
+        "sizeInBytes": len(bitmap),
+        "cardinality": len(rows),
+    }
     features = ["deletionVectors"]
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": features,
+    }
     remove = {"path": add["path"], "dataChange": True, "deletionTimestamp": 1, "size": add["size"]}
-    _commit(table, {"protocol": protocol}, {"remove": remove}, {"add": {**add, "deletionVector": vector}})
+    _commit(
+        table,
+        {"protocol": protocol},
+        {"remove": remove},
+        {"add": {**add, "deletionVector": vector}},
+    )
 
 
 def test_a_delta_table_is_read_at_its_newest_or_a_named_version(tmp_path: Path) -> None:
@@ -157,7 +194,11 @@ def test_a_delta_table_is_read_at_its_newest_or_a_named_version(tmp_path: Path) 
     write_delta(table, {"x": [1.0], "y": [0.0]}, mode="append")
     write_delta(table, {"x": [2.0], "y": [0.0]}, mode="overwrite")
     newest, first, second = (numbers_of(table, version=version) for version in (None, 0, 1))
-    assert (xs(newest), xs(first), xs(second)) == ([2], [0], [0, 1]), "no file is read that the log no longer lists"
+    assert (xs(newest), xs(first), xs(second)) == (
+        [2],
+        [0],
+        [0, 1],
+    ), "no file is read that the log no longer lists"
     assert [data.describe()["version"] for data in (newest, first, second)] == [2, 0, 1]
 
 
@@ -207,15 +248,23 @@ def test_column_mapping_is_refused_with_what_to_do(tmp_path: Path) -> None:
     meta = next(action["metaData"] for action in _actions(table) if "metaData" in action)
     schema = json.loads(meta["schemaString"])
     for number, column in enumerate(schema["fields"], 1):
-        column["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"c{number}"}
+        column["metadata"] = {
+            "delta.columnMapping.id": number,
+            "delta.columnMapping.physicalName": f"c{number}",
+        }
     meta = {**meta, "schemaString": json.dumps(schema)}
-    meta["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+    meta["configuration"] = {
+        "delta.columnMapping.mode": "name",
+        "delta.columnMapping.maxColumnId": "2",
+    }
     _commit(table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": meta})
     with pytest.raises(DataError, match=r"(?i)column ?mapping.*Copy it"):
         xs(numbers_of(table))
 
 
-def test_a_folder_of_parquet_is_read_with_its_folders_of_columns_but_no_hidden_files(tmp_path: Path) -> None:
+def test_a_folder_of_parquet_is_read_with_its_folders_of_columns_but_no_hidden_files(
+    tmp_path: Path,
+) -> None:
     for name in ("split=train/a", "split=val/b", "split=train/_old", ".hidden/c"):
         x = float(ord(name[-1]))
         write_parquet(tmp_path / "table" / f"{name}.parquet", {"x": [x], "y": [0.0]})
@@ -225,9 +274,16 @@ def test_a_folder_of_parquet_is_read_with_its_folders_of_columns_but_no_hidden_f
 
 
 def test_rows_with_the_same_key_are_in_the_same_split(tmp_path: Path) -> None:
-    columns = {"x": [float(x) for x in range(200)], "y": [0.0] * 200, "who": [x % 40 for x in range(200)]}
+    columns = {
+        "x": [float(x) for x in range(200)],
+        "y": [0.0] * 200,
+        "who": [x % 40 for x in range(200)],
+    }
     data = numbers_of(
-        write_parquet(tmp_path / "t" / "a.parquet", columns), key="who", val_fraction=0.3, test_fraction=0.2
+        write_parquet(tmp_path / "t" / "a.parquet", columns),
+        key="who",
+        val_fraction=0.3,
+        test_fraction=0.2,
     )
     data.setup()
     loaders: dict[str, Any] = {
@@ -235,7 +291,9 @@ def test_rows_with_the_same_key_are_in_the_same_split(tmp_path: Path) -> None:
         "val": data.val_dataloader(),
         "test": data.test_dataloader(),
     }
-    keys = [{int(x) % 40 for batch in loader for x in batch[0].flatten()} for loader in loaders.values()]
+    keys = [
+        {int(x) % 40 for batch in loader for x in batch[0].flatten()} for loader in loaders.values()
+    ]
     assert sorted(key for of_split in keys for key in of_split) == list(range(40))
     assert all(keys)
 
@@ -248,7 +306,9 @@ def test_each_split_may_have_a_table_of_its_own_and_the_same_one_is_reported(
     data = numbers_of(None, train=str(one), val=str(one), test=str(other))
     assert xs(data) == [1, 2]
     assert data.describe()["counts"] == {"train": 2, "val": 2, "test": 1}
-    assert re.search(r"data\.init_args\.train and data\.init_args\.val read the same rows", caplog.text)
+    assert re.search(
+        r"data\.init_args\.train and data\.init_args\.val read the same rows", caplog.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -343,12 +403,16 @@ def test_a_table_in_an_object_store_is_read_with_storage_options(
     ],
     ids=["no table", "two tables", "version of several", "shuffle_buffer", "max_bad_fraction"],
 )
-def test_settings_of_a_table_that_cannot_be_meant_are_refused(options: dict[str, Any], says: str) -> None:
+def test_settings_of_a_table_that_cannot_be_meant_are_refused(
+    options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(ConfigError, match=rf"data\.init_args\.{says}"):
         Table(**{"path": "a", **options})
 
 
-def picture_rows(*, broken: tuple[int, ...] = (), nulls: tuple[int, ...] = ()) -> dict[str, list[Any]]:
+def picture_rows(
+    *, broken: tuple[int, ...] = (), nulls: tuple[int, ...] = ()
+) -> dict[str, list[Any]]:
     """Forty pictures of two classes, thirty of which are for training."""
     images = [None if n in nulls else b"no picture" if n in broken else png(n) for n in range(40)]
     return {"image": images, "label": ["ab"[n % 2] for n in range(40)], "split": SPLITS}
@@ -356,19 +420,31 @@ def picture_rows(*, broken: tuple[int, ...] = (), nulls: tuple[int, ...] = ()) -
 
 def table_config(*, trainer: Mapping[str, Any] | None = None, **init_args: Any) -> dict[str, Any]:
     """A classifier on the table `table`."""
-    given = {"path": "table", "image_size": 16, "batch_size": 4, "num_workers": 0, "shuffle_buffer": 8, **init_args}
+    given = {
+        "path": "table",
+        "image_size": 16,
+        "batch_size": 4,
+        "num_workers": 0,
+        "shuffle_buffer": 8,
+        **init_args,
+    }
     return {**pictures_config(trainer=trainer), "data": {"class_path": "Table", "init_args": given}}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Workspace]:
     """A fit from a Delta table with a broken row, and one that was interrupted and resumed."""
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         workspace.write("my_project.py", MY_PROJECT)
         write_delta(workspace.folder / "table", picture_rows(broken=(1,)))
         config = table_config(max_bad_fraction=0.2)
         workspace.write("straight.yaml", config)
-        sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 11}}
+        sender = {
+            "class_path": "my_project.SendSignal",
+            "init_args": {"hook": "on_train_batch_start", "step": 11},
+        }
         workspace.write("killed.yaml", {**config, "callbacks": {"sender": sender}})
         workspace.run("fit", "-c", "straight.yaml").ok()
         assert workspace.run("fit", "-c", "killed.yaml").code == 75
@@ -395,7 +471,12 @@ def test_a_killed_training_from_a_table_goes_on_at_the_right_row(trained: Worksp
 
 def test_the_manifest_has_the_version_classes_and_counts_of_the_table(trained: Workspace) -> None:
     data = read_json(_run(trained, "straight") / "manifest.json")["data"]
-    assert (data["source"], data["format"], data["version"], data["class_names"]) == ("table", "delta", 0, ["a", "b"])
+    assert (data["source"], data["format"], data["version"], data["class_names"]) == (
+        "table",
+        "delta",
+        0,
+        ["a", "b"],
+    )
     assert data["counts"] == {"train": 30, "val": 10, "test": 0}
 
 
@@ -444,7 +525,10 @@ def test_more_bad_rows_than_are_allowed_end_with_3(
 @pytest.mark.parametrize(
     ("init_args", "says"),
     [
-        ({"label": "lable"}, r"data\.init_args\.label: .*'lable'.*'label'\?[\s\S]*job\.yaml:\d+:\d+"),
+        (
+            {"label": "lable"},
+            r"data\.init_args\.label: .*'lable'.*'label'\?[\s\S]*job\.yaml:\d+:\d+",
+        ),
         ({"image": "picture"}, r"data\.init_args\.image: .*'picture'[\s\S]*job\.yaml:\d+:\d+"),
         ({"path": "tabel"}, r"data\.init_args\.path: .*tabel.*'table'\?[\s\S]*job\.yaml:\d+:\d+"),
     ],
@@ -470,7 +554,9 @@ def test_check_looks_for_tables_on_this_machine_only(workspace: Workspace) -> No
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_a_file_of_a_table_that_was_cut_short_ends_with_3_and_its_name(kind: str, workspace: Workspace) -> None:
+def test_a_file_of_a_table_that_was_cut_short_ends_with_3_and_its_name(
+    kind: str, workspace: Workspace
+) -> None:
     if kind == "delta":
         write_delta(workspace.folder / "table", picture_rows())
     else:
@@ -483,7 +569,9 @@ def test_a_file_of_a_table_that_was_cut_short_ends_with_3_and_its_name(kind: str
     assert re.search(rf"error: .*{re.escape(file.name)}", result.err)
 
 
-def test_petastorm_that_is_not_installed_is_reported_by_check_with_what_to_do(workspace: Workspace) -> None:
+def test_petastorm_that_is_not_installed_is_reported_by_check_with_what_to_do(
+    workspace: Workspace,
+) -> None:
     try:
         import petastorm  # noqa: F401
     except ImportError:
@@ -492,7 +580,12 @@ def test_petastorm_that_is_not_installed_is_reported_by_check_with_what_to_do(wo
         pytest.skip("petastorm is installed")
     write_parquet(workspace.folder / "table" / "a.parquet", picture_rows())
     config = table_config()
-    workspace.write("job.yaml", {**config, "data": {"class_path": "PetastormTable", "init_args": {"train": "table"}}})
+    workspace.write(
+        "job.yaml",
+        {**config, "data": {"class_path": "PetastormTable", "init_args": {"train": "table"}}},
+    )
     result = workspace.run("check", "-c", "job.yaml")
     assert result.code == 2
-    assert re.search(r"data\.class_path: .*petastorm not installed[\s\S]*lightkit-train\[petastorm\]", result.err)
+    assert re.search(
+        r"data\.class_path: .*petastorm not installed[\s\S]*lightkit-train\[petastorm\]", result.err
+    )

@@ -65,14 +65,19 @@ def write_rows(workspace: Workspace) -> None:
             kind = "large" if size + (colour == "red") > 0.3 else "small"
             price = 100 + 20 * size + 10 * (colour == "red")
             cell = "" if at % 7 == 3 else f"{size:.3f}"
-            writer.writerow((cell, colour, f"2026-01-{at % 28 + 1:02d}", kind, f"{price:.2f}", split))
+            writer.writerow(
+                (cell, colour, f"2026-01-{at % 28 + 1:02d}", kind, f"{price:.2f}", split)
+            )
 
 
 def row_job(data: dict[str, Any], **model: Any) -> dict[str, Any]:
     sizes = {"hidden": 8, "members": 3, "embedding_width": 4, "num_bins": 4}
     return {
         "model": {"class_path": "TabularModel", "init_args": {**sizes, **model}},
-        "data": {"class_path": "TableData", "init_args": {"path": "rows.csv", "batch_size": 4, **data}},
+        "data": {
+            "class_path": "TableData",
+            "init_args": {"path": "rows.csv", "batch_size": 4, **data},
+        },
     }
 
 
@@ -83,7 +88,9 @@ def write_texts(workspace: Workspace) -> None:
     rows = []
     for at, split in enumerate(SPLITS):
         label = LABELS[int(random.integers(2))]
-        text = " ".join([*random.choice(["a", "the", "of"], at % 5), *random.choice(words[label], 2), f"no{at}"])
+        text = " ".join(
+            [*random.choice(["a", "the", "of"], at % 5), *random.choice(words[label], 2), f"no{at}"]
+        )
         rows.append((text, label, split))
     with (workspace.folder / "texts.csv").open("w", newline="", encoding="utf-8-sig") as file:
         csv.writer(file).writerows([("text", "label", "split"), *rows])
@@ -97,7 +104,13 @@ def image_job(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
         "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.005, **model}},
         "data": {
             "class_path": "ImageTable",
-            "init_args": {"path": "drawn.csv", "image_size": 24, "batch_size": 4, "num_workers": 0, **data},
+            "init_args": {
+                "path": "drawn.csv",
+                "image_size": 24,
+                "batch_size": 4,
+                "num_workers": 0,
+                **data,
+            },
         },
     }
 
@@ -112,7 +125,9 @@ def score_classes(columns: dict[str, Any]) -> float:
 
 def score_labels(columns: dict[str, Any]) -> float:
     each = [
-        sk.average_precision_score([name in row for row in columns["labels"]], columns[f"probability_{name}"])
+        sk.average_precision_score(
+            [name in row for row in columns["labels"]], columns[f"probability_{name}"]
+        )
         for name in LABELS
     ]
     return float(np.mean(each))
@@ -121,7 +136,9 @@ def score_labels(columns: dict[str, Any]) -> float:
 def score_masks(columns: dict[str, Any]) -> float:
     each = []
     for name in ("none", *LABELS):
-        target, predicted, right = (sum(columns[f"{kind}_{name}"]) for kind in ("target", "predicted", "right"))
+        target, predicted, right = (
+            sum(columns[f"{kind}_{name}"]) for kind in ("target", "predicted", "right")
+        )
         each.append(right / (target + predicted - right))
     return float(np.mean(each))
 
@@ -160,7 +177,9 @@ CASES = {
         ("Confusion matrix", "Calibration"),
     ),
     "labels": Case(
-        image_job({"multilabel": True, "pos_weight": "auto"}, {"label": "several", "separator": "|"}),
+        image_job(
+            {"multilabel": True, "pos_weight": "auto"}, {"label": "several", "separator": "|"}
+        ),
         "map",
         "min=0.1",
         score_labels,
@@ -189,7 +208,10 @@ CASES = {
     "values": Case(
         {
             "model": {"class_path": "Regressor", "init_args": {"hidden": 4}},
-            "data": {"class_path": "Temperatures", "init_args": {"num_samples": 44, "batch_size": 4}},
+            "data": {
+                "class_path": "Temperatures",
+                "init_args": {"num_samples": 44, "batch_size": 4},
+            },
         },
         "mae",
         "max=500",
@@ -215,7 +237,10 @@ CASES = {
     ),
     "texts": Case(
         {
-            "model": {"class_path": "TextClassifier", "init_args": {"buckets": 4096, "class_weight": "auto"}},
+            "model": {
+                "class_path": "TextClassifier",
+                "init_args": {"buckets": 4096, "class_weight": "auto"},
+            },
             "data": {
                 "class_path": "TextData",
                 "init_args": {"path": "texts.csv", "batch_size": 4, "num_workers": 0},
@@ -264,23 +289,32 @@ def trained(task: str, made_once: Once) -> Path:
     return made_once(f"task-{task.replace(' ', '-')}", train)
 
 
-def test_the_metric_of_each_task_is_that_of_the_recorded_predictions(task: str, trained: Path) -> None:
+def test_the_metric_of_each_task_is_that_of_the_recorded_predictions(
+    task: str, trained: Path
+) -> None:
     run = next(trained.glob("runs/job/2*"))
     case = CASES[task]
     summary = read_json(run / "summary.json")
     columns = parquet.read_table(run / "test_predictions.parquet").to_pydict()
-    assert case.score(columns) == pytest.approx(summary["stages"]["test"][f"test/{case.metric}"], rel=1e-4)
+    assert case.score(columns) == pytest.approx(
+        summary["stages"]["test"][f"test/{case.metric}"], rel=1e-4
+    )
     export = read_json(run / "export" / "export.json")["artefacts"]["model.onnx"]
     assert all(each["outside"] == 0 for each in export["parity"].values())
 
 
 @pytest.mark.parametrize("task", ["rows", "row values", "texts"], indirect=True, scope="module")
-def test_each_logged_metric_of_rows_and_texts_is_that_of_the_recorded_predictions(task: str, trained: Path) -> None:
+def test_each_logged_metric_of_rows_and_texts_is_that_of_the_recorded_predictions(
+    task: str, trained: Path
+) -> None:
     run = next(trained.glob("runs/job/2*"))
     columns = parquet.read_table(run / "test_predictions.parquet").to_pydict()
     if task == "row values":
         with (trained / "rows.csv").open(newline="", encoding="utf-8-sig") as file:
-            prices = {split: [float(row["price"]) for row in rows] for split, rows in group_by_split(file).items()}
+            prices = {
+                split: [float(row["price"]) for row in rows]
+                for split, rows in group_by_split(file).items()
+            }
         assert columns["target"] == pytest.approx(prices["test"], rel=1e-6)
         error = sk.mean_squared_error(columns["target"], columns["prediction"])
         expected = {
@@ -290,7 +324,9 @@ def test_each_logged_metric_of_rows_and_texts_is_that_of_the_recorded_prediction
         }
     else:
         label, predicted = columns["label"], columns["predicted"]
-        names = [name.removeprefix("probability_") for name in columns if name.startswith("probability_")]
+        names = [
+            name.removeprefix("probability_") for name in columns if name.startswith("probability_")
+        ]
         probability = np.array([columns[f"probability_{name}"] for name in names]).T
         probability = probability / probability.sum(axis=1, keepdims=True)  # of float32
         options = {"average": "macro", "labels": sorted({*label, *predicted}), "zero_division": 0}
@@ -299,7 +335,9 @@ def test_each_logged_metric_of_rows_and_texts_is_that_of_the_recorded_prediction
             "f1": sk.f1_score(label, predicted, **options),
             "precision": sk.precision_score(label, predicted, **options),
             "recall": sk.recall_score(label, predicted, **options),
-            "loss": sk.log_loss([names.index(each) for each in label], probability, labels=range(len(names))),
+            "loss": sk.log_loss(
+                [names.index(each) for each in label], probability, labels=range(len(names))
+            ),
         }
     logged = read_json(run / "summary.json")["stages"]["test"]
     assert {name: logged[f"test/{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
@@ -317,7 +355,9 @@ def group_by_split(file: Iterable[str]) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, workspace: Workspace) -> None:
+def test_each_task_is_judged_predicted_and_reported(
+    task: str, trained: Path, workspace: Workspace
+) -> None:
     workspace = copy_of(trained, workspace)
     case = CASES[task]
     metric = f"test/{case.metric}"
@@ -331,11 +371,17 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
         judged = workspace.run("gate", "--run", "latest", *sliced)
         assert judged.code in (0, 4), judged.err
         columns = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
-        red = sk.average_precision_score(["red" in row for row in columns["labels"]], columns["probability_red"])
+        red = sk.average_precision_score(
+            ["red" in row for row in columns["labels"]], columns["probability_red"]
+        )
         slices = read_json(workspace.only_run / "gate.json")["slices"]
         assert slices["red"]["challenger"] == pytest.approx(red, rel=1e-4)
         assert slices["red"]["num_samples"] == sum("red" in row for row in columns["labels"])
-        assert slices["red"]["interval"][0] <= slices["red"]["challenger"] <= slices["red"]["interval"][1]
+        assert (
+            slices["red"]["interval"][0]
+            <= slices["red"]["challenger"]
+            <= slices["red"]["interval"][1]
+        )
     if task == "masks":
         check_slices_of_masks(workspace)
     workspace.run("report", "latest").ok()
@@ -348,15 +394,22 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
     workspace.run("predict", "--run", "latest", *case.words, "--output", "run.jsonl").ok()
     file = next(workspace.only_run.glob("export/*.onnx"))
     workspace.run("predict", "--model", str(file), *case.words, "--output", "file.jsonl").ok()
-    ones, others = ((workspace.folder / name).read_text().splitlines() for name in ("run.jsonl", "file.jsonl"))
+    ones, others = (
+        (workspace.folder / name).read_text().splitlines() for name in ("run.jsonl", "file.jsonl")
+    )
     assert len(ones) == len(others)
     for first, second in zip(map(json.loads, ones), map(json.loads, others), strict=True):
         assert first.keys() == second.keys()
         if task == "masks":
-            masks = [np.asarray(Image.open(workspace.folder / each.pop("mask"))) for each in (first, second)]
+            masks = [
+                np.asarray(Image.open(workspace.folder / each.pop("mask")))
+                for each in (first, second)
+            ]
             assert (masks[0] == masks[1]).mean() > 0.99
         for name, value in second.items():
-            assert first[name] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), name
+            assert first[name] == (
+                pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
+            ), name
     one, other = json.loads(ones[0]), json.loads(others[0])
     if task == "labels":
         assert list(one) == ["path", "labels", "probability_blue", "probability_red", "error"]
@@ -367,24 +420,42 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
 
 def check_slices_of_masks(workspace: Workspace) -> None:
     """Check the IoU of a class in a gate, beside a baseline, and metrics that no class has."""
-    asked = ("--gate.metric=test/iou", "--gate.slices={red: 0.0, blue: 0.99999}", "--gate.baseline=latest")
+    asked = (
+        "--gate.metric=test/iou",
+        "--gate.slices={red: 0.0, blue: 0.99999}",
+        "--gate.baseline=latest",
+    )
     judged = workspace.run("gate", "--run", "latest", *asked)
     assert judged.code == 4, judged.err
     decision = read_json(workspace.only_run / "gate.json")
     columns = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
     for name in ("red", "blue"):
-        target, predicted, right = (sum(columns[f"{kind}_{name}"]) for kind in ("target", "predicted", "right"))
+        target, predicted, right = (
+            sum(columns[f"{kind}_{name}"]) for kind in ("target", "predicted", "right")
+        )
         found = decision["slices"][name]
         assert found["challenger"] == pytest.approx(right / (target + predicted - right), rel=1e-6)
         assert found["baseline"] == found["challenger"]
         assert found["num_samples"] == sum(pixels > 0 for pixels in columns[f"target_{name}"])
         assert found["interval"][0] <= found["challenger"] <= found["interval"][1]
-    assert [each["passed"] for each in decision["checks"] if " of " in each["name"]] == [True, False]
+    assert [each["passed"] for each in decision["checks"] if " of " in each["name"]] == [
+        True,
+        False,
+    ]
     assert {each["kind"] for each in decision["samples"]} == {"wrong"}
 
-    no_metric = ("--gate.metric=test/pixel_accuracy", "--gate.slices={red: 0.5, grey: 0.5}", "--gate.baseline=null")
-    refused = workspace.run("gate", "--run", "latest", *no_metric[:1], "--gate.slices={red: 0.5}", no_metric[2])
-    says = "gate.slices: test/pixel_accuracy is of samples with all their pixels, and says nothing of one class. Judge"
+    no_metric = (
+        "--gate.metric=test/pixel_accuracy",
+        "--gate.slices={red: 0.5, grey: 0.5}",
+        "--gate.baseline=null",
+    )
+    refused = workspace.run(
+        "gate", "--run", "latest", *no_metric[:1], "--gate.slices={red: 0.5}", no_metric[2]
+    )
+    says = (
+        "gate.slices: test/pixel_accuracy is of samples with all their pixels, and says nothing of"
+        " one class. Judge"
+    )
     assert refused.code == 2
     assert f"{says} classes by --gate.metric=test/iou" in refused.err
     checked = workspace.run("check", "-c", "job.yaml", "--deep", *no_metric)
@@ -407,8 +478,14 @@ def check_masks(workspace: Workspace, one: dict[str, Any], other: dict[str, Any]
     words = ("--format", "onnx", "--with-preprocessing", "--output", "whole")
     workspace.run("export", "--run", "latest", *words).ok()
     record = read_json(workspace.folder / "whole" / "export.json")["artefacts"]["model.onnx"]
-    assert (record["inputs"][0]["shape"], record["inputs"][0]["dtype"]) == ([None, None, None, 3], "uint8")
-    assert (record["outputs"][0]["shape"], record["outputs"][0]["dtype"]) == ([None, 24, 24], "uint8")
+    assert (record["inputs"][0]["shape"], record["inputs"][0]["dtype"]) == (
+        [None, None, None, 3],
+        "uint8",
+    )
+    assert (record["outputs"][0]["shape"], record["outputs"][0]["dtype"]) == (
+        [None, 24, 24],
+        "uint8",
+    )
     assert all(each["outside"] == 0 for each in record["parity"].values())
     assert record["metrics"]["scored"]
     images = ("drawn/0.png", "drawn/1.png", "--output", "whole.csv", "--contact-sheet", "page.html")
@@ -427,11 +504,15 @@ def check_masks(workspace: Workspace, one: dict[str, Any], other: dict[str, Any]
             assert image.size == (24, 24)
 
 
-def test_each_task_that_is_killed_goes_on_to_the_same_training(task: str, trained: Path, workspace: Workspace) -> None:
+def test_each_task_that_is_killed_goes_on_to_the_same_training(
+    task: str, trained: Path, workspace: Workspace
+) -> None:
     workspace = copy_of(trained, workspace)
     undisturbed = workspace.only_run.rename(workspace.folder / "undisturbed")
     shutil.rmtree(workspace.folder / "runs")
-    kill = callback("my_project.SendSignal", hook="on_train_batch_start", step=3, signum=int(signal.SIGKILL))
+    kill = callback(
+        "my_project.SendSignal", hook="on_train_batch_start", step=3, signum=int(signal.SIGKILL)
+    )
     workspace.write("kill.yaml", {**kill, "run": {"name": "job"}})
     words = ("fit", "-c", "job.yaml", "-c", "kill.yaml")
     assert workspace.run(*words).code == -signal.SIGKILL
@@ -440,11 +521,15 @@ def test_each_task_that_is_killed_goes_on_to_the_same_training(task: str, traine
 
 
 @pytest.mark.slow
-def test_two_ranks_score_each_task_as_one_process_does(task: str, trained: Path, workspace: Workspace) -> None:
+def test_two_ranks_score_each_task_as_one_process_does(
+    task: str, trained: Path, workspace: Workspace
+) -> None:
     workspace = copy_of(trained, workspace)
     alone = read_json(workspace.only_run / "summary.json")["stages"]["test"]
     before = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
-    run_joined(workspace, "test", "--run", "latest", "accelerator={num_processes: 2, strategy: ddp}")
+    run_joined(
+        workspace, "test", "--run", "latest", "accelerator={num_processes: 2, strategy: ddp}"
+    )
     together = read_json(workspace.only_run / "summary.json")["stages"]["test"]
     assert together.keys() == alone.keys()
     for name, value in together.items():
@@ -453,4 +538,6 @@ def test_two_ranks_score_each_task_as_one_process_does(task: str, trained: Path,
     assert columns.keys() == before.keys()
     for name, cells in columns.items():
         is_number = isinstance(cells[0], float)
-        assert cells == (pytest.approx(before[name], rel=1e-4, abs=1e-6) if is_number else before[name]), name
+        assert cells == (
+            pytest.approx(before[name], rel=1e-4, abs=1e-6) if is_number else before[name]
+        ), name

@@ -66,7 +66,9 @@ def only_mlflow_run(client: Any, experiment: str) -> Any:
 
 
 def history_of(client: Any, run: Any, name: str) -> list[tuple[int, float]]:
-    return [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)]
+    return [
+        (metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)
+    ]
 
 
 def losses_of(run: Path) -> list[Any]:
@@ -112,7 +114,9 @@ def test_an_evaluation_of_a_run_adds_no_point_to_its_curves(workspace: Workspace
     assert (run / "csv" / "metrics.csv").read_bytes() == before
     client = client_of(f"sqlite:///{workspace.folder}/runs/mlflow.db")
     mlflow_run = only_mlflow_run(client, run.parent.name)
-    assert history_of(client, mlflow_run, "val/loss") == list(zip(EPOCH_STEPS, losses_of(run), strict=True))
+    assert history_of(client, mlflow_run, "val/loss") == list(
+        zip(EPOCH_STEPS, losses_of(run), strict=True)
+    )
     of_test = [name for name in mlflow_run.data.metrics if name.startswith("test/")]
     assert of_test
     assert {step for name in of_test for step, _ in history_of(client, mlflow_run, name)} == {12}
@@ -121,7 +125,9 @@ def test_an_evaluation_of_a_run_adds_no_point_to_its_curves(workspace: Workspace
 
 
 def test_the_closing_block_says_how_to_open_the_trackers(tracked_folder: Path) -> None:
-    out = (tracked_folder.parent / f".home-{tracked_folder.name}" / "0.out").read_text(encoding="utf-8")
+    out = (tracked_folder.parent / f".home-{tracked_folder.name}" / "0.out").read_text(
+        encoding="utf-8"
+    )
     assert "tensorboard --logdir runs/tracked/" in out
     assert "mlflow ui --backend-store-uri sqlite:///runs/mlflow.db" in out
 
@@ -161,10 +167,14 @@ def test_mlflow_has_the_rate_and_the_speed_of_each_epoch(
 
 def test_mlflow_has_the_metrics_of_each_epoch(in_place: tuple[Any, Any], tracked_run: Path) -> None:
     client, run = in_place
-    assert history_of(client, run, "val/loss") == list(zip(EPOCH_STEPS, losses_of(tracked_run), strict=True))
+    assert history_of(client, run, "val/loss") == list(
+        zip(EPOCH_STEPS, losses_of(tracked_run), strict=True)
+    )
 
 
-def test_mlflow_has_the_config_as_a_file_and_few_parameters(in_place: tuple[Any, Any], tracked_run: Path) -> None:
+def test_mlflow_has_the_config_as_a_file_and_few_parameters(
+    in_place: tuple[Any, Any], tracked_run: Path
+) -> None:
     client, run = in_place
     assert {"epochs": "2", "name": "${oc.env:TOKEN}"}.items() <= run.data.params.items()
     assert not [name for name in run.data.params if "." in name]
@@ -182,7 +192,9 @@ def test_mlflow_has_the_tags_of_the_config_and_those_that_lead_back_to_the_run(
     assert run.data.tags["run_folder"] == str(tracked_run)
 
 
-def test_mlflow_has_the_best_checkpoint_and_a_model(in_place: tuple[Any, Any], tracked_run: Path) -> None:
+def test_mlflow_has_the_best_checkpoint_and_a_model(
+    in_place: tuple[Any, Any], tracked_run: Path
+) -> None:
     client, run = in_place
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -204,10 +216,15 @@ def test_a_resumed_run_goes_on_in_its_mlflow_run_which_a_signal_has_marked_as_ki
 ) -> None:
     copy_of(tracked_folder, workspace)
     shutil.rmtree(workspace.folder / "runs" / "tracked")
-    sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 9}}
+    sender = {
+        "class_path": "my_project.SendSignal",
+        "init_args": {"hook": "on_train_batch_start", "step": 9},
+    }
     quick = {"init_args": {"log_model": False}}
     layer = {"callbacks": {"sender": sender}, "run": {"name": "again"}}
-    workspace.write("signal.yaml", {**layer, "logger": {"mlflow": quick, "csv": None, "tensorboard": None}})
+    workspace.write(
+        "signal.yaml", {**layer, "logger": {"mlflow": quick, "csv": None, "tensorboard": None}}
+    )
     words = ("fit", "-c", "tracked.yaml", "-c", "signal.yaml", TOKEN)
     assert workspace.run(*words, environ=ENVIRON).code == 75
     client = client_of(f"sqlite:///{workspace.folder}/runs/mlflow.db")
@@ -227,14 +244,21 @@ def test_a_resumed_run_goes_on_in_its_mlflow_run_which_a_signal_has_marked_as_ki
 def _track(workspace: Workspace, uri: str, **settings: Any) -> None:
     logger = {"mlflow": {"init_args": {"tracking_uri": uri, "log_model": False, **settings}}}
     hold = {"hold": {"class_path": "my_project.Hold"}}
-    workspace.write("mlflow.yaml", {"logger": logger, "callbacks": hold, "trainer": {"logger": None}})
+    workspace.write(
+        "mlflow.yaml", {"logger": logger, "callbacks": hold, "trainer": {"logger": None}}
+    )
 
 
 @pytest.mark.parametrize("by_variable", [False, True], ids=["config", "variable"])
-def test_a_server_that_is_not_there_is_an_error_before_training(by_variable: bool, workspace: Workspace) -> None:
+def test_a_server_that_is_not_there_is_an_error_before_training(
+    by_variable: bool, workspace: Workspace
+) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
     _track(workspace, None if by_variable else uri)  # type: ignore[arg-type]
-    environ = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", **({"MLFLOW_TRACKING_URI": uri} if by_variable else {})}
+    environ = {
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        **({"MLFLOW_TRACKING_URI": uri} if by_variable else {}),
+    }
     result = workspace.run("fit", "-c", "small.yaml", "-c", "mlflow.yaml", environ=environ)
     assert result.code != 0
     assert f"MLflow at {uri}" in result.err
@@ -257,7 +281,9 @@ class Server:
         words = ["server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
         store = ["--backend-store-uri", f"sqlite:///{self._folder}/server.db"]
         files = ["--artifacts-destination", str(self._folder / "files")]
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it starts uvicorn by name
+        path = os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ["PATH"]]
+        )  # it starts uvicorn by name
         environ = {**os.environ, "PATH": path, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -270,8 +296,12 @@ class Server:
             )
         deadline = time.monotonic() + 180
         while not self._answers():
-            assert self._process.poll() is None, (self._folder / "log").read_text(encoding="utf-8")[-2000:]
-            assert time.monotonic() < deadline, (self._folder / "log").read_text(encoding="utf-8")[-2000:]
+            assert self._process.poll() is None, (self._folder / "log").read_text(encoding="utf-8")[
+                -2000:
+            ]
+            assert time.monotonic() < deadline, (self._folder / "log").read_text(encoding="utf-8")[
+                -2000:
+            ]
             time.sleep(0.2)
 
     def stop(self) -> None:
@@ -287,7 +317,10 @@ class Server:
             self._process = None
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer,
+        ):
             return bool(answer.status == 200)
         return False
 
@@ -308,10 +341,14 @@ def _hold_at(workspace: Workspace, step: int) -> None:
 
 
 @pytest.mark.long
-def test_a_server_that_goes_away_and_comes_back_gets_everything(server: Server, workspace: Workspace) -> None:
+def test_a_server_that_goes_away_and_comes_back_gets_everything(
+    server: Server, workspace: Workspace
+) -> None:
     _track(workspace, server.uri)
     _hold_at(workspace, 3)
-    process = workspace.start("fit", "-c", "small.yaml", "-c", "mlflow.yaml", "--trainer.max_epochs=4")
+    process = workspace.start(
+        "fit", "-c", "small.yaml", "-c", "mlflow.yaml", "--trainer.max_epochs=4"
+    )
     process.wait_for((workspace.folder / "held").exists)
     server.kill()
     _hold_at(workspace, 20)
@@ -325,7 +362,9 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything(server: Server, 
     assert run.info.status == "FINISHED"
     expected = list(zip([5, 11, 17, 23], losses_of(workspace.only_run), strict=True))
     assert history_of(client, run, "val/loss") == expected
-    assert "checkpoints/best.ckpt" in {item.path for item in client.list_artifacts(run.info.run_id, "checkpoints")}
+    assert "checkpoints/best.ckpt" in {
+        item.path for item in client.list_artifacts(run.info.run_id, "checkpoints")
+    }
 
 
 @pytest.mark.long
@@ -348,13 +387,23 @@ def test_a_server_that_stays_away_fails_no_training_and_the_end_says_so(
     assert str(workspace.only_run.relative_to(workspace.folder)) in result.err
 
 
-def test_mlflow_tags_what_was_changed_and_logs_a_model_without_secrets(workspace: Workspace) -> None:
+def test_mlflow_tags_what_was_changed_and_logs_a_model_without_secrets(
+    workspace: Workspace,
+) -> None:
     """The attributes of a module are in a pickle of it, and in nothing else."""
     workspace.write("my_faults.py", MY_FAULTS)
     workspace.write(
-        "held.yaml", {"model": {"class_path": "my_faults.Holder", "init_args": {"token": "${oc.env:API_TOKEN}"}}}
+        "held.yaml",
+        {
+            "model": {
+                "class_path": "my_faults.Holder",
+                "init_args": {"token": "${oc.env:API_TOKEN}"},
+            }
+        },
     )
-    workspace.write("mlflow.yaml", {"logger": {"mlflow": {}}, "trainer": {"logger": None, "max_epochs": 1}})
+    workspace.write(
+        "mlflow.yaml", {"logger": {"mlflow": {}}, "trainer": {"logger": None, "max_epochs": 1}}
+    )
     words = ("fit", "-c", "small.yaml", "-c", "held.yaml", "-c", "mlflow.yaml", "--run.name=held")
     environ = {"API_TOKEN": CANARY}
     first = workspace.run(*words, "--model.hidden=16", environ=environ).ok()
@@ -366,14 +415,20 @@ def test_mlflow_tags_what_was_changed_and_logs_a_model_without_secrets(workspace
     assert {"state_dict.pth", "MLmodel"} <= {path.name for path in files}
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
     assert "pickle" not in first.err
-    second = workspace.run(*words, "--logger.mlflow.log_model=pickle", "--run.name=pickled", environ=environ).ok()
+    second = workspace.run(
+        *words, "--logger.mlflow.log_model=pickle", "--run.name=pickled", environ=environ
+    ).ok()
     assert "any secrets in them" in second.err
     assert list((workspace.folder / "runs").rglob("model.pth"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra wandb")
-def test_wandb_offline_keeps_its_files_in_the_run_folder_and_asks_no_server(workspace: Workspace) -> None:
-    workspace.write("wandb.yaml", {"logger": {"wandb": {"offline": True}}, "trainer": {"logger": None}})
+def test_wandb_offline_keeps_its_files_in_the_run_folder_and_asks_no_server(
+    workspace: Workspace,
+) -> None:
+    workspace.write(
+        "wandb.yaml", {"logger": {"wandb": {"offline": True}}, "trainer": {"logger": None}}
+    )
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         environ = {"WANDB_API_KEY": None, "HTTP_PROXY": address, "HTTPS_PROXY": address}
@@ -390,8 +445,13 @@ def test_wandb_offline_keeps_its_files_in_the_run_folder_and_asks_no_server(work
 
 
 @pytest.mark.skipif(importlib.util.find_spec("comet_ml") is None, reason="needs the extra comet")
-def test_comet_offline_keeps_an_archive_in_the_run_folder_and_asks_no_server(workspace: Workspace) -> None:
-    workspace.write("comet.yaml", {"logger": {"comet": {"init_args": {"online": False}}}, "trainer": {"logger": None}})
+def test_comet_offline_keeps_an_archive_in_the_run_folder_and_asks_no_server(
+    workspace: Workspace,
+) -> None:
+    workspace.write(
+        "comet.yaml",
+        {"logger": {"comet": {"init_args": {"online": False}}}, "trainer": {"logger": None}},
+    )
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         environ = {"COMET_API_KEY": None, "HTTP_PROXY": address, "HTTPS_PROXY": address}
@@ -402,5 +462,9 @@ def test_comet_offline_keeps_an_archive_in_the_run_folder_and_asks_no_server(wor
     (path,) = workspace.only_run.rglob("*.zip")
     with zipfile.ZipFile(path) as archive:
         messages = [json.loads(line) for line in archive.read("messages.json").splitlines()]
-    metrics = [message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"]
-    assert [metric["step"] for metric in metrics if metric["metricName"] == "val/loss"] == EPOCH_STEPS
+    metrics = [
+        message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"
+    ]
+    assert [
+        metric["step"] for metric in metrics if metric["metricName"] == "val/loss"
+    ] == EPOCH_STEPS

@@ -112,7 +112,9 @@ def test_a_run_whose_checkpoint_runs_code_is_refused_even_with_a_true_digest(
     assert_refused(finished, result.code, result.err, "best.ckpt")
 
 
-def test_weights_that_run_code_are_refused_and_their_code_does_not_run(workspace: Workspace) -> None:
+def test_weights_that_run_code_are_refused_and_their_code_does_not_run(
+    workspace: Workspace,
+) -> None:
     torch.save({"weight": Touches()}, workspace.folder / "weights.pt")
     words = ("--model=ImageClassifier", "--model.num_classes=2", "--model.weights=weights.pt")
     result = workspace.run("fit", "-c", "small.yaml", *words)
@@ -163,9 +165,13 @@ def test_no_error_advises_to_load_weights_as_code(workspace: Workspace, kind: st
     assert not re.search(r"weights_only`? set|do those steps|Re-running", result.err)
 
 
-def test_weights_only_false_is_reported_to_have_no_effect(content: dict[str, Any], workspace: Workspace) -> None:
+def test_weights_only_false_is_reported_to_have_no_effect(
+    content: dict[str, Any], workspace: Workspace
+) -> None:
     torch.save(content, workspace.folder / "a.ckpt")
-    result = workspace.run("test", "-c", "small.yaml", "--weights_only=false", "--ckpt_path=a.ckpt").ok()
+    result = workspace.run(
+        "test", "-c", "small.yaml", "--weights_only=false", "--ckpt_path=a.ckpt"
+    ).ok()
     assert len(re.findall(r"weights_only: false .*no effect", result.err)) == 1
 
 
@@ -206,7 +212,12 @@ def named(content: dict[str, Any], workspace: Workspace) -> Workspace:
     """A workspace with `a.ckpt`, which names classes of `my_deep.py`; the file `imported` tells of its import."""
     workspace.write("my_deep.py", DEEP)
     layer = {"class_path": "my_deep.Layer", "init_args": {}}
-    parameters = {"_class_path": "my_deep.Deep", "_instantiator": "my_deep.make", "layer": layer, "hidden": 8}
+    parameters = {
+        "_class_path": "my_deep.Deep",
+        "_instantiator": "my_deep.make",
+        "layer": layer,
+        "hidden": 8,
+    }
     torch.save({**content, "hyper_parameters": parameters}, workspace.folder / "a.ckpt")
     return workspace
 
@@ -217,7 +228,9 @@ def test_the_users_class_is_taken_and_the_checkpoints_is_not_imported(named: Wor
 
 
 def test_without_a_model_the_checkpoints_class_is_not_imported(named: Workspace) -> None:
-    result = named.run("test", "--data=my_project.Points", "--trainer.accelerator=cpu", "--ckpt_path=a.ckpt")
+    result = named.run(
+        "test", "--data=my_project.Points", "--trainer.accelerator=cpu", "--ckpt_path=a.ckpt"
+    )
     assert result.code == 2
     assert re.search(r"error: model\b", result.err)
     assert not (named.folder / "imported").exists()
@@ -260,19 +273,31 @@ def test_a_checkpoint_that_is_not_what_its_digest_promises_ends_with_2(finished:
     ("stage", "change", "says"),
     [
         ("test", lambda content: content["state_dict"], r"a\.ckpt .*state dict"),
-        ("test", lambda content: {**content, "state_dict": {"other": torch.ones(1)}}, r"does not fit the model"),
+        (
+            "test",
+            lambda content: {**content, "state_dict": {"other": torch.ones(1)}},
+            r"does not fit the model",
+        ),
         (
             "fit",
-            lambda content: {key: value for key, value in content.items() if key != "optimizer_states"},
+            lambda content: {
+                key: value for key, value in content.items() if key != "optimizer_states"
+            },
             r"a\.ckpt has the model only",
         ),
     ],
     ids=["state dict", "another model", "fit without optimizer"],
 )
 def test_a_checkpoint_that_does_not_fit_is_reported_and_leaves_no_run(
-    stage: str, change: Callable[[dict[str, Any]], Any], says: str, content: dict[str, Any], workspace: Workspace
+    stage: str,
+    change: Callable[[dict[str, Any]], Any],
+    says: str,
+    content: dict[str, Any],
+    workspace: Workspace,
 ) -> None:
     torch.save(change(content), workspace.folder / "a.ckpt")
-    result = workspace.run(stage, "-c", "small.yaml", "--ckpt_path=a.ckpt", "--trainer.max_epochs=3")
+    result = workspace.run(
+        stage, "-c", "small.yaml", "--ckpt_path=a.ckpt", "--trainer.max_epochs=3"
+    )
     assert (result.code, workspace.runs) == (2, [])
     assert re.search(says, result.err)

@@ -81,37 +81,55 @@ def answering(status: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", ["fit", "history"])
-@pytest.mark.parametrize(("status", "code"), [(503, 75), (429, 75), (401, 2), (403, 2), (404, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, 75), (429, 75), (401, 2), (403, 2), (404, 2)], ids=str
+)
 def test_a_server_that_fails_is_75_and_one_that_refuses_is_2(
     command: str, status: int, code: int, workspace: Workspace
 ) -> None:
     with answering(status) as address:
         write_job(workspace, address)
-        words = ("fit", "-c", "job.yaml") if command == "fit" else ("history", "net", f"--tracking-uri={address}")
+        words = (
+            ("fit", "-c", "job.yaml")
+            if command == "fit"
+            else ("history", "net", f"--tracking-uri={address}")
+        )
         result = workspace.run(*words)
     assert result.code == code, result.err
     assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("command", ["fit", "history"])
-@pytest.mark.parametrize("uri", ["http://", "http://host:port", "mysterysql://host/db"], ids=["none", "port", "kind"])
-def test_an_address_that_can_never_answer_is_2(command: str, uri: str, workspace: Workspace) -> None:
+@pytest.mark.parametrize(
+    "uri", ["http://", "http://host:port", "mysterysql://host/db"], ids=["none", "port", "kind"]
+)
+def test_an_address_that_can_never_answer_is_2(
+    command: str, uri: str, workspace: Workspace
+) -> None:
     write_job(workspace, uri)
-    words = ("fit", "-c", "job.yaml") if command == "fit" else ("history", "net", f"--tracking-uri={uri}")
+    words = (
+        ("fit", "-c", "job.yaml")
+        if command == "fit"
+        else ("history", "net", f"--tracking-uri={uri}")
+    )
     result = workspace.run(*words)
     assert result.code == 2, result.err
     assert "Traceback" not in result.err
 
 
 def test_a_local_database_that_is_none_is_2_for_a_fit(workspace: Workspace) -> None:
-    workspace.write("runs/mlflow.db", "no database, but a text that is long enough to be taken for one\n" * 20)
+    workspace.write(
+        "runs/mlflow.db", "no database, but a text that is long enough to be taken for one\n" * 20
+    )
     write_job(workspace, f"sqlite:///{workspace.folder}/runs/mlflow.db")
     result = workspace.run("fit", "-c", "job.yaml")
     assert result.code == 2, result.err
     assert "Traceback" not in result.err
 
 
-def test_a_time_of_day_that_is_too_near_is_75_since_a_later_start_has_a_day(workspace: Workspace) -> None:
+def test_a_time_of_day_that_is_too_near_is_75_since_a_later_start_has_a_day(
+    workspace: Workspace,
+) -> None:
     in_23_hours = f"{datetime.now() - timedelta(hours=1):%H:%M}"
     words = ("retrain", "-c", "small.yaml", f"--deadline={in_23_hours}", "--reserve=23h30m")
     result = workspace.run(*words)

@@ -31,13 +31,17 @@ def test_ui_shows_the_runs_and_ends_both_programs_together(finished: Workspace) 
     assert links["TensorBoard"].startswith("http://127.0.0.1:")
     assert links["MLflow"].startswith("http://127.0.0.1:")
     assert links["report"] == (run / "report.html").as_uri()
-    logs = requests.get(f"{links['TensorBoard']}/data/environment", timeout=30).json()["data_location"]
+    logs = requests.get(f"{links['TensorBoard']}/data/environment", timeout=30).json()[
+        "data_location"
+    ]
     assert run.name in logs
     assert requests.get(f"{links['MLflow']}/health", timeout=30).text == "OK"
     assert len(session_members(process.pid)) >= 1
     process.signal_group(signal.SIGINT)  # as a terminal does
     process.result(timeout_s=60).ok()
-    assert not [port for port in map(port_of, (links["TensorBoard"], links["MLflow"])) if is_taken(port)]
+    assert not [
+        port for port in map(port_of, (links["TensorBoard"], links["MLflow"])) if is_taken(port)
+    ]
 
 
 def test_ui_ends_with_0_on_sigterm_and_says_where_no_database_is(finished: Workspace) -> None:
@@ -57,7 +61,9 @@ def test_ui_without_runs_is_an_error(workspace: Workspace) -> None:
     assert "Traceback" not in result.err
 
 
-def test_a_program_of_ui_that_ends_by_itself_ends_it_with_its_last_lines(finished: Workspace) -> None:
+def test_a_program_of_ui_that_ends_by_itself_ends_it_with_its_last_lines(
+    finished: Workspace,
+) -> None:
     broken = finished.folder / "broken" / "tensorboard"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("")

@@ -21,7 +21,9 @@ JOB: dict[str, Any] = {
         "class_path": "ImageFolder",
         "init_args": {"root": "pictures", "image_size": 16, "batch_size": 4, "num_workers": 0},
     },
-    "callbacks": {"word": {"class_path": "my_project.WriteWord", "init_args": {"word": "${oc.env:WORD,none}"}}},
+    "callbacks": {
+        "word": {"class_path": "my_project.WriteWord", "init_args": {"word": "${oc.env:WORD,none}"}}
+    },
     "trainer": {
         "accelerator": "cpu",
         "max_epochs": 1,
@@ -70,7 +72,11 @@ def test_unchanged_ok_makes_it_0_and_quiet_prints_nothing(trained: Workspace) ->
 def test_with_output_json_an_unchanged_fit_is_an_event(trained: Workspace) -> None:
     result = trained.run(*FIT, "--output=json")
     (event,) = result.json_lines
-    assert (result.code, event["event"], event["run"]) == (6, "unchanged", f"job/{trained.only_run.name}")
+    assert (result.code, event["event"], event["run"]) == (
+        6,
+        "unchanged",
+        f"job/{trained.only_run.name}",
+    )
 
 
 def test_unchanged_ok_without_if_changed_is_an_error(workspace: Workspace) -> None:
@@ -121,7 +127,14 @@ def _touch(folder: Path) -> None:
         (("--trainer.max_epochs=1",), None),
     ],
     ids=[
-        *("times of the files", "section run", "patience of the watchdog", "launch and gate", "records", "loading"),
+        *(
+            "times of the files",
+            "section run",
+            "patience of the watchdog",
+            "launch and gate",
+            "records",
+            "loading",
+        ),
         "same value by a flag",
     ],
 )
@@ -182,11 +195,16 @@ def test_a_changed_value_trains_again_and_is_named_with_both_values(trained: Wor
     assert len(trained.runs) == 2
 
 
-def test_a_changed_value_from_the_environment_trains_again_and_is_not_shown(trained: Workspace) -> None:
+def test_a_changed_value_from_the_environment_trains_again_and_is_not_shown(
+    trained: Workspace,
+) -> None:
     result = trained.run(*FIT, environ={"WORD": "blackbird"}).ok()
     assert "callbacks.word.init_args.word" in result.err
     assert "blackbird" not in result.err
-    assert (trained.folder / "words.txt").read_text(encoding="utf-8").splitlines() == ["none", "blackbird"]
+    assert (trained.folder / "words.txt").read_text(encoding="utf-8").splitlines() == [
+        "none",
+        "blackbird",
+    ]
 
 
 # -- data modules of one's own -----------------------------------------------------------------------------------------
@@ -201,8 +219,12 @@ def test_a_file_that_a_data_module_of_ones_own_names_counts(workspace: Workspace
     assert "data.init_args.note: 1 of 1 file differs (points.txt)" in workspace.run(*words).ok().err
 
 
-def test_data_of_ones_own_that_names_no_file_always_trains_and_says_what_to_do(finished: Workspace) -> None:
-    result = finished.run("fit", "-c", "small.yaml", "--if-changed", "--quiet").ok()  # as cron calls it
+def test_data_of_ones_own_that_names_no_file_always_trains_and_says_what_to_do(
+    finished: Workspace,
+) -> None:
+    result = finished.run(
+        "fit", "-c", "small.yaml", "--if-changed", "--quiet"
+    ).ok()  # as cron calls it
     assert "trains each time: --if-changed cannot see what my_project.Points reads" in result.err
     assert "name the file or folder as an argument of the data module" in result.err
     assert len(finished.runs) == 2
@@ -212,7 +234,9 @@ def test_data_at_an_address_always_trains_and_says_what_to_do(workspace: Workspa
     words = ("fit", "-c", "small.yaml", "--if-changed", "--data.init_args.note=s3://bucket/points")
     workspace.run(*words).ok()
     result = workspace.run(*words).ok()
-    assert "cannot see what is behind data.init_args.note; name local files or folders" in result.err
+    assert (
+        "cannot see what is behind data.init_args.note; name local files or folders" in result.err
+    )
     assert len(workspace.runs) == 2
 
 

@@ -71,7 +71,11 @@ CONFIG: dict[str, Any] = {
     **SMALL,
     "model": {
         "class_path": "my_secrets.Keyed",
-        "init_args": {"api_key": SAID, "name": "${oc.env:TOKEN}", "tags": ["a-${oc.env:TOKEN}-z", "plain"]},
+        "init_args": {
+            "api_key": SAID,
+            "name": "${oc.env:TOKEN}",
+            "tags": ["a-${oc.env:TOKEN}-z", "plain"],
+        },
     },
     "data": {
         "class_path": "my_secrets.Guarded",
@@ -85,7 +89,9 @@ CONFIG: dict[str, Any] = {
     "logger": {
         "tensorboard": {},
         "csv": {},
-        "mlflow": {"init_args": {"tags": {"api_key": SAID, "mine": "${oc.env:TOKEN}", "team": "plants"}}},
+        "mlflow": {
+            "init_args": {"tags": {"api_key": SAID, "mine": "${oc.env:TOKEN}", "team": "plants"}}
+        },
     },
     "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1},
 }

@@ -115,7 +115,9 @@ class Process:
         def is_true() -> bool:
             has_ended = self.poll() is not None
             result = bool(condition())
-            assert result or not has_ended, f"ended with {self.code} before that\n{self.out}\n{self.err}"
+            assert result or not has_ended, (
+                f"ended with {self.code} before that\n{self.out}\n{self.err}"
+            )
             return result
 
         wait_until(is_true, timeout_s=timeout_s)
@@ -132,7 +134,9 @@ class ForkServer:
         self._address = str(folder / "fork.sock")
         self._log = (folder / "forkserver.log").open("wb")
         environ = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_VARIABLES)}
-        environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", JSONARGPARSE_DEPRECATION_WARNINGS="off")
+        environ.update(
+            OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", JSONARGPARSE_DEPRECATION_WARNINGS="off"
+        )
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("forkserver.py")), self._address],
             stdin=subprocess.DEVNULL,
@@ -147,12 +151,20 @@ class ForkServer:
             assert time.monotonic() < deadline, "the fork server has not started"
             time.sleep(0.02)
 
-    def start(self, words: list[str], folder: Path, environ: Mapping[str, str], streams: tuple[int, int, int]) -> Any:
+    def start(
+        self,
+        words: list[str],
+        folder: Path,
+        environ: Mapping[str, str],
+        streams: tuple[int, int, int],
+    ) -> Any:
         """Fork a process; return its id and the function that waits for its exit code."""
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(60)
         connection.connect(self._address)
-        request = json.dumps({"words": words, "folder": str(folder), "environ": dict(environ)}).encode()
+        request = json.dumps(
+            {"words": words, "folder": str(folder), "environ": dict(environ)}
+        ).encode()
         socket.send_fds(connection, [request], list(streams))
         reader = connection.makefile("rb", buffering=0)
         pid = int(reader.readline())
@@ -195,7 +207,9 @@ class Workspace:
         """Write a text, or a mapping as YAML, to a file below the working directory."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = content if isinstance(content, str) else yaml.safe_dump(dict(content), sort_keys=False)
+        text = (
+            content if isinstance(content, str) else yaml.safe_dump(dict(content), sort_keys=False)
+        )
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -238,7 +252,11 @@ class Workspace:
         number = len(self._started)
         out, err = self.home / f"{number}.out", self.home / f"{number}.err"
         cwd = folder or self.folder
-        with Path(os.devnull).open("rb") as empty, out.open("wb") as out_file, err.open("wb") as err_file:
+        with (
+            Path(os.devnull).open("rb") as empty,
+            out.open("wb") as out_file,
+            err.open("wb") as err_file,
+        ):
             streams = (
                 empty if stdin is None else stdin,
                 out_file if stdout is None else stdout,
@@ -254,10 +272,16 @@ class Workspace:
                     stderr=streams[2],
                     start_new_session=True,
                 )
-                process = Process(started.pid, lambda timeout_s: _wait_cold(started, timeout_s), (out, err))
+                process = Process(
+                    started.pid, lambda timeout_s: _wait_cold(started, timeout_s), (out, err)
+                )
             else:
-                numbers = [stream if isinstance(stream, int) else stream.fileno() for stream in streams]
-                pid, wait = self._server.start([program, *words], cwd, variables, (numbers[0], numbers[1], numbers[2]))
+                numbers = [
+                    stream if isinstance(stream, int) else stream.fileno() for stream in streams
+                ]
+                pid, wait = self._server.start(
+                    [program, *words], cwd, variables, (numbers[0], numbers[1], numbers[2])
+                )
                 process = Process(pid, wait, (out, err))
         self._started.append(process)
         return process
@@ -288,7 +312,11 @@ class Workspace:
     @property
     def runs(self) -> list[Path]:
         """Run folders, oldest first."""
-        found = [path for path in self.folder.glob("runs/[!.]*/2*-*") if path.is_dir() and not path.is_symlink()]
+        found = [
+            path
+            for path in self.folder.glob("runs/[!.]*/2*-*")
+            if path.is_dir() and not path.is_symlink()
+        ]
         return sorted(found)
 
     @property
@@ -350,7 +378,9 @@ def read_events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
 def read_metrics(run: Path) -> list[dict[str, str]]:
     """Read metrics.csv without the columns that depend on the clock."""
     with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        return [{k: v for k, v in row.items() if k not in CLOCK_COLUMNS} for row in csv.DictReader(file)]
+        return [
+            {k: v for k, v in row.items() if k not in CLOCK_COLUMNS} for row in csv.DictReader(file)
+        ]
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -30,7 +30,9 @@ SHARED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("kind", [ImageFolder, FashionMNIST, Table])
-@pytest.mark.parametrize(("given", "says"), SHARED, ids=lambda value: str(value) if isinstance(value, dict) else "")
+@pytest.mark.parametrize(
+    ("given", "says"), SHARED, ids=lambda value: str(value) if isinstance(value, dict) else ""
+)
 def test_every_data_module_refuses_them(kind: Any, given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=rf"^data\.init_args\.{says}\.$") as raised:
         kind("nowhere", **given)
@@ -38,7 +40,9 @@ def test_every_data_module_refuses_them(kind: Any, given: dict[str, Any], says: 
 
 
 def test_kept_images_that_every_crop_would_enlarge_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cache_size: expected at least data.init_args.image_size \(64 pixels\)"):
+    with pytest.raises(
+        ConfigError, match=r"cache_size: expected at least data.init_args.image_size \(64 pixels\)"
+    ):
         ImageFolder("nowhere", image_size=64, cache_size=63)
 
 

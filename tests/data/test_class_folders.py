@@ -22,7 +22,9 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_in(root: Path) -> list[tuple[str, int]]:
-    return [(str(path.relative_to(root)), label) for path, label in class_files(root, Counter(), [])[1]]
+    return [
+        (str(path.relative_to(root)), label) for path, label in class_files(root, Counter(), [])[1]
+    ]
 
 
 def warnings_of(root: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -32,9 +34,13 @@ def warnings_of(root: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "target", ["..", "../..", "../tulip", "../tulip/deeper", "."], ids=["root", "above", "class", "deep", "itself"]
+    "target",
+    ["..", "../..", "../tulip", "../tulip/deeper", "."],
+    ids=["root", "above", "class", "deep", "itself"],
 )
-def test_a_link_that_leads_up_or_to_another_class_is_not_followed(make_images: Any, target: str) -> None:
+def test_a_link_that_leads_up_or_to_another_class_is_not_followed(
+    make_images: Any, target: str
+) -> None:
     root = make_images(*PLAIN, "tulip/deeper/1.png")
     (root / "rose" / "up").symlink_to(target)
     assert [name for name, label in found_in(root) if label == 0] == PLAIN[:6]
@@ -43,7 +49,9 @@ def test_a_link_that_leads_up_or_to_another_class_is_not_followed(make_images: A
     assert unfollowed == ([] if target == "." else [root / "rose" / "up"])
 
 
-def test_a_link_to_what_holds_a_class_that_is_a_link_itself_is_not_followed(make_images: Any, tmp_path: Path) -> None:
+def test_a_link_to_what_holds_a_class_that_is_a_link_itself_is_not_followed(
+    make_images: Any, tmp_path: Path
+) -> None:
     root = make_images(*PLAIN)
     (tmp_path / "store").mkdir()
     (root / "tulip").rename(tmp_path / "store" / "tulip")
@@ -70,18 +78,20 @@ def test_links_that_are_not_followed_are_reported_in_one_line(
     for name in ("rose", "tulip"):
         (root / name / "up").symlink_to("..")
     assert warnings_of(root, caplog) == [
-        "2 links that lead back up or to another class, whose images would get a wrong label, are not followed: "
-        f"{root}/rose/up, {root}/tulip/up"
+        "2 links that lead back up or to another class, whose images would get a wrong label, are"
+        f" not followed: {root}/rose/up, {root}/tulip/up"
     ]
 
 
-def test_a_photo_in_two_classes_is_reported_once(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_photo_in_two_classes_is_reported_once(
+    make_images: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     root = make_images(*PLAIN)
     for copy in ("tulip/copy.png", "tulip/again.png"):
         shutil.copyfile(root / "rose" / "0.png", root / copy)
     assert warnings_of(root, caplog) == [
-        "1 photo is in more than one class, so that at least one of the labels is wrong (the files are equal): "
-        f"{root}/rose/0.png (rose) = {root}/tulip/again.png (tulip)"
+        "1 photo is in more than one class, so that at least one of the labels is wrong (the files"
+        f" are equal): {root}/rose/0.png (rose) = {root}/tulip/again.png (tulip)"
     ]
 
 
@@ -89,10 +99,21 @@ def test_files_that_are_no_images_by_their_names_are_counted(
     make_images: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = make_images(*PLAIN)
-    for name in ("1.HEIC", "2.heic", "3.psd", "4", ".hidden.raw", "notes.txt", "1.json", "1.xml", "Thumbs.db"):
+    for name in (
+        "1.HEIC",
+        "2.heic",
+        "3.psd",
+        "4",
+        ".hidden.raw",
+        "notes.txt",
+        "1.json",
+        "1.xml",
+        "Thumbs.db",
+    ):
         (root / "rose" / name).write_text("")
     assert warnings_of(root, caplog) == [
-        "4 files passed over (2 .heic, 1 .psd, 1 without suffix); Pillow cannot read HEIC: convert them to JPEG"
+        "4 files passed over (2 .heic, 1 .psd, 1 without suffix); Pillow cannot read HEIC: convert"
+        " them to JPEG"
     ]
 
 
@@ -100,5 +121,7 @@ def test_a_class_of_other_files_only_says_so(make_images: Any) -> None:
     root = make_images(*PLAIN)
     (root / "weed").mkdir()
     (root / "weed" / "1.heic").write_text("")
-    with pytest.raises(DataError, match=r"weed: this class has no images.* 1 file passed over \(1 \.heic\); Pillow"):
+    with pytest.raises(
+        DataError, match=r"weed: this class has no images.* 1 file passed over \(1 \.heic\); Pillow"
+    ):
         class_files(root, Counter(), [])

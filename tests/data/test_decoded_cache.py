@@ -64,20 +64,35 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[bool, Path]
 
 
 @pytest.fixture
-def choose(photos: list[Photo], folders: dict[bool, Path], caplog: pytest.LogCaptureFixture) -> Choose:
+def choose(
+    photos: list[Photo], folders: dict[bool, Path], caplog: pytest.LogCaptureFixture
+) -> Choose:
     """Choose the sources of a fit with these photos, three of them for training."""
     caplog.set_level("INFO", logger="lightkit.data")
     splits: dict[Split, list[Photo]] = {"train": photos[:3], "val": photos[3:]}
 
     def chosen(**settings: Any) -> Choice:
-        defaults = {"cache": "auto", "cache_size": None, "cache_limit_gb": None, "batch_size": 1, "trainer": fitting()}
-        return Choice(*open_sources(splits, preprocessing=preprocessing_of(14), **{**defaults, **settings}))
+        defaults = {
+            "cache": "auto",
+            "cache_size": None,
+            "cache_limit_gb": None,
+            "batch_size": 1,
+            "trainer": fitting(),
+        }
+        return Choice(
+            *open_sources(splits, preprocessing=preprocessing_of(14), **{**defaults, **settings})
+        )
 
     return chosen
 
 
 def fitting(function: TrainerFn = TrainerFn.FITTING, **settings: Any) -> Trainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "accelerator": "cpu",
+    }
     trainer = Trainer(**{"max_epochs": 3, **quiet, **settings})
     trainer.state.fn = function
     return trainer
@@ -87,7 +102,9 @@ def pixel_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.rows"))
 
 
-@pytest.mark.parametrize(("cache", "kept"), [("auto", "memory"), ("memory", "memory"), ("disk", "disk")])
+@pytest.mark.parametrize(
+    ("cache", "kept"), [("auto", "memory"), ("memory", "memory"), ("disk", "disk")]
+)
 def test_photos_are_decoded_once_and_one_line_says_so(
     cache: str, kept: str, choose: Choose, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,7 +116,10 @@ def test_photos_are_decoded_once_and_one_line_says_so(
         assert len(choice.sources[split]) == num
         assert f"0 found decoded, {num} decoded once" in caplog.text
     again = choose(cache=cache)
-    assert re.search(r"data: photos, shorter side 16 px: 3 found decoded, 0 decoded once .*, 0\.0 MB in ", caplog.text)
+    assert re.search(
+        r"data: photos, shorter side 16 px: 3 found decoded, 0 decoded once .*, 0\.0 MB in ",
+        caplog.text,
+    )
     for split, source in choice.sources.items():
         for index in range(len(source)):
             cached, found = source.pixels(index).whole(), again.sources[split].pixels(index).whole()
@@ -121,7 +141,10 @@ def test_with_another_size_evaluation_reads_its_files(choose: Choose) -> None:
         ({"fast_dev_run": True}, "this training reads 0 of 3"),
         ({"overfit_batches": 2}, "this training reads 0 of 3"),
         ({"max_epochs": 3, "limit_train_batches": 0.25}, "this training reads 2 of 3"),
-        ({"max_epochs": -1, "max_steps": 1, "accumulate_grad_batches": 2}, "this training reads 2 of 3"),
+        (
+            {"max_epochs": -1, "max_steps": 1, "accumulate_grad_batches": 2},
+            "this training reads 2 of 3",
+        ),
     ],
     ids=["one epoch", "fast_dev_run", "overfit", "a share", "few steps"],
 )
@@ -133,13 +156,17 @@ def test_auto_keeps_nothing_where_a_training_reads_few_photos(
     assert reason in caplog.text
 
 
-def test_without_room_photos_are_decoded_each_time(choose: Choose, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_room_photos_are_decoded_each_time(
+    choose: Choose, caplog: pytest.LogCaptureFixture
+) -> None:
     choice = choose(cache="disk", cache_limit_gb=1e-9)
     assert choice.described == {"kept": "nowhere", "size": 16}
     assert "raise data.init_args.cache_limit_gb" in caplog.text
 
 
-def test_files_go_by_age_and_size_and_none_of_the_last_week(choose: Choose, folders: dict[bool, Path]) -> None:
+def test_files_go_by_age_and_size_and_none_of_the_last_week(
+    choose: Choose, folders: dict[bool, Path]
+) -> None:
     choose(cache="disk", cache_size=16)
     used = pixel_files(folders[False])
     num_bytes, now_s = sum(file.stat().st_size for file in used), time.time()
@@ -196,13 +223,21 @@ def open_in_memory(folder: Path, opened: Connection, *, forks: bool) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["fork", pytest.param("forkserver", marks=pytest.mark.long), pytest.param("spawn", marks=pytest.mark.long)],
+    [
+        "fork",
+        pytest.param("forkserver", marks=pytest.mark.long),
+        pytest.param("spawn", marks=pytest.mark.long),
+    ],
 )
-def test_a_process_of_multiprocessing_leaves_no_file_in_memory_at_its_end(method: str, tmp_path: Path) -> None:
+def test_a_process_of_multiprocessing_leaves_no_file_in_memory_at_its_end(
+    method: str, tmp_path: Path
+) -> None:
     """Each stage of a retrain is such a process, and so is each rank of Lightning's own launchers."""
     context = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=open_in_memory, args=(tmp_path, sender), kwargs={"forks": False})  # type: ignore[attr-defined]
+    process = context.Process(
+        target=open_in_memory, args=(tmp_path, sender), kwargs={"forks": False}
+    )  # type: ignore[attr-defined]
     process.start()
     assert receiver.recv() == (True, None)
     process.join(60)
@@ -215,7 +250,9 @@ def test_a_worker_that_outlives_its_killed_process_keeps_no_file_in_memory(
 ) -> None:
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=open_in_memory, args=(folders[True], sender), kwargs={"forks": True})
+    process = context.Process(
+        target=open_in_memory, args=(folders[True], sender), kwargs={"forks": True}
+    )
     process.start()
     _, worker = receiver.recv()
     try:
@@ -230,9 +267,15 @@ def test_a_worker_that_outlives_its_killed_process_keeps_no_file_in_memory(
         os.kill(worker, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("damage", "num_found"), [("a byte", 2), ("cut", 0), ("head", 2), ("empty", 0)])
+@pytest.mark.parametrize(
+    ("damage", "num_found"), [("a byte", 2), ("cut", 0), ("head", 2), ("empty", 0)]
+)
 def test_a_damaged_file_is_made_again(
-    damage: str, num_found: int, choose: Choose, folders: dict[bool, Path], caplog: pytest.LogCaptureFixture
+    damage: str,
+    num_found: int,
+    choose: Choose,
+    folders: dict[bool, Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     choose(cache="disk")
     path = max(pixel_files(folders[False]), key=lambda file: file.stat().st_size)
@@ -250,7 +293,9 @@ def test_a_damaged_file_is_made_again(
     assert choice.described["kept"] == "disk"
 
 
-def test_a_photo_that_has_changed_since_the_scan_is_not_in_the_file(choose: Choose, photos: list[Photo]) -> None:
+def test_a_photo_that_has_changed_since_the_scan_is_not_in_the_file(
+    choose: Choose, photos: list[Photo]
+) -> None:
     Image.new("RGB", (24, 20)).save(photos[0].path)
     source = choose(cache="disk").sources["train"]
     assert isinstance(source, ResizedPhotos)

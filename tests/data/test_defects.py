@@ -130,7 +130,9 @@ def _unpickled(content: bytes) -> None:
 @pytest.mark.slow
 def test_a_copy_that_was_pickled_to_another_process_notes_for_the_first_one(spools: Path) -> None:
     defects = Defects()
-    process = multiprocessing.get_context("fork").Process(target=_unpickled, args=(pickle.dumps(defects),))
+    process = multiprocessing.get_context("fork").Process(
+        target=_unpickled, args=(pickle.dumps(defects),)
+    )
     process.start()
     process.join()
     assert process.exitcode == 0

@@ -50,9 +50,18 @@ trainer.fit(net, Data(num_samples=45, batch_size=4, seed=0), ckpt_path=checkpoin
 """
 
 
-def fit(folder: Path, *, stop: bool = False, checkpoint: Path | None = None) -> list[dict[str, object]]:
+def fit(
+    folder: Path, *, stop: bool = False, checkpoint: Path | None = None
+) -> list[dict[str, object]]:
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", PROGRAM, str(folder), "stop" if stop else "", str(checkpoint or "")]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(folder),
+        "stop" if stop else "",
+        str(checkpoint or ""),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert ended.returncode == 0, ended.stderr
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]

@@ -27,7 +27,9 @@ def idx_files() -> dict[str, bytes]:
     for name, num in SIZES.items():
         half = random.integers(0, 256, (num // 2, 28, 28), dtype=np.uint8)
         pixels, labels = np.concatenate([half, half]), np.arange(num, dtype=np.uint8) % 10
-        files[f"{name}-images-idx3-ubyte"] = struct.pack(">IIII", 0x803, num, 28, 28) + pixels.tobytes()
+        files[f"{name}-images-idx3-ubyte"] = (
+            struct.pack(">IIII", 0x803, num, 28, 28) + pixels.tobytes()
+        )
         files[f"{name}-labels-idx1-ubyte"] = struct.pack(">II", 0x801, num) + labels.tobytes()
     return files
 
@@ -44,10 +46,22 @@ def test_batches_have_three_equal_channels(tmp_path: Path, idx_files: dict[str, 
     data = FashionMNIST(str(written(tmp_path, idx_files)), image_size=32, batch_size=8, seed=0)
     data.setup("fit")
     assert data.num_classes == len(data.class_names) == 10
-    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()):
+    for loader in (
+        data.train_dataloader(),
+        data.val_dataloader(),
+        data.test_dataloader(),
+        data.predict_dataloader(),
+    ):
         images, labels = data.on_after_batch_transfer(next(iter(loader)), 0)
-        assert (images.shape[1:], images.dtype, labels.dtype) == ((3, 32, 32), torch.float32, torch.int64)
-    mean, std = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+        assert (images.shape[1:], images.dtype, labels.dtype) == (
+            (3, 32, 32),
+            torch.float32,
+            torch.int64,
+        )
+    mean, std = (
+        torch.tensor(values)[:, None, None]
+        for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
     grey = images[0] * std + mean
     torch.testing.assert_close(grey[0], grey[1])
 
@@ -65,7 +79,9 @@ def test_a_loader_has_no_more_workers_than_batches_and_prepares_what_is_asked(
         prefetch_factor=5,
     )
     strategy = SimpleNamespace(root_device=torch.device("cuda"), cluster_environment=None)
-    asked: Any = SimpleNamespace(strategy=strategy, num_devices=1, world_size=1, is_global_zero=False)
+    asked: Any = SimpleNamespace(
+        strategy=strategy, num_devices=1, world_size=1, is_global_zero=False
+    )
     data.trainer = asked
     data.setup("fit")
     assert data._loading["prefetch_factor"] == 5
@@ -81,13 +97,20 @@ def test_equal_pictures_stand_on_one_side(tmp_path: Path, idx_files: dict[str, b
     assert counts["train"] + counts["val"] == 200
     assert 30 < counts["val"] < 90
     assert counts["test"] == 20
-    sides = [{pixels.tobytes() for pixels in data._splits[split].arrays} for split in ("train", "val")]
+    sides = [
+        {pixels.tobytes() for pixels in data._splits[split].arrays} for split in ("train", "val")
+    ]
     assert not sides[0] & sides[1]
 
 
-def test_missing_files_are_reported_with_what_to_run(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
+def test_missing_files_are_reported_with_what_to_run(
+    tmp_path: Path, idx_files: dict[str, bytes]
+) -> None:
     del idx_files["t10k-labels-idx1-ubyte"]
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte missing\. Run `lightkit fetch` with the same -c FILE"):
+    with pytest.raises(
+        DataError,
+        match=r"t10k-labels-idx1-ubyte missing\. Run `lightkit fetch` with the same -c FILE",
+    ):
         FashionMNIST(str(written(tmp_path, idx_files))).setup("fit")
 
 

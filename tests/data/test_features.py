@@ -52,7 +52,9 @@ class Seen(Callback):
         self.kept = trainer.datamodule.describe()["cache"]["kept"]  # type: ignore[attr-defined]
         self.loading |= set(multiprocessing.active_children()) - self._before
         self.values.append({name: float(value) for name, value in trainer.callback_metrics.items()})
-        self.head = next(each for each in module.parameters() if each.requires_grad).detach().clone()
+        self.head = (
+            next(each for each in module.parameters() if each.requires_grad).detach().clone()
+        )
 
 
 @pytest.fixture
@@ -66,16 +68,31 @@ def fit(make_images: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.Mo
         kinds: tuple[type[ImageClassifier], type[ImageFolder]] = (ImageClassifier, ImageFolder), **trainer: Any,
     ) -> Seen:  # fmt: skip
         seed_everything(7)
-        settings: dict[str, Any] = {"freeze": "backbone", "backbone": "small_cnn", "learning_rate": 0.05}
+        settings: dict[str, Any] = {
+            "freeze": "backbone",
+            "backbone": "small_cnn",
+            "learning_rate": 0.05,
+        }
         module = kinds[0](features=features, **{**settings, **(model or {})})  # type: ignore[arg-type]
-        folder: dict[str, Any] = {"image_size": 32, "batch_size": 4, "augment": False, "num_workers": 0}
+        folder: dict[str, Any] = {
+            "image_size": 32,
+            "batch_size": 4,
+            "augment": False,
+            "num_workers": 0,
+        }
         folder |= {"seed": 3, "test_fraction": 0.0}
         seen = Seen()
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        quiet = {
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "accelerator": "cpu",
+        }
         if not any(isinstance(callback, ModelCheckpoint) for callback in callbacks):
             quiet["enable_checkpointing"] = False
         Trainer(
-            **{"max_epochs": 3, "default_root_dir": tmp_path, **quiet, **trainer}, callbacks=[seen, *callbacks]
+            **{"max_epochs": 3, "default_root_dir": tmp_path, **quiet, **trainer},
+            callbacks=[seen, *callbacks],
         ).fit(module, kinds[1](str(root), **{**folder, **(data or {})}), ckpt_path=ckpt_path)
         return seen
 
@@ -112,13 +129,18 @@ def test_each_image_is_decoded_once_and_a_head_after_a_mean_is_trained_alike(
     kept = fit(model={"backbone": "squeezenet1_1", "learning_rate": 0.01}, max_epochs=2)
     assert set(read.values()) == {1}  # the scan before decodes in another way
     assert len(read) == len(NAMES)
-    alike(kept, fit("each_step", model={"backbone": "squeezenet1_1", "learning_rate": 0.01}, max_epochs=2))
+    alike(
+        kept,
+        fit("each_step", model={"backbone": "squeezenet1_1", "learning_rate": 0.01}, max_epochs=2),
+    )
 
 
 def test_a_training_that_goes_on_in_the_middle_of_an_epoch_is_the_same_to_the_last_bit(
     fit: Fit, tmp_path: Path
 ) -> None:
-    saving = ModelCheckpoint(tmp_path / "kept", every_n_train_steps=8, save_top_k=-1, filename="{step}")
+    saving = ModelCheckpoint(
+        tmp_path / "kept", every_n_train_steps=8, save_top_k=-1, filename="{step}"
+    )
     whole = fit(callbacks=(saving,))
     rest = fit(ckpt_path=tmp_path / "kept" / "step=8.ckpt")
     assert rest.losses == whole.losses[8:]
@@ -128,9 +150,17 @@ def test_a_training_that_goes_on_in_the_middle_of_an_epoch_is_the_same_to_the_la
 
 
 @pytest.mark.parametrize("num_workers", [0, 1], ids=["this process loads", "another loads"])
-def test_an_image_that_cannot_be_read_any_more_is_left_out_as_ever(fit: Fit, num_workers: int) -> None:
-    data = {"max_bad_fraction": 0.5, "num_workers": num_workers, "cache": "none"}  # no copy outlives the file
-    kept, each = (fit(way, callbacks=(Breaks(),), data=data, max_epochs=2) for way in ("auto", "each_step"))
+def test_an_image_that_cannot_be_read_any_more_is_left_out_as_ever(
+    fit: Fit, num_workers: int
+) -> None:
+    data = {
+        "max_bad_fraction": 0.5,
+        "num_workers": num_workers,
+        "cache": "none",
+    }  # no copy outlives the file
+    kept, each = (
+        fit(way, callbacks=(Breaks(),), data=data, max_epochs=2) for way in ("auto", "each_step")
+    )
     alike(kept, each)
 
 
@@ -178,9 +208,18 @@ class OwnStep(ImageClassifier):
 @pytest.mark.parametrize(
     ("kinds", "says"),
     [
-        ((ImageClassifier, OwnTransfer), "at each step: on_after_batch_transfer of OwnTransfer's own may get images"),
-        ((ImageClassifier, OwnLoader), "at each step: train_dataloader of OwnLoader's own may get images"),
-        ((OwnStep, ImageFolder), "features: once has no effect with forward of OwnStep's own: they get images"),
+        (
+            (ImageClassifier, OwnTransfer),
+            "at each step: on_after_batch_transfer of OwnTransfer's own may get images",
+        ),
+        (
+            (ImageClassifier, OwnLoader),
+            "at each step: train_dataloader of OwnLoader's own may get images",
+        ),
+        (
+            (OwnStep, ImageFolder),
+            "features: once has no effect with forward of OwnStep's own: they get images",
+        ),
     ],
     ids=["transfer hook", "loader", "forward"],
 )
@@ -204,9 +243,15 @@ def test_who_does_something_with_images_gets_images_and_they_are_kept_decoded(
     ids=["augmented", "trained"],
 )
 def test_what_cannot_be_kept_is_reported_to_who_asked_for_it(
-    fit: Fit, caplog: pytest.LogCaptureFixture, data: dict[str, Any], model: dict[str, Any], says: str
+    fit: Fit,
+    caplog: pytest.LogCaptureFixture,
+    data: dict[str, Any],
+    model: dict[str, Any],
+    says: str,
 ) -> None:
-    seen = fit("once", data=data, model=model, limit_train_batches=2, limit_val_batches=0, max_epochs=1)
+    seen = fit(
+        "once", data=data, model=model, limit_train_batches=2, limit_val_batches=0, max_epochs=1
+    )
     assert seen.inputs == {(3, 32, 32)}
     assert f"model.init_args.features: once {says}" in caplog.text
 
@@ -217,7 +262,10 @@ def test_features_for_which_the_disk_has_no_room_are_not_kept(
     monkeypatch.setattr("lightkit.data.image_cache._SHARE_OF_DISK", 0)
     seen = fit(max_epochs=2)
     assert seen.inputs == {(3, 32, 32)}
-    assert re.search(r"computed at each step, as they cannot be kept on disk: there is no room for .* MB", caplog.text)
+    assert re.search(
+        r"computed at each step, as they cannot be kept on disk: there is no room for .* MB",
+        caplog.text,
+    )
 
 
 def test_computing_features_is_reported_every_ten_seconds(

@@ -49,7 +49,9 @@ if __name__ == "__main__":
 def test_two_processes_learn_of_features_what_they_learn_of_images(
     make_images: Callable[..., Path], tmp_path: Path
 ) -> None:
-    root = make_images(*(f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(14)))
+    root = make_images(
+        *(f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(14))
+    )
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
@@ -59,7 +61,10 @@ def test_two_processes_learn_of_features_what_they_learn_of_images(
     assert done.returncode == 0, done.stderr
     losses = []
     for rank in (0, 1):
-        kept, each = (json.loads((tmp_path / f"{way}-{rank}.json").read_text()) for way in ("auto", "each_step"))
+        kept, each = (
+            json.loads((tmp_path / f"{way}-{rank}.json").read_text())
+            for way in ("auto", "each_step")
+        )
         assert (kept[0], each[0]) == ([2], [4])
         assert kept[1] == pytest.approx(each[1], abs=1e-5)
         assert kept[2] == pytest.approx(each[2], abs=1e-5)

@@ -28,7 +28,9 @@ def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # the drawn set, small
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("lightkit.data.flowers._drawn_folder.__defaults__", (60,))
-    monkeypatch.setattr("lightkit.data.flowers._drawn_folder.__kwdefaults__", {"size": 16, "seed": 0})
+    monkeypatch.setattr(
+        "lightkit.data.flowers._drawn_folder.__kwdefaults__", {"size": 16, "seed": 0}
+    )
     return place
 
 
@@ -37,7 +39,9 @@ def source_and_root(caplog: pytest.LogCaptureFixture, **options: Any) -> tuple[s
     with caplog.at_level(logging.INFO, logger="lightkit.data"):
         data = Flowers(image_size=16, **options)
         data.setup("fit")
-    notices = [record.getMessage() for record in caplog.records if record.getMessage().startswith("data: ")]
+    notices = [
+        record.getMessage() for record in caplog.records if record.getMessage().startswith("data: ")
+    ]
     assert len(notices) == 1
     return data.describe()["source"], data.describe()["root"], notices[0]
 
@@ -78,7 +82,10 @@ def test_the_variable_names_the_folder(
 
 
 def test_the_argument_goes_before_the_variable(
-    make_images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_images: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("LIGHTKIT_DATA", str(tmp_path / "nowhere"))
     root = make_images(*NAMES)
@@ -98,7 +105,9 @@ def test_a_variable_that_leads_nowhere_is_an_error(
 def archive(make_images: Any, tmp_path: Path) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        tar.add(make_images(*NAMES, "LICENSE.png", root=tmp_path / "packed"), arcname="flower_photos")
+        tar.add(
+            make_images(*NAMES, "LICENSE.png", root=tmp_path / "packed"), arcname="flower_photos"
+        )
     return packed.getvalue()
 
 
@@ -107,8 +116,15 @@ def test_what_does_not_fit_on_the_disk_is_not_begun(
 ) -> None:
     server = serve({"flower_photos.tgz": archive})
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=len(archive) - 1))
-    flowers = Flowers(root=str(tmp_path / "mine"), url=server.url("flower_photos.tgz"), sha256="0", size_bytes=None)
-    with pytest.raises(DataError, match=r"cannot write here \(the disk is full\).* Once there is room"):
+    flowers = Flowers(
+        root=str(tmp_path / "mine"),
+        url=server.url("flower_photos.tgz"),
+        sha256="0",
+        size_bytes=None,
+    )
+    with pytest.raises(
+        DataError, match=r"cannot write here \(the disk is full\).* Once there is room"
+    ):
         flowers.fetch()
     assert not (tmp_path / "flower_photos.tgz.part").exists()
 

@@ -19,24 +19,38 @@ from lightkit.images.splits import Split
 from lightkit.models import ImageClassifier
 
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]
-GIVEN = [f"{split}/{name}/{number}.png" for split in ("train", "val") for name in "ab" for number in range(3)]
+GIVEN = [
+    f"{split}/{name}/{number}.png"
+    for split in ("train", "val")
+    for name in "ab"
+    for number in range(3)
+]
 
 
 def folder(root: Path, **options: Any) -> ImageFolder:
     return ImageFolder(str(root), **{"image_size": 16, "batch_size": 4, "seed": 0, **options})
 
 
-def test_batches_are_uint8_images_and_labels_and_are_normalised_after_the_transfer(make_images: Any) -> None:
+def test_batches_are_uint8_images_and_labels_and_are_normalised_after_the_transfer(
+    make_images: Any,
+) -> None:
     data = folder(make_images(*PLAIN))
     data.setup("fit")
-    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()):
+    for loader in (
+        data.train_dataloader(),
+        data.val_dataloader(),
+        data.test_dataloader(),
+        data.predict_dataloader(),
+    ):
         images, labels = batch = next(iter(loader))
         assert (images.shape[1:], images.dtype) == ((3, 16, 16), torch.uint8)
         images, labels = data.on_after_batch_transfer(batch, 0)
         assert (images.shape[1:], images.dtype) == ((3, 16, 16), torch.float32)
         assert labels.dtype == torch.int64
         assert set(labels.tolist()) <= {0, 1}
-        assert -2.2 < images.min() < 0 < images.max() < 2.7  # black and white, by ImageNet's mean and deviation
+        assert (
+            -2.2 < images.min() < 0 < images.max() < 2.7
+        )  # black and white, by ImageNet's mean and deviation
 
 
 def test_every_image_is_in_one_loader_once(make_images: Any) -> None:
@@ -59,7 +73,11 @@ def test_it_describes_itself(make_images: Any) -> None:
     data = folder(root)
     data.setup("fit")
     told = data.describe()
-    assert (told["source"], told["root"], told["class_names"]) == ("photos", str(root), ["rose", "tulip"])
+    assert (told["source"], told["root"], told["class_names"]) == (
+        "photos",
+        str(root),
+        ["rose", "tulip"],
+    )
     assert (len(told["fingerprint"]), set(told["counts"])) == (64, {"train", "val", "test"})
     assert (data.class_names, data.num_classes) == (["rose", "tulip"], 2)
     assert told["cache"] == {"kept": "nowhere", "size": 18}
@@ -71,8 +89,12 @@ def test_the_training_loader_resumes(make_images: Any) -> None:
     assert isinstance(data.train_dataloader().sampler, ResumableSampler)
 
 
-@pytest.mark.parametrize("options", [{}, {"color_jitter": 0.5}, {"rand_augment": True}, {"crop_scale": (0.1, 0.2)}])
-def test_a_training_image_depends_on_seed_epoch_and_index(make_images: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"color_jitter": 0.5}, {"rand_augment": True}, {"crop_scale": (0.1, 0.2)}]
+)
+def test_a_training_image_depends_on_seed_epoch_and_index(
+    make_images: Any, options: dict[str, Any]
+) -> None:
     root = make_images(*PLAIN)
 
     def image(seed: int, epoch: int) -> torch.Tensor:
@@ -97,7 +119,9 @@ def test_augmentations_change_the_images(make_images: Any) -> None:
     assert all(not torch.equal(images[0], other) for other in images[1:])
 
 
-def test_the_seed_is_that_of_the_run_where_none_is_given(make_images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_is_that_of_the_run_where_none_is_given(
+    make_images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make_images(*PLAIN)
     orders = {}
     for name, seed, variable in (("own", 5, "1"), ("run's", None, "5"), ("other", None, "6")):
@@ -111,7 +135,11 @@ def test_the_seed_is_that_of_the_run_where_none_is_given(make_images: Any, monke
 def test_predictions_follow_the_paths(make_images: Any) -> None:
     data = folder(make_images(*PLAIN))
     data.setup("predict")
-    labels = [data.class_names[label] for _, batch in data.predict_dataloader() for label in batch.tolist()]
+    labels = [
+        data.class_names[label]
+        for _, batch in data.predict_dataloader()
+        for label in batch.tolist()
+    ]
     assert [Path(path).parent.name for path in data.predict_paths] == labels
     assert len(labels) == data.describe()["counts"]["test"]
 
@@ -125,7 +153,10 @@ def test_without_a_test_split_predictions_are_of_the_validation_split(make_image
 def test_testing_without_a_test_split_is_reported(make_images: Any) -> None:
     data = folder(make_images(*GIVEN))
     data.setup("fit")
-    with pytest.raises(DataError, match=r"there is no test split\. Add a folder .*/test with the same class folders"):
+    with pytest.raises(
+        DataError,
+        match=r"there is no test split\. Add a folder .*/test with the same class folders",
+    ):
         data.setup("test")
 
 
@@ -137,10 +168,15 @@ def test_validation_can_be_left_out(make_images: Any) -> None:
         data.setup("validate")
 
 
-def test_an_image_that_vanishes_is_replaced_in_training_left_out_elsewhere_and_noted(make_images: Any) -> None:
+def test_an_image_that_vanishes_is_replaced_in_training_left_out_elsewhere_and_noted(
+    make_images: Any,
+) -> None:
     data = folder(make_images(*PLAIN), batch_size=64)
     data.setup("fit")
-    loaders: tuple[tuple[Split, Any], ...] = (("train", data.train_dataloader()), ("val", data.val_dataloader()))
+    loaders: tuple[tuple[Split, Any], ...] = (
+        ("train", data.train_dataloader()),
+        ("val", data.val_dataloader()),
+    )
     for split, loader in loaders:
         gone = data.index.splits[split][0].path
         gone.unlink()
@@ -171,13 +207,18 @@ def test_an_image_that_vanishes_before_its_prediction_is_an_error_that_names_it(
     ("options", "says"),
     [
         ({"max_bad_fraction": 1.5}, r"max_bad_fraction: expected a number from 0 to 1, got 1\.5"),
-        ({"max_bad_fraction": float("nan")}, r"max_bad_fraction: expected a number from 0 to 1, got nan"),
+        (
+            {"max_bad_fraction": float("nan")},
+            r"max_bad_fraction: expected a number from 0 to 1, got nan",
+        ),
         ({"cache_size": 0}, r"cache_size: expected 1 or more, got 0"),
         ({"cache_limit_gb": -1.0}, r"cache_limit_gb: expected more than 0, got -1\.0"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_read(options: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_meant_is_refused_before_anything_is_read(
+    options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(ConfigError, match=rf"^data\.init_args\.{says}\.$"):
         folder(Path("nowhere"), **options)
 
@@ -197,7 +238,10 @@ def test_how_workers_and_memory_are_used_is_said_by_the_config(make_images: Any)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"cache_size": 300}, "data.init_args.cache_size: no effect with data.init_args.cache: none"),
+        (
+            {"cache_size": 300},
+            "data.init_args.cache_size: no effect with data.init_args.cache: none",
+        ),
         (
             {"augment": False, "color_jitter": 0.5},
             "data.init_args.color_jitter: no effect with data.init_args.augment: false",
@@ -218,7 +262,14 @@ def test_what_has_no_effect_is_reported_at_the_start_of_a_fit(
 def test_an_export_decodes_the_images_that_it_looks_at_alone(
     cache: Any, make_images: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = make_images(*(f"{split}/{kind}/{at}.png" for split in ("train", "val") for kind in "ab" for at in range(40)))
+    root = make_images(
+        *(
+            f"{split}/{kind}/{at}.png"
+            for split in ("train", "val")
+            for kind in "ab"
+            for at in range(40)
+        )
+    )
     num_decoded = Counter[str]()
 
     def count(decode: Any) -> Any:

@@ -23,15 +23,32 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures")
     random = np.random.default_rng(1)
     for at in range(12):
-        Image.fromarray(random.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(folder / f"{at}.png")
+        Image.fromarray(random.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(
+            folder / f"{at}.png"
+        )
     return folder
 
 
 SPLITS = ["train"] * 8 + ["val"] * 2 + ["test"] * 2
-LABELS = ["cat|dog", "dog", "", "cat", "fish|cat", "fish", "dog", "cat|fish", "dog", "cat", "fish", ""]
+LABELS = [
+    "cat|dog",
+    "dog",
+    "",
+    "cat",
+    "fish|cat",
+    "fish",
+    "dog",
+    "cat|fish",
+    "dog",
+    "cat",
+    "fish",
+    "",
+]
 
 
-def write(pictures: Path, tmp_path: Path, text: str, name: str = "labels.csv", encoding: str = "utf-8") -> Path:
+def write(
+    pictures: Path, tmp_path: Path, text: str, name: str = "labels.csv", encoding: str = "utf-8"
+) -> Path:
     folder = tmp_path / "data"
     if not folder.exists():
         folder.mkdir()
@@ -40,7 +57,9 @@ def write(pictures: Path, tmp_path: Path, text: str, name: str = "labels.csv", e
     return folder / name
 
 
-def table(rows: list[tuple[Any, ...]], header: str = "path,labels,split", separator: str = ",") -> str:
+def table(
+    rows: list[tuple[Any, ...]], header: str = "path,labels,split", separator: str = ","
+) -> str:
     return "\n".join([header, *(separator.join(map(str, row)) for row in rows)]) + "\n"
 
 
@@ -62,7 +81,9 @@ EXPECTED = [[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0], [1, 0, 1], [0, 0, 1], [0
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_several_labels_stand_in_one_cell(end: str, encoding: str, pictures: Path, tmp_path: Path) -> None:
+def test_several_labels_stand_in_one_cell(
+    end: str, encoding: str, pictures: Path, tmp_path: Path
+) -> None:
     path = write(pictures, tmp_path, several().replace("\n", end), encoding=encoding)
     data = build(path, separator="|")
     assert data.class_names == ["cat", "dog", "fish"]
@@ -77,7 +98,11 @@ def test_several_labels_stand_in_one_cell(end: str, encoding: str, pictures: Pat
 
 def test_several_labels_stand_in_columns_of_0_and_1(pictures: Path, tmp_path: Path) -> None:
     rows = [
-        (f"pictures/{at}.png", *(int(name in LABELS[at].split("|")) for name in ("cat", "dog", "fish")), SPLITS[at])
+        (
+            f"pictures/{at}.png",
+            *(int(name in LABELS[at].split("|")) for name in ("cat", "dog", "fish")),
+            SPLITS[at],
+        )
         for at in range(12)
     ]
     path = write(pictures, tmp_path, table(rows, "image,cat,dog,fish,split"))
@@ -86,7 +111,9 @@ def test_several_labels_stand_in_columns_of_0_and_1(pictures: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_several_labels_stand_in_a_column_of_lists(kind: str, pictures: Path, tmp_path: Path) -> None:
+def test_several_labels_stand_in_a_column_of_lists(
+    kind: str, pictures: Path, tmp_path: Path
+) -> None:
     folder = write(pictures, tmp_path, "").parent
     columns = {
         "path": [f"pictures/{at}.png" for at in range(12)],
@@ -116,7 +143,9 @@ def test_one_label_an_image_makes_classes_as_a_folder_does(pictures: Path, tmp_p
 def test_without_a_column_the_content_decides_the_split(pictures: Path, tmp_path: Path) -> None:
     rows = [(f"pictures/{at}.png", "ab"[at % 2]) for at in range(12)]
     first = build(write(pictures, tmp_path, table(rows, "path,label")), val_fraction=0.3)
-    second = build(write(pictures, tmp_path, table(rows[::-1], "path,label"), "b.csv"), val_fraction=0.3)
+    second = build(
+        write(pictures, tmp_path, table(rows[::-1], "path,label"), "b.csv"), val_fraction=0.3
+    )
     assert first.counts == second.counts
     assert first.index.fingerprint == second.index.fingerprint
 
@@ -172,6 +201,8 @@ def test_init_writes_a_config_for_a_table_of_paths(pictures: Path, tmp_path: Pat
     assert "multilabel: true" in text
     assert "metric: test/map" in text
     rows = [(f"pictures/{at}.png", "ab"[at % 2]) for at in range(12)]
-    single = starter_config(summarize_images(write(pictures, tmp_path, table(rows, "path,label"), "b.csv")), "b.yaml")
+    single = starter_config(
+        summarize_images(write(pictures, tmp_path, table(rows, "path,label"), "b.csv")), "b.yaml"
+    )
     assert "multilabel" not in single
     assert "separator" not in single

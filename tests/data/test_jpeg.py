@@ -19,7 +19,11 @@ Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 def picture(height: int = 48, width: int = 64) -> Image.Image:
     """Smooth, so that JPEG keeps it, and unlike itself whichever way it is turned."""
     rows, columns = np.mgrid[0:height, 0:width]
-    channels = [rows * 255 // height, columns * 255 // width, (rows + 2 * columns) * 255 // (height + 2 * width)]
+    channels = [
+        rows * 255 // height,
+        columns * 255 // width,
+        (rows + 2 * columns) * 255 // (height + 2 * width),
+    ]
     return Image.fromarray(np.stack(channels, axis=2).astype(np.uint8))
 
 
@@ -84,9 +88,15 @@ def test_a_box_counts_in_upright_pixels(orientation: int, times: int) -> None:
     jpeg = Encoded(data)
     assert jpeg.size == upright.shape[:2]
     box, size = Box(24, 12, 48, 60), (48 // times, 60 // times)
-    expected = Image.fromarray(upright[24:72, 12:72]).resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    apart = np.abs(jpeg.cropped(box, size).permute(1, 2, 0).numpy().astype(int) - np.asarray(expected))
-    assert apart.max() <= (2 if times == 1 else 12)  # a half pixel of the coarse image, at 5 grey values a pixel
+    expected = Image.fromarray(upright[24:72, 12:72]).resize(
+        (size[1], size[0]), Image.Resampling.BILINEAR
+    )
+    apart = np.abs(
+        jpeg.cropped(box, size).permute(1, 2, 0).numpy().astype(int) - np.asarray(expected)
+    )
+    assert apart.max() <= (
+        2 if times == 1 else 12
+    )  # a half pixel of the coarse image, at 5 grey values a pixel
     assert apart.mean() <= 4
 
 
@@ -103,13 +113,21 @@ def test_a_large_part_is_decoded_coarsely(times: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr("lightkit.data.image_dataset.resized", watched)
     part = jpeg.cropped(Box(0, 0, 160, 240), (160 // times, 240 // times))
     assert sizes == [(160 // times, 240 // times, 3)]
-    expected = np.asarray(Image.fromarray(by_the_rule(data)).resize((240 // times, 160 // times), Image.Resampling.BOX))
+    expected = np.asarray(
+        Image.fromarray(by_the_rule(data)).resize(
+            (240 // times, 160 // times), Image.Resampling.BOX
+        )
+    )
     assert np.abs(part.permute(1, 2, 0).numpy().astype(int) - expected).max() <= 4
 
 
-def test_a_part_smaller_than_twice_the_result_is_decoded_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_smaller_than_twice_the_result_is_decoded_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     jpeg = Encoded(encoded(picture(100, 100)))
-    monkeypatch.setattr("lightkit.data.image_dataset._decode_coarsely", lambda *_: pytest.fail("decoded coarsely"))
+    monkeypatch.setattr(
+        "lightkit.data.image_dataset._decode_coarsely", lambda *_: pytest.fail("decoded coarsely")
+    )
     assert jpeg.cropped(Box(0, 0, 100, 100), (51, 51)).shape == (3, 51, 51)
 
 
@@ -123,8 +141,12 @@ def test_a_part_smaller_than_twice_the_result_is_decoded_in_full(monkeypatch: py
         encoded(picture().convert("CMYK")),
         b"not an image at all",
         encoded(picture()).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),  # 12 bits
-        encoded(picture()).replace(b"\xff\xc0\x00\x11\x08\x00\x30\x00\x40", b"\xff\xc0\x00\x11\x08\xff\xff\xff\xff"),
-        encoded(picture()).replace(b"\xff\xc0\x00\x11\x08\x00\x30", b"\xff\xc0\x00\x11\x08\x00\x00"),
+        encoded(picture()).replace(
+            b"\xff\xc0\x00\x11\x08\x00\x30\x00\x40", b"\xff\xc0\x00\x11\x08\xff\xff\xff\xff"
+        ),
+        encoded(picture()).replace(
+            b"\xff\xc0\x00\x11\x08\x00\x30", b"\xff\xc0\x00\x11\x08\x00\x00"
+        ),
     ],
     ids=["empty", "start", "segment", "cut", "cmyk", "text", "12 bits", "bomb", "no height"],
 )
@@ -159,7 +181,9 @@ def test_resized_pixels_are_those_of_pillow_within_one() -> None:
     assert np.abs(found - expected).max() <= 1
 
 
-def test_too_little_memory_for_the_orientation_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_for_the_orientation_is_the_machines_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(_: Image.Image) -> None:
         raise MemoryError
 

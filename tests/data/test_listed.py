@@ -28,21 +28,29 @@ def images_in(*words: object, **settings: Any) -> ListedImages:
     return images
 
 
-def taken(images: ListedImages, rank: int = 0, num_ranks: int = 1) -> list[tuple[torch.Tensor, list[Prediction]]]:
+def taken(
+    images: ListedImages, rank: int = 0, num_ranks: int = 1
+) -> list[tuple[torch.Tensor, list[Prediction]]]:
     """The batches of a rank, with the images in each."""
     return [(batch, images.entries.popleft()) for batch in _Batches(images, rank, num_ranks)]
 
 
-def test_a_batch_holds_what_the_data_modules_make_of_the_same_files(make_images: MakeImages, tmp_path: Path) -> None:
+def test_a_batch_holds_what_the_data_modules_make_of_the_same_files(
+    make_images: MakeImages, tmp_path: Path
+) -> None:
     folder = make_images("a.png", "b.png", "c.png")
     batches = taken(images_in(folder))
     assert [len(batch) for batch, _ in batches] == [2, 1]
     transform = eval_transform(16)
-    expected = [transform(Image.open(folder / name).convert("RGB")) for name in ("a.png", "b.png", "c.png")]
+    expected = [
+        transform(Image.open(folder / name).convert("RGB")) for name in ("a.png", "b.png", "c.png")
+    ]
     assert torch.equal(torch.cat([batch for batch, _ in batches]), torch.stack(expected))
 
 
-@pytest.mark.parametrize("num_ready", [0, 3, 6], ids=["none in time", "some in time", "all in time"])
+@pytest.mark.parametrize(
+    "num_ready", [0, 3, 6], ids=["none in time", "some in time", "all in time"]
+)
 def test_images_that_were_read_early_are_the_same_to_the_last_bit_and_errors_too(
     make_images: MakeImages, tmp_path: Path, num_ready: int
 ) -> None:
@@ -60,7 +68,14 @@ def test_images_that_were_read_early_are_the_same_to_the_last_bit_and_errors_too
     for (batch, entries), (expected, expected_entries) in zip(found, late, strict=True):
         assert torch.equal(batch, expected)
         assert entries == expected_entries
-    assert [entry.defect is None for _, entries in found for entry in entries] == [True, False, True, True, True, True]
+    assert [entry.defect is None for _, entries in found for entry in entries] == [
+        True,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_images_that_were_prepared_otherwise_early_are_not_taken(make_images: MakeImages) -> None:
@@ -88,7 +103,9 @@ def test_an_image_beyond_pillows_limit_is_left_to_the_reader_of_all(
         early.close()
 
 
-def test_tables_and_standard_input_are_not_read_early(make_images: MakeImages, tmp_path: Path) -> None:
+def test_tables_and_standard_input_are_not_read_early(
+    make_images: MakeImages, tmp_path: Path
+) -> None:
     folder = make_images("a.png")
     (tmp_path / "list.csv").write_text("path\na.png\n", encoding="utf-8")
     for words in (["-"], [str(tmp_path / "list.csv")], [str(folder), "-"]):
@@ -109,7 +126,9 @@ def test_each_image_is_on_one_rank_and_all_ranks_have_equally_many_batches(
     assert sorted(index for own in indices for index in own) == list(range(num_images))
 
 
-def test_an_image_that_cannot_be_read_is_reported_and_not_in_the_batch(make_images: MakeImages, tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read_is_reported_and_not_in_the_batch(
+    make_images: MakeImages, tmp_path: Path
+) -> None:
     folder = make_images("a.png", "c.png", "d.png")
     (folder / "b.png").write_bytes(b"this is text")
     (first, told), (second, _) = taken(images_in(folder))
@@ -136,8 +155,12 @@ def test_odd_images_of_the_wild_are_read_or_reported(odd_images: Path, tmp_path:
     assert len(entries) > 3 * len(bad)
 
 
-@pytest.mark.parametrize("name", [b"two\nlines.png", b"not \xff text.png", "Gänseblümchen, süß.png".encode()])
-def test_a_name_of_any_bytes_comes_through_the_list(make_images: MakeImages, tmp_path: Path, name: bytes) -> None:
+@pytest.mark.parametrize(
+    "name", [b"two\nlines.png", b"not \xff text.png", "Gänseblümchen, süß.png".encode()]
+)
+def test_a_name_of_any_bytes_comes_through_the_list(
+    make_images: MakeImages, tmp_path: Path, name: bytes
+) -> None:
     folder = make_images("plain.png")
     (folder / "plain.png").rename(folder / os.fsdecode(name))
     ((_, (entry,)),) = taken(images_in(folder))

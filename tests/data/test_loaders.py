@@ -18,9 +18,13 @@ from lightkit.data import eval_loader, predict_loader, train_loader
 from lightkit.errors import ConfigError
 
 
-def loader_of(rank: int, *, num: int, ranks: int, batch_size: int, num_workers: int = 0) -> DataLoader[Any]:
+def loader_of(
+    rank: int, *, num: int, ranks: int, batch_size: int, num_workers: int = 0
+) -> DataLoader[Any]:
     place: Any = SimpleNamespace(
-        world_size=ranks, global_rank=rank, strategy=SimpleNamespace(root_device=torch.device("cpu"))
+        world_size=ranks,
+        global_rank=rank,
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
     )
     data: Any = range(num)
     return eval_loader(data, batch_size=batch_size, seed=0, trainer=place, num_workers=num_workers)
@@ -35,8 +39,12 @@ def batches_of(rank: int, **what: int) -> list[list[int]]:
 
 @settings(deadline=None, derandomize=True)
 @given(num=st.integers(0, 70), ranks=st.integers(2, 6), batch_size=st.integers(1, 20))
-def test_every_sample_counts_once_and_no_rank_waits_for_another(num: int, ranks: int, batch_size: int) -> None:
-    shares = [batches_of(rank, num=num, ranks=ranks, batch_size=batch_size) for rank in range(ranks)]
+def test_every_sample_counts_once_and_no_rank_waits_for_another(
+    num: int, ranks: int, batch_size: int
+) -> None:
+    shares = [
+        batches_of(rank, num=num, ranks=ranks, batch_size=batch_size) for rank in range(ranks)
+    ]
     num_batches = math.ceil(math.ceil(num / ranks) / batch_size)
     assert [len(share) for share in shares] == [num_batches] * ranks
     sizes = [[len(batch) for batch in share] for share in shares]
@@ -54,7 +62,11 @@ def test_every_sample_counts_once_and_no_rank_waits_for_another(num: int, ranks:
     ("num", "batch_size", "expected"),
     [
         (7, 2, [[[0, 2], [4, 6]], [[1, 3], [5]]]),
-        (9, 4, [[[0, 2, 4], [6, 8]], [[1, 3], [5, 7]]]),  # four in one batch would leave rank 1 without a second one
+        (
+            9,
+            4,
+            [[[0, 2, 4], [6, 8]], [[1, 3], [5, 7]]],
+        ),  # four in one batch would leave rank 1 without a second one
         (3, 1, [[[0], [2]], [[1], [0]]]),
         (1, 4, [[[0]], [[0]]]),
         (0, 4, [[], []]),
@@ -62,7 +74,9 @@ def test_every_sample_counts_once_and_no_rank_waits_for_another(num: int, ranks:
     ids=["a rest", "as many batches", "batch size 1", "fewer samples than ranks", "none"],
 )
 def test_two_ranks_take_turns(num: int, batch_size: int, expected: list[list[list[int]]]) -> None:
-    assert [batches_of(rank, num=num, ranks=2, batch_size=batch_size) for rank in (0, 1)] == expected
+    assert [
+        batches_of(rank, num=num, ranks=2, batch_size=batch_size) for rank in (0, 1)
+    ] == expected
 
 
 def test_workers_give_the_same_batches() -> None:
@@ -139,22 +153,30 @@ class Joined:
         return self.num
 
     def __getitems__(self, keys: list[Any]) -> str:
-        return "+".join(str(getattr(key, "index", key)) if isinstance(key, tuple) else str(key) for key in keys)
+        return "+".join(
+            str(getattr(key, "index", key)) if isinstance(key, tuple) else str(key) for key in keys
+        )
 
     @staticmethod
     def collate(batch: str) -> str:
         return f"<{batch}>"
 
 
-LOADERS = pytest.mark.parametrize("make", [train_loader, eval_loader, predict_loader], ids=["train", "eval", "predict"])
+LOADERS = pytest.mark.parametrize(
+    "make", [train_loader, eval_loader, predict_loader], ids=["train", "eval", "predict"]
+)
 
 
 @LOADERS
 @pytest.mark.parametrize("num_workers", [0, 1], ids=["no worker", "a worker"])
-def test_a_data_set_that_makes_whole_batches_has_them_handed_over(make: Any, num_workers: int) -> None:
+def test_a_data_set_that_makes_whole_batches_has_them_handed_over(
+    make: Any, num_workers: int
+) -> None:
     batches = list(make(Joined(5), batch_size=2, seed=0, num_workers=num_workers))
     assert [batch.count("+") for batch in batches] == [1, 1, 0]
-    assert sorted(number for batch in batches for number in batch.strip("<>").split("+")) == list("01234")
+    assert sorted(number for batch in batches for number in batch.strip("<>").split("+")) == list(
+        "01234"
+    )
 
 
 @LOADERS
@@ -168,7 +190,9 @@ def test_workers_prepare_as_far_ahead_as_is_said(make: Any) -> None:
     loader = make(Joined(50), batch_size=2, seed=0, num_workers=1, prefetch_factor=3)
     assert (loader.num_workers, loader.prefetch_factor) == (1, 3)
     assert loader.persistent_workers == (make is not predict_loader)
-    with pytest.raises(ConfigError, match=r"data\.init_args\.prefetch_factor: expected 1 or more, got 0"):
+    with pytest.raises(
+        ConfigError, match=r"data\.init_args\.prefetch_factor: expected 1 or more, got 0"
+    ):
         make(Joined(50), batch_size=2, seed=0, prefetch_factor=0)
 
 
@@ -176,7 +200,9 @@ def test_workers_prepare_as_far_ahead_as_is_said(make: Any) -> None:
 def test_batches_that_the_shared_memory_does_not_hold_are_loaded_without_workers(
     make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert make(Joined(50, sample_bytes=10**15), batch_size=2, seed=0, num_workers=1).num_workers == 0
+    assert (
+        make(Joined(50, sample_bytes=10**15), batch_size=2, seed=0, num_workers=1).num_workers == 0
+    )
     assert len(caplog.messages) == 1
     assert "docker run --shm-size=2g" in caplog.messages[0]
 
@@ -200,7 +226,9 @@ class TrainingOn:
         ("cuda", False, False),
     ],
 )
-def test_batches_are_pinned_where_a_gpu_takes_them(device: str, asked: Any, is_pinned: bool) -> None:
+def test_batches_are_pinned_where_a_gpu_takes_them(
+    device: str, asked: Any, is_pinned: bool
+) -> None:
     training: Any = TrainingOn(device)
     loader = predict_loader(Joined(5), batch_size=2, seed=0, trainer=training, pin_memory=asked)
     assert loader.pin_memory is is_pinned
@@ -209,7 +237,9 @@ def test_batches_are_pinned_where_a_gpu_takes_them(device: str, asked: Any, is_p
 def test_pinning_for_no_gpu_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     training: Any = TrainingOn("cpu")
     for _ in range(2):
-        assert not predict_loader(Joined(5), batch_size=2, seed=0, trainer=training, pin_memory=True).pin_memory
+        assert not predict_loader(
+            Joined(5), batch_size=2, seed=0, trainer=training, pin_memory=True
+        ).pin_memory
     assert caplog.messages == ["data.init_args.pin_memory: no effect where no GPU trains, but cpu"]
 
 

@@ -32,7 +32,9 @@ def make_mask(at: int, *, height: int = 20, width: int = 24) -> np.ndarray[Any, 
 
 def save_palette(path: Path, mask: Any) -> None:
     image = Image.frombytes("P", mask.shape[::-1], mask.tobytes())
-    image.putpalette([channel for at in range(256) for channel in (at, 255 - at, 90)])  # Pillow saves few as few bits
+    image.putpalette(
+        [channel for at in range(256) for channel in (at, 255 - at, 90)]
+    )  # Pillow saves few as few bits
     image.save(path)
 
 
@@ -55,7 +57,9 @@ def save_colors(path: Path, mask: Any) -> None:
     Image.fromarray(table[mask]).save(path)
 
 
-def fill(folder: Path, save: Any = save_grey, *, numbers: range = range(8), suffix: str = ".png") -> Path:
+def fill(
+    folder: Path, save: Any = save_grey, *, numbers: range = range(8), suffix: str = ".png"
+) -> Path:
     random = np.random.default_rng(1)
     for name in ("images", "masks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -67,7 +71,12 @@ def fill(folder: Path, save: Any = save_grey, *, numbers: range = range(8), suff
 
 
 def build(root: Path, **options: Any) -> MaskFolder:
-    given: dict[str, Any] = {"classes": CLASSES, "image_size": 16, "batch_size": 4, "num_workers": 0}
+    given: dict[str, Any] = {
+        "classes": CLASSES,
+        "image_size": 16,
+        "batch_size": 4,
+        "num_workers": 0,
+    }
     return MaskFolder(str(root), **(given | options))
 
 
@@ -154,7 +163,9 @@ def test_image_and_mask_are_cropped_flipped_and_turned_together() -> None:
         assert classes.dtype == torch.int64
         shows = image[0] > 127
         counted = classes != IGNORED
-        assert ((classes == 1) == shows)[counted].float().mean() > 0.96  # but for borders, which the image blurs
+        assert ((classes == 1) == shows)[
+            counted
+        ].float().mean() > 0.96  # but for borders, which the image blurs
         again, same = view(Decoded(picture), mask, 0, SampleKey(0, epoch=epoch))
         assert torch.equal(image, again)
         assert torch.equal(classes, same)
@@ -197,7 +208,13 @@ def spoil(folder: Path, case: str) -> None:
     [
         ("missing", r"1 image has no mask.*expected.*masks/3\.png.*images/3\.png"),
         ("size", r"masks/3\.png: 25 x 20, its image 24 x 20 pixels"),
-        ("value", r"masks/3\.png: [678] \(\d+ pixels\), .*|no class; data\.init_args\.classes has sky 0, road 1"),
+        (
+            "value",
+            (
+                r"masks/3\.png: [678] \(\d+ pixels\), .*|no class; data\.init_args\.classes has sky"
+                r" 0, road 1"
+            ),
+        ),
         ("color", r"masks/3\.png: a mask of colours, where numbers are expected"),
         ("empty", r"masks/3\.png: "),
         ("twice", r"masks/3\.bmp and .*masks/3\.png have the same name"),
@@ -254,7 +271,9 @@ def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any], sa
 
 def test_masks_of_0_and_255_need_the_names_of_their_classes(tmp_path: Path) -> None:
     fill(tmp_path, lambda path, mask: save_grey(path, np.uint8(255) * (mask == 1).astype(np.uint8)))
-    with pytest.raises(ConfigError, match=r"values 0, 255.*classes: \{background: 0, object: 255\}"):
+    with pytest.raises(
+        ConfigError, match=r"values 0, 255.*classes: \{background: 0, object: 255\}"
+    ):
         build(tmp_path, classes=None).setup("fit")
     data = build(tmp_path, classes={"background": 0, "object": 255})
     data.setup("fit")

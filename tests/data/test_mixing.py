@@ -31,19 +31,27 @@ class Watched(ImageClassifier):
 
 
 def data(**options: Any) -> DrawnFlowers:
-    return DrawnFlowers(image_size=32, batch_size=8, num_workers=0, num_images=40, seed=3, **options)
+    return DrawnFlowers(
+        image_size=32, batch_size=8, num_workers=0, num_images=40, seed=3, **options
+    )
 
 
-def train(folder: Path, *callbacks: Any, epochs: int = 1, ckpt_path: Any = None, **options: Any) -> Watched:
+def train(
+    folder: Path, *callbacks: Any, epochs: int = 1, ckpt_path: Any = None, **options: Any
+) -> Watched:
     torch.manual_seed(5)
     model = Watched(class_weight="auto")
-    trainer = quiet_trainer(folder, callbacks=[ResumeState(), *callbacks], max_epochs=epochs, enable_checkpointing=True)
+    trainer = quiet_trainer(
+        folder, callbacks=[ResumeState(), *callbacks], max_epochs=epochs, enable_checkpointing=True
+    )
     trainer.fit(model, datamodule=data(**options), ckpt_path=ckpt_path)
     return model
 
 
 @pytest.mark.parametrize("options", [{"mixup": 0.4}, {"cutmix": 1.0}], ids=["mixup", "cutmix"])
-def test_images_and_targets_are_mixed_alike_in_training_alone(options: dict[str, Any], tmp_path: Path) -> None:
+def test_images_and_targets_are_mixed_alike_in_training_alone(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     mixed = train(tmp_path / "mixed", **options).seen
     plain = train(tmp_path / "plain").seen
     images, targets = mixed["train"][0]
@@ -78,7 +86,10 @@ def test_without_augmentation_nothing_is_mixed_and_a_warning_says_so(
 def test_samples_with_weights_are_not_mixed_unless_nothing_is() -> None:
     given: tuple[dict[str, Any], ...] = ({"mixup": 0.4}, {"cutmix": 1.0})
     for options in given:
-        with pytest.raises(ConfigError, match=r"init_args\.weight \(importance\) and data\.init_args\.(mixup|cutmix)"):
+        with pytest.raises(
+            ConfigError,
+            match=r"init_args\.weight \(importance\) and data\.init_args\.(mixup|cutmix)",
+        ):
             Table("photos.parquet", image="image", weight="importance", **options)
         Table("photos.parquet", image="image", weight="importance", augment=False, **options)
         Table("photos.parquet", image="image", **options)
@@ -88,7 +99,9 @@ def test_samples_with_weights_are_not_mixed_unless_nothing_is() -> None:
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
 def test_a_training_that_goes_on_with_all_of_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
     options = {"mixup": 0.4, "cutmix": 1.0, "rand_augment": True}
-    keeper = ModelCheckpoint(tmp_path / "kept", filename="at-{step}", every_n_train_steps=2, save_top_k=-1)
+    keeper = ModelCheckpoint(
+        tmp_path / "kept", filename="at-{step}", every_n_train_steps=2, save_top_k=-1
+    )
     whole = train(tmp_path / "whole", EMA(), keeper, epochs=2, **options)
     path = next((tmp_path / "kept").glob("at-step=2.ckpt"))
     resumed = train(tmp_path / "resumed", EMA(), epochs=2, ckpt_path=path, **options)

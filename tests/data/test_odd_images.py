@@ -33,9 +33,14 @@ GOOD = {  # upright height and width
 }  # fmt: skip
 BAD = {
     "LICENSE": "not an image in any format that Pillow knows",
-    "badwidth.bmp": r"Image size \(274877898816 pixels\) exceeds limit of \d+ pixels, could be decompression bomb",
+    "badwidth.bmp": (
+        r"Image size \(274877898816 pixels\) exceeds limit of \d+ pixels, could be decompression"
+        r" bomb"
+    ),
     "broken_data_stream.png": "unrecognized data stream contents when reading image file",
-    "decompression_bomb.ico": r"Image size \(4294836225 pixels\) exceeds limit of \d+ pixels, could be decompression",
+    "decompression_bomb.ico": (
+        r"Image size \(4294836225 pixels\) exceeds limit of \d+ pixels, could be decompression"
+    ),
     "png_decompression_dos.png": "Decompressed data too large for PngImagePlugin.MAX_TEXT_CHUNK",
     "shortfile.bmp": "image file is truncated$",
     "truncated_end_chunk.png": "Truncated File Read",
@@ -75,7 +80,12 @@ def test_a_bad_one_has_its_reason(odd_images: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["hopper_orientation_3.jpg", "hopper_orientation_5.jpg", "hopper_orientation_6.webp", "hopper_orientation_8.jpg"],
+    [
+        "hopper_orientation_3.jpg",
+        "hopper_orientation_5.jpg",
+        "hopper_orientation_6.webp",
+        "hopper_orientation_8.jpg",
+    ],
 )
 def test_what_was_stored_turned_is_the_upright_picture(odd_images: Path, name: str) -> None:
     upright, found = pixels_of(odd_images / "hopper.jpg"), pixels_of(odd_images / name)
@@ -89,7 +99,9 @@ def test_an_orientation_in_other_places_than_exif_is_followed(odd_images: Path, 
         image.load()
         stored = Image.new("RGBA", image.size, "white")
         stored.alpha_composite(image.convert("RGBA"))
-    assert np.array_equal(pixels_of(odd_images / name), np.asarray(stored.convert("RGB"), dtype=float)[::-1, ::-1])
+    assert np.array_equal(
+        pixels_of(odd_images / name), np.asarray(stored.convert("RGB"), dtype=float)[::-1, ::-1]
+    )
 
 
 @pytest.mark.parametrize("name", ["hopper.gif", "hopper.ppm", "hopper.webp", "hopper.avif"])
@@ -147,22 +159,26 @@ def test_of_several_frames_the_first_is_taken(odd_images: Path, name: str) -> No
     assert np.abs(found - first).mean() < np.abs(found - second).mean()
 
 
-def test_a_folder_of_them_is_trained_on_without_the_bad_ones(odd_images: Path, tmp_path: Path) -> None:
+def test_a_folder_of_them_is_trained_on_without_the_bad_ones(
+    odd_images: Path, tmp_path: Path
+) -> None:
     odd = [path for path in sorted(odd_images.iterdir()) if path.suffix not in ("", ".ico", ".mpo")]
     for number, path in enumerate(odd):
         folder = tmp_path / "images" / "ab"[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
         # upper-case suffixes, blanks and letters beyond ASCII are read like others
-        shutil.copyfile(path, folder / f"{path.stem} größe{path.suffix.upper() if number % 3 else path.suffix}")
+        shutil.copyfile(
+            path, folder / f"{path.stem} größe{path.suffix.upper() if number % 3 else path.suffix}"
+        )
     data = ImageFolder(
         str(tmp_path / "images"), image_size=16, batch_size=5, num_workers=0, test_fraction=0, max_bad_fraction=0.2,
         cache="none",
     )  # fmt: skip
     data.setup("fit")
     bad = [name for name in BAD if Path(name).suffix not in ("", ".ico")]
-    assert sorted(Path(defect.name).name.partition(" ")[0] for defect in data.defects.found) == sorted(
-        Path(name).stem for name in bad
-    )
+    assert sorted(
+        Path(defect.name).name.partition(" ")[0] for defect in data.defects.found
+    ) == sorted(Path(name).stem for name in bad)
     num_images = 0
     for batch in [*data.train_dataloader(), *data.val_dataloader()]:
         assert batch[0].dtype == torch.uint8

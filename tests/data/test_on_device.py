@@ -89,7 +89,9 @@ def test_evaluation_is_to_the_last_bit_what_the_preprocessing_makes(photos: Path
 @pytest.mark.parametrize("form", [tuple, list])
 def test_only_the_images_of_a_batch_change(form: Any) -> None:
     labels, weights = torch.tensor([1, 2]), torch.ones(2)
-    batch = normalised(form([torch.zeros(2, 3, 4, 4, dtype=torch.uint8), labels, weights]), PREPROCESSING, None)
+    batch = normalised(
+        form([torch.zeros(2, 3, 4, 4, dtype=torch.uint8), labels, weights]), PREPROCESSING, None
+    )
     assert type(batch) is form
     assert batch[0].dtype == torch.float32
     assert batch[1] is labels
@@ -98,7 +100,9 @@ def test_only_the_images_of_a_batch_change(form: Any) -> None:
 
 def test_images_alone_are_normalised_too() -> None:
     images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    assert torch.equal(normalised(images, PREPROCESSING, None), normalised((images, 0), PREPROCESSING, None)[0])
+    assert torch.equal(
+        normalised(images, PREPROCESSING, None), normalised((images, 0), PREPROCESSING, None)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,9 @@ def test_constants_made_in_inference_mode_serve_in_training() -> None:
         ("bf16-mixed", torch.float32),
     ],
 )
-def test_a_model_gets_the_dtype_of_its_precision(make_images: Any, precision: Any, dtype: torch.dtype) -> None:
+def test_a_model_gets_the_dtype_of_its_precision(
+    make_images: Any, precision: Any, dtype: torch.dtype
+) -> None:
     module = Seen()
     trainer(precision=precision).fit(module, datamodule=folder(make_images(*NAMES)))
     for name in ("train", "val"):

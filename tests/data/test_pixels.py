@@ -51,7 +51,9 @@ def test_a_part_is_that_of_the_whole(make: Callable[[], Pixels]) -> None:
     expected = np.asarray(pixels.whole())
     for box in (Box(0, 0, 40, 56), Box(3, 5, 20, 30), Box(0, 0, 7, 56), Box(39, 55, 1, 1)):
         part = make().cropped(box, (box.height, box.width)).permute(1, 2, 0).numpy()
-        assert np.array_equal(part, expected[box.top : box.top + box.height, box.left : box.left + box.width])
+        assert np.array_equal(
+            part, expected[box.top : box.top + box.height, box.left : box.left + box.width]
+        )
 
 
 def test_what_is_given_from_decoded_pixels_can_be_changed() -> None:
@@ -71,7 +73,9 @@ def test_odd_images_come_as_the_one_rule_reads_them(odd_images: Path) -> None:
     num_read = 0
     for path in sorted(path for path in odd_images.rglob("*") if path.is_file()):
         expected, pixels = pixels_or_reason(lambda: np.asarray(read_rgb(path))), Encoded(path)  # noqa: B023
-        part = pixels_or_reason(lambda: pixels.cropped(Box(0, 0, *pixels.size), pixels.size).permute(1, 2, 0).numpy())  # noqa: B023
+        part = pixels_or_reason(
+            lambda: pixels.cropped(Box(0, 0, *pixels.size), pixels.size).permute(1, 2, 0).numpy()
+        )  # noqa: B023
         assert type(part) is type(expected)
         assert np.array_equal(part, expected), path
         num_read += not isinstance(part, str)
@@ -82,12 +86,16 @@ def test_a_jpeg_that_fails_is_reported_in_the_words_of_the_rule(tmp_path: Path) 
     data = encoded(noise(), "JPEG")
     cut = tmp_path / "cut.jpg"
     cut.write_bytes(data[: len(data) // 2])
-    with pytest.raises(UnreadableImageError, match=r"cut\.jpg: this image cannot be decoded \(.*truncated"):
+    with pytest.raises(
+        UnreadableImageError, match=r"cut\.jpg: this image cannot be decoded \(.*truncated"
+    ):
         Encoded(cut).cropped(Box(0, 0, 40, 56), (40, 56))
 
 
 @pytest.mark.parametrize("spoil", ["vanished", "folder", "pipe"])
-def test_a_file_that_is_none_any_more_is_unreadable_and_nobody_waits_for_it(tmp_path: Path, spoil: str) -> None:
+def test_a_file_that_is_none_any_more_is_unreadable_and_nobody_waits_for_it(
+    tmp_path: Path, spoil: str
+) -> None:
     path = tmp_path / "a.jpg"
     if spoil == "folder":
         path.mkdir()
@@ -95,18 +103,25 @@ def test_a_file_that_is_none_any_more_is_unreadable_and_nobody_waits_for_it(tmp_
         os.mkfifo(path)
     with pytest.raises(UnreadableImageError, match=r"a\.jpg") as raised:
         _ = Encoded(path).size
-    assert raised.value.reason == ("No such file or directory" if spoil == "vanished" else "no file any more")
+    assert raised.value.reason == (
+        "No such file or directory" if spoil == "vanished" else "no file any more"
+    )
     assert raised.value.exit_code == DataError.exit_code
 
 
 def test_bytes_are_called_by_their_name() -> None:
-    with pytest.raises(UnreadableImageError, match=r"^table, row 7: this image cannot be decoded \(not an image"):
+    with pytest.raises(
+        UnreadableImageError, match=r"^table, row 7: this image cannot be decoded \(not an image"
+    ):
         Encoded(b"no image", name="table, row 7").whole()
 
 
-def test_a_split_of_files_gives_what_the_untransformed_split_gives(make_images: Callable[..., Path]) -> None:
+def test_a_split_of_files_gives_what_the_untransformed_split_gives(
+    make_images: Callable[..., Path],
+) -> None:
     data = ImageFolder(
-        str(make_images(*(f"{name}/{number}.png" for name in "ab" for number in range(8)))), test_fraction=0
+        str(make_images(*(f"{name}/{number}.png" for name in "ab" for number in range(8)))),
+        test_fraction=0,
     )
     data.setup("fit")
     source, untransformed = PhotoPixels(data.index.splits["train"]), data.untransformed("train")

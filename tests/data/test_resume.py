@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from pytorch_lightning import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    seed_everything,
+)
 from torch.utils.data import DataLoader
 
 from lightkit.data.loader import Transformed, eval_loader, train_loader
@@ -45,7 +51,9 @@ class NumberedData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         return train_loader(
-            Transformed(Numbered(), train_transform(8, color_jitter=0.4, rand_augment=True), seed=3),
+            Transformed(
+                Numbered(), train_transform(8, color_jitter=0.4, rand_augment=True), seed=3
+            ),
             batch_size=BATCH_SIZE,
             seed=3,
             trainer=self.trainer,
@@ -55,7 +63,13 @@ class NumberedData(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         dataset = Transformed(Numbered(), eval_transform(8), seed=3)
-        return eval_loader(dataset, batch_size=BATCH_SIZE, seed=3, trainer=self.trainer, num_workers=self.num_workers)
+        return eval_loader(
+            dataset,
+            batch_size=BATCH_SIZE,
+            seed=3,
+            trainer=self.trainer,
+            num_workers=self.num_workers,
+        )
 
 
 class Recorder(LightningModule):
@@ -66,7 +80,9 @@ class Recorder(LightningModule):
         self.layer = torch.nn.Linear(3 * 8 * 8, NUM_SAMPLES)
         self.seen: list[tuple[int, list[int], list[float]]] = []
 
-    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:
+    def training_step(
+        self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int
+    ) -> torch.Tensor:
         images, indices = batch
         self.seen.append((self.current_epoch, indices.tolist(), images[:, 0, 0, 0].tolist()))
         return torch.nn.functional.cross_entropy(self.layer(images.flatten(1)), indices)
@@ -117,7 +133,9 @@ def trained(
 ) -> Recorder:
     seed_everything(1)
     module = Recorder()
-    if checkpoint is not None:  # the initial weights come from the checkpoint, not from the same seed
+    if (
+        checkpoint is not None
+    ):  # the initial weights come from the checkpoint, not from the same seed
         torch.manual_seed(torch.initial_seed() + 1)
         module = Recorder()
     limits: dict[str, Any] = {"max_epochs": NUM_EPOCHS} if "max_steps" not in options else {}
@@ -174,7 +192,9 @@ def test_a_kill_within_an_epoch_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "loading", [(0, False), pytest.param((2, True), marks=LONG)], ids=["no workers", "persistent workers"]
+    "loading",
+    [(0, False), pytest.param((2, True), marks=LONG)],
+    ids=["no workers", "persistent workers"],
 )
 @pytest.mark.parametrize(
     ("hook", "options"),
@@ -188,21 +208,40 @@ def test_a_kill_within_an_epoch_changes_nothing(
             {"max_steps": 15},
             # 2026-11: with max_steps, pytorch-lightning 2.6.6 counts an epoch twice that ended before its checkpoint
             # was written (`_FitLoop.restarting` is then always true), and so asks for the order of a later epoch
-            marks=[LONG, pytest.mark.xfail(strict=True, reason="pytorch-lightning 2.6.6 counts the epoch twice")],
+            marks=[
+                LONG,
+                pytest.mark.xfail(
+                    strict=True, reason="pytorch-lightning 2.6.6 counts the epoch twice"
+                ),
+            ],
         ),
         pytest.param("on_train_epoch_end", {"reload_dataloaders_every_n_epochs": 1}, marks=LONG),
     ],
-    ids=["epoch end", "validation end", "no validation", "limited batches", "max_steps", "reloaded loaders"],
+    ids=[
+        "epoch end",
+        "validation end",
+        "no validation",
+        "limited batches",
+        "max_steps",
+        "reloaded loaders",
+    ],
 )
 def test_a_kill_between_epochs_changes_nothing(
     tmp_path: Path, loading: tuple[int, bool], hook: str, options: dict[str, Any]
 ) -> None:
-    kill = KillAt(hook, tmp_path / "last.ckpt", epoch=1, batches=options.get("limit_train_batches", NUM_BATCHES))
+    kill = KillAt(
+        hook,
+        tmp_path / "last.ckpt",
+        epoch=1,
+        batches=options.get("limit_train_batches", NUM_BATCHES),
+    )
     assert_goes_on(tmp_path, kill, loading=loading, **options)
 
 
 @pytest.mark.parametrize(
-    "loading", [(0, False), pytest.param((2, True), marks=LONG)], ids=["no workers", "persistent workers"]
+    "loading",
+    [(0, False), pytest.param((2, True), marks=LONG)],
+    ids=["no workers", "persistent workers"],
 )
 @pytest.mark.parametrize(
     ("hook", "options"),
@@ -223,14 +262,24 @@ def test_a_kill_after_three_batches_changes_nothing(
 
 def test_every_epoch_has_its_own_order_and_its_own_augmentation(tmp_path: Path) -> None:
     seen = trained(tmp_path).seen
-    orders = [[index for epoch, indices, _ in seen if epoch == e for index in indices] for e in range(NUM_EPOCHS)]
+    orders = [
+        [index for epoch, indices, _ in seen if epoch == e for index in indices]
+        for e in range(NUM_EPOCHS)
+    ]
     pixels = [
-        dict(pair for epoch, indices, firsts in seen if epoch == e for pair in zip(indices, firsts, strict=True))
+        dict(
+            pair
+            for epoch, indices, firsts in seen
+            if epoch == e
+            for pair in zip(indices, firsts, strict=True)
+        )
         for e in range(NUM_EPOCHS)
     ]
     assert all(sorted(order) == list(range(NUM_SAMPLES)) for order in orders)
     assert orders[0] != orders[1] != orders[2]
-    assert sum(pixels[0][index] != pixels[1][index] for index in range(NUM_SAMPLES)) > NUM_SAMPLES // 2
+    assert (
+        sum(pixels[0][index] != pixels[1][index] for index in range(NUM_SAMPLES)) > NUM_SAMPLES // 2
+    )
 
 
 def test_the_number_of_workers_changes_no_sample(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def reasons_of(defects: Defects) -> list[tuple[str, str]]:
 
 
 def test_a_batch_has_its_samples_in_order() -> None:
-    images, labels = ImageSamples(Numbered(9), VIEW, seed=0, defects=Defects()).__getitems__([4, 0, 7])
+    images, labels = ImageSamples(Numbered(9), VIEW, seed=0, defects=Defects()).__getitems__(
+        [4, 0, 7]
+    )
     assert (images.shape, images.dtype, labels.dtype) == ((3, 3, 8, 8), torch.uint8, torch.int64)
     assert labels.tolist() == [4, 0, 7]
     assert [image.unique().tolist() for image in images] == [[4], [0], [7]]
@@ -84,7 +86,10 @@ def test_what_cannot_be_read_is_left_out_of_its_batch_and_reported() -> None:
     images, labels = samples.__getitems__([4, 0, 7, 8])
     assert labels.tolist() == [4, 8]
     assert [image.unique().tolist() for image in images] == [[4], [8]]
-    assert reasons_of(defects) == [("image 0", "gone"), ("image 7", "not an image in any format that Pillow knows")]
+    assert reasons_of(defects) == [
+        ("image 0", "gone"),
+        ("image 7", "not an image in any format that Pillow knows"),
+    ]
 
 
 @pytest.mark.parametrize("index", [2, 5], ids=["early", "late"])
@@ -112,7 +117,9 @@ def test_in_training_it_is_replaced_by_the_next_of_the_epochs_order() -> None:
 @pytest.mark.parametrize("view", [VIEW, TrainView(8)], ids=["evaluation", "training"])
 def test_where_no_sample_can_be_read_it_is_an_error(view: Any) -> None:
     samples = ImageSamples(Numbered(9, bad=range(9)), view, seed=0, defects=Defects())
-    with pytest.raises(UnreadableImageError, match="image 3: neither this sample nor any other of its"):
+    with pytest.raises(
+        UnreadableImageError, match="image 3: neither this sample nor any other of its"
+    ):
         samples.__getitems__([3, 4])
 
 

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from lightkit.data.loader import Transformed, eval_loader, predict_loader, train_loader
-from lightkit.data.sampler import Position, ResumableSampler, SampleKey, position_of, sample_randomness, stable_seed
+from lightkit.data.sampler import (
+    Position,
+    ResumableSampler,
+    SampleKey,
+    position_of,
+    sample_randomness,
+    stable_seed,
+)
 
 NUM_SAMPLES = 23
 
@@ -121,7 +128,11 @@ def test_randomness_within_a_sample_leaves_the_global_states_alone() -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_loaders_draw_nothing_from_the_global_generator(num_workers: int) -> None:
-    dataset = Transformed([(float(i), i) for i in range(6)], lambda value: torch.tensor(value) + torch.rand(()), seed=0)
+    dataset = Transformed(
+        [(float(i), i) for i in range(6)],
+        lambda value: torch.tensor(value) + torch.rand(()),
+        seed=0,
+    )
     torch.manual_seed(0)
     before = torch.get_rng_state()
     for loader in (

@@ -47,7 +47,12 @@ def gap(content: bytes, expected: Any) -> float:
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def png_row(row: Values, depth: int) -> bytes:
@@ -58,13 +63,27 @@ def png_row(row: Values, depth: int) -> bytes:
     return b"\0" + bytes(int(bits[at : at + 8], 2) for at in range(0, len(bits), 8))
 
 
-def png(values: Values, *, depth: int, color: int, extra: Mapping[bytes, bytes], orientation: int) -> bytes:
+def png(
+    values: Values, *, depth: int, color: int, extra: Mapping[bytes, bytes], orientation: int
+) -> bytes:
     height, width, channels = values.shape
-    exif = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01" + struct.pack(">H", orientation) + b"\0" * 6
+    exif = (
+        b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01"
+        + struct.pack(">H", orientation)
+        + b"\0" * 6
+    )
     rows = b"".join(png_row(row, depth) for row in values.reshape(height, width * channels))
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
-    middle = b"".join(chunk(kind, content) for kind, content in extra.items()) + chunk(b"eXIf", exif)
-    return b"\x89PNG\r\n\x1a\n" + head + middle + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    middle = b"".join(chunk(kind, content) for kind, content in extra.items()) + chunk(
+        b"eXIf", exif
+    )
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + head
+        + middle
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -77,7 +96,9 @@ def png(values: Values, *, depth: int, color: int, extra: Mapping[bytes, bytes],
         *[(color, depth, False) for color in (GREY_ALPHA, RGBA) for depth in (8, 16)],
     ],
 )
-def test_a_png_of_any_depth_is_its_pixels_over_white(color: int, depth: int, has_key: bool, orientation: int) -> None:
+def test_a_png_of_any_depth_is_its_pixels_over_white(
+    color: int, depth: int, has_key: bool, orientation: int
+) -> None:
     random = np.random.default_rng(color * 100 + depth)
     channels = {GREY: 1, RGB: 3, PALETTE: 1, GREY_ALPHA: 2, RGBA: 4}[color]
     values = random.integers(0, 2**depth, (HEIGHT, WIDTH, channels))
@@ -113,7 +134,13 @@ def test_a_png_of_any_depth_is_its_pixels_over_white(color: int, depth: int, has
 
 
 def tiff(
-    values: Values, *, order: str, bits: int, orientation: int, photometric: int, in_planes: bool = False
+    values: Values,
+    *,
+    order: str,
+    bits: int,
+    orientation: int,
+    photometric: int,
+    in_planes: bool = False,
 ) -> bytes:
     height, width, channels = values.shape
     planes = values.transpose(2, 0, 1) if in_planes else values[None]
@@ -143,7 +170,9 @@ def tiff(
     for number, kind, given in tags:
         raw = struct.pack(f"{order}{len(given)}{kind}", *(starts if number == 273 else given))
         entries += struct.pack(f"{order}HHI", number, 3 if kind == "H" else 4, len(given))
-        entries += struct.pack(f"{order}I", places[number]) if number in places else raw.ljust(4, b"\0")
+        entries += (
+            struct.pack(f"{order}I", places[number]) if number in places else raw.ljust(4, b"\0")
+        )
         body += raw if number in places else b""
     head = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HIH", 42, 8, len(tags))
     return head + entries + b"\0" * 4 + body + b"".join(strips)
@@ -171,7 +200,9 @@ def test_a_tiff_of_any_depth_is_its_pixels_turned(
 def test_a_tiff_of_12_bits_has_the_upper_8_of_them() -> None:
     values = np.random.default_rng(12).integers(0, 4096, (HEIGHT, 12, 1))
     pairs = values.reshape(-1, 2)
-    packed = np.stack([pairs[:, 0] >> 4, (pairs[:, 0] & 15) << 4 | pairs[:, 1] >> 8, pairs[:, 1] & 255], axis=1)
+    packed = np.stack(
+        [pairs[:, 0] >> 4, (pairs[:, 0] & 15) << 4 | pairs[:, 1] >> 8, pairs[:, 1] & 255], axis=1
+    )
     plain = tiff(values, order="<", bits=16, orientation=1, photometric=1)
     head = bytearray(plain[: len(plain) - values.size * 2])
     at = head.index(struct.pack("<HHIH", 258, 3, 1, 16))

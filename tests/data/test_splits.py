@@ -23,7 +23,11 @@ def test_the_shares_are_those_that_were_asked_for() -> None:
 
 def test_another_validation_share_moves_nothing_into_or_out_of_the_test_split() -> None:
     tests = [
-        {digest for digest in DIGESTS if split_of(digest, val_fraction=share, test_fraction=0.1) == "test"}
+        {
+            digest
+            for digest in DIGESTS
+            if split_of(digest, val_fraction=share, test_fraction=0.1) == "test"
+        }
         for share in (0.0, 0.2, 0.5)
     ]
     assert tests[0] == tests[1] == tests[2] != set()
@@ -58,6 +62,8 @@ def test_the_digest_is_sha256_of_the_bytes(tmp_path: Path) -> None:
         (0.6, 0.4, "add up to 1: nothing is left to train on"),
     ],
 )
-def test_shares_that_leave_nothing_to_train_on_are_refused(val: float, test: float, says: str) -> None:
+def test_shares_that_leave_nothing_to_train_on_are_refused(
+    val: float, test: float, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         check_fractions(val_fraction=val, test_fraction=test)

@@ -15,14 +15,20 @@ from lightkit.data import TableData
 from lightkit.errors import ConfigError, DataError
 from lightkit.rows.table import TableFit, TablePreprocessing
 
-ROWS = [(at / 10, "rg"[at % 2], at * 2.5, 1 + at % 3, ("train", "val", "test")[min(at // 10, 2)]) for at in range(30)]
+ROWS = [
+    (at / 10, "rg"[at % 2], at * 2.5, 1 + at % 3, ("train", "val", "test")[min(at // 10, 2)])
+    for at in range(30)
+]
 
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "t.csv"
-    path.write_text("a,c,y,w,split\n" + "".join(f"{','.join(map(str, row))}\n" for row in ROWS), encoding="utf-8")
+    path.write_text(
+        "a,c,y,w,split\n" + "".join(f"{','.join(map(str, row))}\n" for row in ROWS),
+        encoding="utf-8",
+    )
     return str(path)
 
 
@@ -55,7 +61,9 @@ def test_rows_are_encoded_for_the_model_that_gets_them(table: str) -> None:
     assert isinstance(other, TablePreprocessing)
     data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(row_preprocessing=other))  # type: ignore[assignment]
     (numbers,) = next(iter(loader))[0]
-    assert torch.equal(numbers[:, 0], torch.tensor([row[0] for row in ROWS[20:24]]))  # mean 0, deviation 1
+    assert torch.equal(
+        numbers[:, 0], torch.tensor([row[0] for row in ROWS[20:24]])
+    )  # mean 0, deviation 1
     assert not torch.equal(own[:, 0], numbers[:, 0])
 
 
@@ -63,14 +71,19 @@ def test_a_training_split_of_weight_0_is_an_error(table: str) -> None:
     path = Path(table)
     lines = [f"{a},{c},{y},{0 if split == 'train' else w},{split}\n" for a, c, y, w, split in ROWS]
     path.write_text("a,c,y,w,split\n" + "".join(lines), encoding="utf-8")
-    with pytest.raises(DataError, match="each row of the training split has the weight 0 in column 'w'"):
+    with pytest.raises(
+        DataError, match="each row of the training split has the weight 0 in column 'w'"
+    ):
         TableData(path=table, target="y", weight="w").setup("fit")
     TableData(path=table, target="y", weight="w").setup("test")
 
 
 def test_a_few_whole_numbers_are_values_where_they_were_in_the_training(table: str) -> None:
     path = Path(table)
-    path.write_text("a,c,y\n" + "".join(f"{a},{c},{at % 3}\n" for at, (a, c, *_) in enumerate(ROWS)), encoding="utf-8")
+    path.write_text(
+        "a,c,y\n" + "".join(f"{a},{c},{at % 3}\n" for at, (a, c, *_) in enumerate(ROWS)),
+        encoding="utf-8",
+    )
     data = TableData(test=table, target="y")
     data.setup("test")
     assert data.class_names == ["0", "1", "2"]
@@ -81,5 +94,7 @@ def test_a_few_whole_numbers_are_values_where_they_were_in_the_training(table: s
 
 
 def test_one_thing_decides_the_splits(table: str) -> None:
-    with pytest.raises(ConfigError, match=r"data\.init_args\.time: data\.init_args\.key decides the splits already"):
+    with pytest.raises(
+        ConfigError, match=r"data\.init_args\.time: data\.init_args\.key decides the splits already"
+    ):
         TableData(path=table, key="c", time="a")

@@ -23,7 +23,8 @@ from lightkit.rows.text import TextPreprocessing
 from lightkit.texts.ngrams import NgramHashing
 
 ROWS = [
-    (f"text number {at} " * (1 + at % 3), "ab"[at % 2], ("train", "train", "val", "test")[at % 4]) for at in range(40)
+    (f"text number {at} " * (1 + at % 3), "ab"[at % 2], ("train", "train", "val", "test")[at % 4])
+    for at in range(40)
 ]
 
 
@@ -45,9 +46,13 @@ def make(path: Path, **options: Any) -> TextData:
 
 def test_each_kind_of_table_has_the_same_texts(table: Path, tmp_path: Path) -> None:
     texts, labels, splits = zip(*ROWS, strict=True)
-    columns = pa.table({"review": texts, "label": pa.array(labels).dictionary_encode(), "split": splits})
+    columns = pa.table(
+        {"review": texts, "label": pa.array(labels).dictionary_encode(), "split": splits}
+    )
     parquet.write_table(columns, tmp_path / "t.parquet")
-    lines = [json.dumps({"review": text, "label": label, "split": split}) for text, label, split in ROWS]
+    lines = [
+        json.dumps({"review": text, "label": label, "split": split}) for text, label, split in ROWS
+    ]
     (tmp_path / "t.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
     found = [make(each) for each in (table, tmp_path / "t.parquet", tmp_path / "t.jsonl")]
     assert len({data.index.fingerprint for data in found}) == 1
@@ -122,7 +127,9 @@ def test_batches_that_were_made_for_another_model_are_refused(table: Path) -> No
         data.on_before_batch_transfer(batch, 0)
 
 
-def test_ngrams_that_are_kept_are_those_of_the_texts(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ngrams_that_are_kept_are_those_of_the_texts(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = make(table)
     hashing = NgramHashing(1000, 2, (3, 4), 100)
     preprocessing = TextPreprocessing("review", hashing)
@@ -175,8 +182,16 @@ def test_a_resumed_order_of_lengths_is_the_rest_of_the_epoch_on_each_rank() -> N
         (["text,label", "one,a", "two,nan"], {}, r"t\.csv, line 3: there is no label \('nan'\)"),
         (["text,label", "one,a", "two,"], {}, r"t\.csv, line 3: there is no label"),
         ([""], {}, r"t\.csv: this table is empty"),
-        (["a,b,label", "one,two,x"], {}, r"none of its columns is named text, .*data\.init_args\.text"),
-        (["text,kind", "one,a"], {}, r"none of its columns is named label, .*data\.init_args\.label"),
+        (
+            ["a,b,label", "one,two,x"],
+            {},
+            r"none of its columns is named text, .*data\.init_args\.text",
+        ),
+        (
+            ["text,kind", "one,a"],
+            {},
+            r"none of its columns is named label, .*data\.init_args\.label",
+        ),
         (["text,label", "one,a"], {"text": "txet"}, r"no column 'txet'; did you mean 'text'"),
         (["text,label,w", "one,a,x"], {"weight": "w"}, r"t\.csv, line 2: the weight is 'x'"),
         (["text,label,w", "one,a,"], {"weight": "w"}, r"t\.csv, line 2: the weight is ''"),
@@ -201,7 +216,9 @@ def test_odd_files_are_read_or_reported(tmp_path: Path) -> None:
         _ = make(tmp_path / "nowhere.csv").index
     huge = "word " * 150_000
     path = write_csv(
-        tmp_path, ["text,label", *[f'"{huge}{at}",{"ab"[at % 2]}' for at in range(4)]], encoding="utf-8-sig"
+        tmp_path,
+        ["text,label", *[f'"{huge}{at}",{"ab"[at % 2]}' for at in range(4)]],
+        encoding="utf-8-sig",
     )
     data = make(path, val_fraction=0.0, test_fraction=0.0)
     assert data.index.lengths.tolist() == [len(huge) + 1] * 4
@@ -217,7 +234,9 @@ MARKED = {
 
 
 @pytest.mark.parametrize(("first", "second", "says"), MARKED.values(), ids=MARKED)
-def test_a_mark_that_is_neither_0_nor_1_is_an_error(tmp_path: Path, first: str, second: str, says: str) -> None:
+def test_a_mark_that_is_neither_0_nor_1_is_an_error(
+    tmp_path: Path, first: str, second: str, says: str
+) -> None:
     path = write_csv(tmp_path, ["text,red,blue", f"one,{first},0", f"two,{second},1"])
     with pytest.raises(DataError, match=says):
         _ = make(path, label=["red", "blue"]).index
@@ -225,14 +244,23 @@ def test_a_mark_that_is_neither_0_nor_1_is_an_error(tmp_path: Path, first: str, 
 
 def test_a_label_that_is_no_class_is_an_error_with_its_line(tmp_path: Path) -> None:
     path = write_csv(tmp_path, ["text,label,split", "one,a,train", "two,b,train", "three,c,test"])
-    with pytest.raises(DataError, match=r"t\.csv, line 4: the label 'c' is no class; the classes are a, b"):
+    with pytest.raises(
+        DataError, match=r"t\.csv, line 4: the label 'c' is no class; the classes are a, b"
+    ):
         _ = make(path, val_fraction=0.0).index
-    with pytest.raises(DataError, match=r"t\.csv, line 2: the label 'a' is no class; the classes are b, c"):
+    with pytest.raises(
+        DataError, match=r"t\.csv, line 2: the label 'a' is no class; the classes are b, c"
+    ):
         _ = make(path, val_fraction=0.0, classes=["b", "c"]).index
 
 
 def test_texts_that_are_numbers_and_cells_that_are_missing_are_texts(tmp_path: Path) -> None:
-    lines = [{"text": 7, "label": "a"}, {"text": None, "label": "b"}, {"label": "a"}, {"text": "NaN", "label": "b"}]
+    lines = [
+        {"text": 7, "label": "a"},
+        {"text": None, "label": "b"},
+        {"label": "a"},
+        {"text": "NaN", "label": "b"},
+    ]
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
     data = make(path, val_fraction=0.0, test_fraction=0.0)
@@ -241,7 +269,9 @@ def test_texts_that_are_numbers_and_cells_that_are_missing_are_texts(tmp_path: P
 
 
 def test_a_separator_for_labels_in_columns_is_refused(table: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.init_args\.separator: it is of one column of labels"):
+    with pytest.raises(
+        ConfigError, match=r"data\.init_args\.separator: it is of one column of labels"
+    ):
         make(table, label=["a", "b"], separator="|")
 
 
@@ -257,6 +287,8 @@ def test_several_labels_in_lines_of_json(tmp_path: Path, name: str) -> None:
     _, targets = next(iter(data.val_dataloader()))
     assert targets.dtype == torch.int64
     assert targets.shape[1] == 2
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
     with pytest.raises(ConfigError, match="several labels a text"):
         trainer.validate(TextClassifier(), make(path), verbose=False)

@@ -16,7 +16,11 @@ from lightkit.data.sampler import SampleKey
 from lightkit.images.image_file import read_rgb
 from lightkit.images.preprocessing import preprocessing_of
 
-OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "jitter": {"color_jitter": 0.5}, "augment": {"rand_augment": True}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "jitter": {"color_jitter": 0.5},
+    "augment": {"rand_augment": True},
+}
 
 
 def decoded(height: int = 40, width: int = 56) -> Decoded:
@@ -39,18 +43,28 @@ def test_a_training_view_depends_on_seed_epoch_and_index_alone(options: dict[str
 def test_a_training_view_leaves_the_global_random_states_alone(options: dict[str, Any]) -> None:
     states = [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]  # type: ignore[index]
     TrainView(16, **options)(decoded(), 0, SampleKey(3, 1))
-    assert states == [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]  # type: ignore[index]
+    assert states == [
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+    ]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("options", [OPTIONS["jitter"], OPTIONS["augment"]], ids=["jitter", "augment"])
+@pytest.mark.parametrize(
+    "options", [OPTIONS["jitter"], OPTIONS["augment"]], ids=["jitter", "augment"]
+)
 def test_what_is_asked_for_changes_the_image_besides(options: dict[str, Any]) -> None:
     keys = [SampleKey(index, 0) for index in range(8)]
-    plain, changed = ([TrainView(16, **given)(decoded(), 0, key) for key in keys] for given in ({}, options))
+    plain, changed = (
+        [TrainView(16, **given)(decoded(), 0, key) for key in keys] for given in ({}, options)
+    )
     assert any(not torch.equal(*pair) for pair in zip(plain, changed, strict=True))
 
 
 def test_half_of_the_training_views_are_mirrored() -> None:
-    ramp = np.repeat(np.arange(0, 200, dtype=np.uint8)[None, :, None], 200, axis=0).repeat(3, axis=2)
+    ramp = np.repeat(np.arange(0, 200, dtype=np.uint8)[None, :, None], 200, axis=0).repeat(
+        3, axis=2
+    )
     view = TrainView(8)
     views = [view(Decoded(ramp), 0, SampleKey(index, 0))[0, 0].int() for index in range(200)]
     rises = [bool(row[-1] > row[0]) for row in views]
@@ -74,7 +88,9 @@ def test_boxes_are_drawn_as_torchvision_draws_them() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 900), (900, 1), (2, 3), (5, 400)], ids=str)
 @pytest.mark.parametrize("scale", [(0.35, 1.0), (0.0001, 0.0001), (1.0, 1.0)], ids=str)
-def test_boxes_are_within_images_of_any_shape(size: tuple[int, int], scale: tuple[float, float]) -> None:
+def test_boxes_are_within_images_of_any_shape(
+    size: tuple[int, int], scale: tuple[float, float]
+) -> None:
     draw = random.Random(0)
     for _ in range(50):
         top, left, height, width = random_box(draw, size, scale)
@@ -85,7 +101,9 @@ def test_boxes_are_within_images_of_any_shape(size: tuple[int, int], scale: tupl
 def test_an_image_of_one_pixel_has_a_view() -> None:
     pixels = Decoded(np.full((1, 1, 3), 77, dtype=np.uint8))
     assert set(TrainView(16)(pixels, 0, SampleKey(0, 0)).flatten().tolist()) == {77}
-    assert set(EvalView(preprocessing_of(16))(pixels, 0, SampleKey(0, 0)).flatten().tolist()) == {77}
+    assert set(EvalView(preprocessing_of(16))(pixels, 0, SampleKey(0, 0)).flatten().tolist()) == {
+        77
+    }
 
 
 def test_a_training_view_of_a_jpeg_is_that_of_its_pixels(photos: Path) -> None:
@@ -116,7 +134,9 @@ def test_a_crop_keeps_the_share_of_the_area_that_is_said() -> None:
             return super().cropped(box, size)
 
     for index in range(50):
-        TrainView(8, crop_scale=(0.2, 0.3))(Asked(np.zeros((40, 56, 3), np.uint8)), 0, SampleKey(index, 0))
+        TrainView(8, crop_scale=(0.2, 0.3))(
+            Asked(np.zeros((40, 56, 3), np.uint8)), 0, SampleKey(index, 0)
+        )
     shares = [box.height * box.width / (40 * 56) for box in Asked.boxes]
     assert min(shares) > 0.15
     assert max(shares) < 0.35

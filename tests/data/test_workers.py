@@ -29,10 +29,18 @@ class Training:
     """As much of a trainer as is asked."""
 
     def __init__(
-        self, device: str = "cpu", *, devices: int = 1, ranks: int = 1, rank: int = 0, local: Any = None
+        self,
+        device: str = "cpu",
+        *,
+        devices: int = 1,
+        ranks: int = 1,
+        rank: int = 0,
+        local: Any = None,
     ) -> None:
         environment = SimpleNamespace(local_size=local) if local else SimpleNamespace()
-        self.strategy = SimpleNamespace(root_device=torch.device(device), cluster_environment=environment)
+        self.strategy = SimpleNamespace(
+            root_device=torch.device(device), cluster_environment=environment
+        )
         self.num_devices, self.world_size, self.is_global_zero = devices, ranks, rank == 0
 
 
@@ -59,14 +67,21 @@ def test_what_is_asked_for_is_taken_and_reported_once(
     with caplog.at_level(logging.INFO, "lightkit.data"):
         for _ in range(2):
             chosen = choose_num_workers(
-                asked, trainer=training, is_cached=True, num_samples=4 * num_batches - 3, batch_size=4
+                asked,
+                trainer=training,
+                is_cached=True,
+                num_samples=4 * num_batches - 3,
+                batch_size=4,
             )
             assert chosen == expected
     assert caplog.messages == [says]
 
 
 def test_without_a_trainer_nobody_else_loads() -> None:
-    assert choose_num_workers("auto", trainer=None, is_cached=False, num_samples=100, batch_size=4) == 0
+    assert (
+        choose_num_workers("auto", trainer=None, is_cached=False, num_samples=100, batch_size=4)
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +103,9 @@ def test_the_number_chosen_is_reported_once_a_trainer(
 ) -> None:
     with caplog.at_level(logging.INFO, "lightkit.data"):
         for _ in range(3):
-            choose_num_workers("auto", trainer=training, is_cached=is_cached, num_samples=100, batch_size=4)
+            choose_num_workers(
+                "auto", trainer=training, is_cached=is_cached, num_samples=100, batch_size=4
+            )
     assert caplog.messages == [says]
 
 
@@ -132,7 +149,15 @@ def test_processes_of_this_machine_are_counted(
         (4, "some", "4", 1),
         (4, "2", "4", 1),
     ],
-    ids=["cores of its own", "a socket for two", "not bound", "no task of Slurm's", "nothing said", "odd", "fewer"],
+    ids=[
+        "cores of its own",
+        "a socket for two",
+        "not bound",
+        "no task of Slurm's",
+        "nothing said",
+        "odd",
+        "fewer",
+    ],
 )
 def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
     own: int, of_job: str | None, tasks: str, expected: int, monkeypatch: pytest.MonkeyPatch
@@ -144,7 +169,10 @@ def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
     if of_job is not None:
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", of_job)
     training: Any = Training("cuda", devices=4, ranks=4)
-    assert choose_num_workers("auto", trainer=training, is_cached=False, num_samples=100, batch_size=4) == expected
+    assert (
+        choose_num_workers("auto", trainer=training, is_cached=False, num_samples=100, batch_size=4)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +188,10 @@ def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
     ids=["plenty", "just enough", "less ahead", "fewer workers", "one", "none"],
 )
 def test_what_is_prepared_ahead_fits_into_the_shared_memory(
-    free_mb: int, expected: tuple[int, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    free_mb: int,
+    expected: tuple[int, int],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_mb * MB))
     options = worker_options(4, 2, keep=False, batch_bytes=10 * MB)
@@ -175,13 +206,15 @@ def test_too_little_shared_memory_is_reported_with_what_to_do(
     training: Any = Training(devices=2, ranks=2)
     worker_options(4, 2, keep=False, batch_bytes=10 * MB, trainer=training)
     assert caplog.messages == [
-        "data: /dev/shm has 100 MB free, batches ready at a time would take up to 360 MB; 1 worker process "
-        "loads, 1 ahead, instead. Give the container more (docker run --shm-size=2g), or lower "
-        "data.init_args.batch_size, num_workers or prefetch_factor."
+        "data: /dev/shm has 100 MB free, batches ready at a time would take up to 360 MB; 1 worker"
+        " process loads, 1 ahead, instead. Give the container more (docker run --shm-size=2g), or"
+        " lower data.init_args.batch_size, num_workers or prefetch_factor."
     ]
 
 
-def test_where_there_is_no_such_memory_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_there_is_no_such_memory_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(loader, "_SHARED_MEMORY", str(tmp_path / "nowhere"))
     assert worker_options(4, 2, keep=False, batch_bytes=10**15)["num_workers"] == 4
 
@@ -219,7 +252,9 @@ def _ended(pids: set[int], within_s: float = 60.0) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
-def test_workers_have_one_thread_and_end_with_the_process_that_trains(tmp_path: Path, signum: int) -> None:
+def test_workers_have_one_thread_and_end_with_the_process_that_trains(
+    tmp_path: Path, signum: int
+) -> None:
     """A terminal sends Ctrl-C to the whole group; kill -9 reaches the training alone."""
     script = tmp_path / "loading.py"
     script.write_text(SCRIPT, encoding="utf-8")
@@ -240,4 +275,6 @@ def test_workers_have_one_thread_and_end_with_the_process_that_trains(tmp_path: 
         assert _ended(pids)
     assert {threads for _, threads in lines} == {"1"}
     assert len(pids) == 2
-    assert said.count("Traceback") == (1 if signum == signal.SIGINT else 0), said  # of the training alone
+    assert said.count("Traceback") == (1 if signum == signal.SIGINT else 0), (
+        said
+    )  # of the training alone

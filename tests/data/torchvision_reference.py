@@ -44,8 +44,14 @@ def train_transform(
 def eval_transform(image_size: int) -> v2.Compose:
     """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise; result as in training."""
     said = preprocessing_of(image_size)
-    return v2.Compose([v2.Resize(said.resize, antialias=True), v2.CenterCrop(said.crop), *_normalised()])
+    return v2.Compose(
+        [v2.Resize(said.resize, antialias=True), v2.CenterCrop(said.crop), *_normalised()]
+    )
 
 
 def _normalised() -> list[Any]:
-    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean=IMAGENET_MEAN, std=IMAGENET_STD)]
+    return [
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    ]

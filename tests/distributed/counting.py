@@ -63,7 +63,11 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     folder = Path(sys.argv[1])
     root = images(folder / "images")
-    (folder / "alone.json").write_text(json.dumps(counted(nets.trainer_of(ranks=1), root, batch_size=26)))
+    (folder / "alone.json").write_text(
+        json.dumps(counted(nets.trainer_of(ranks=1), root, batch_size=26))
+    )
     torch.manual_seed(3)
     trainer = Trainer(**nets.QUIET, accelerator="cpu", devices=2, strategy="ddp_fork")
-    trainer.validate(Telling(folder), datamodule=ImageFolder(str(root), image_size=32, batch_size=13, seed=0))
+    trainer.validate(
+        Telling(folder), datamodule=ImageFolder(str(root), image_size=32, batch_size=13, seed=0)
+    )

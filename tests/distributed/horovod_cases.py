@@ -44,7 +44,9 @@ def collectives(ranks: int, rank: int, folder: Path) -> Found:
         gathered = {name: gather_states(state) for name, state in states.items()}
         share = torch.tensor([rank + 1])
         reduced = {op: ours.reduce(share, reduce_op=op) for op in ("sum", "max", "min", "product")}
-        means = {str(d): ours.reduce(share.to(d)) for d in (torch.int64, torch.bfloat16, torch.float64)}
+        means = {
+            str(d): ours.reduce(share.to(d)) for d in (torch.int64, torch.bfloat16, torch.float64)
+        }
         narrow = ours.reduce(torch.tensor([rank], dtype=torch.uint8), reduce_op="sum")
     return {
         "gathered": gathered,
@@ -53,11 +55,15 @@ def collectives(ranks: int, rank: int, folder: Path) -> Found:
         "narrow": narrow,
         "flags": ours.all_gather(torch.tensor([True, rank == 0])),
         "stacked": ours.all_gather(torch.full((2,), float(rank), dtype=torch.bfloat16)),
-        "broadcast": ours.broadcast("version_0" if rank == 0 else None),  # unlike types: unlike names in Horovod
+        "broadcast": ours.broadcast(
+            "version_0" if rank == 0 else None
+        ),  # unlike types: unlike names in Horovod
         "broadcast_from_1": ours.broadcast({"rank": rank}, src=1),
         "all": ours.reduce_boolean_decision(rank == 0),
         "any": ours.reduce_boolean_decision(rank == 0, all=False),
-        "torch_op": int(ours.reduce(torch.tensor(1), reduce_op=torch.distributed.ReduceOp.SUM)) == ranks,
+        "torch_op": (
+            int(ours.reduce(torch.tensor(1), reduce_op=torch.distributed.ReduceOp.SUM)) == ranks
+        ),
         "is_zero": (rank_zero.rank_zero_only.rank, lightning_rank_zero.rank_zero_only.rank),  # type: ignore[attr-defined]
     }
 
@@ -76,14 +82,19 @@ class Sometimes(Net):
 
 def used_on_one_rank(ranks: int, rank: int, folder: Path) -> Found:
     fit = Fit(Sometimes)
-    return {"weights": nets.weights(nets.train(fit, ranks=ranks, rank=rank)[0]), "before": nets.weights(Sometimes(0))}
+    return {
+        "weights": nets.weights(nets.train(fit, ranks=ranks, rank=rank)[0]),
+        "before": nets.weights(Sometimes(0)),
+    }
 
 
 def accumulation(ranks: int, rank: int, folder: Path) -> Found:
     """Count what is sent for eight batches in two epochs, with and without accumulation."""
     sent = {}
     for batches in (1, 4):
-        with mock.patch.object(hvd, "allreduce_async_", side_effect=hvd.allreduce_async_) as counted:
+        with mock.patch.object(
+            hvd, "allreduce_async_", side_effect=hvd.allreduce_async_
+        ) as counted:
             nets.train(Fit(trainer={"accumulate_grad_batches": batches}), ranks=ranks, rank=rank)
         sent[batches] = counted.call_count
     return {"sent": sent}
@@ -95,8 +106,12 @@ class Normed(Net):
     def __init__(self, *, init: int = 0) -> None:
         super().__init__(init=init)
         self.norm = torch.nn.BatchNorm1d(6)
-        self.register_buffer("turned", torch.full((2, 3), float(init)).mT, persistent=False)  # not in one piece
-        self.register_buffer("extra", torch.full((2,), float(init), dtype=torch.bfloat16), persistent=False)
+        self.register_buffer(
+            "turned", torch.full((2, 3), float(init)).mT, persistent=False
+        )  # not in one piece
+        self.register_buffer(
+            "extra", torch.full((2,), float(init), dtype=torch.bfloat16), persistent=False
+        )
 
     def forward(self, x: Any) -> Any:
         return super().forward(self.norm(x))
@@ -108,7 +123,9 @@ def buffers(ranks: int, rank: int, folder: Path) -> Found:
         fit = Fit(lambda init: Normed(init=init), strategy={"sync_buffers": sync})
         net, _ = nets.train(fit, ranks=ranks, rank=rank)
         named = dict(net.named_buffers())
-        found[sync] = [named[name].clone() for name in ("norm.running_mean", "extra", "is_first", "turned")]
+        found[sync] = [
+            named[name].clone() for name in ("norm.running_mean", "extra", "is_first", "turned")
+        ]
     return {"buffers": found}
 
 
@@ -159,7 +176,9 @@ class Tallying(Callback):
 def metrics(ranks: int, rank: int, folder: Path) -> Found:
     """Four batches on each rank, in metrics that stand in different places."""
     before, net, tallying = Metric.sync, Totals(rank), Tallying()
-    nets.trainer_of(ranks=ranks, callbacks=[tallying]).validate(net, nets.loader(ranks, rank, shuffle=False))
+    nets.trainer_of(ranks=ranks, callbacks=[tallying]).validate(
+        net, nets.loader(ranks, rank, shuffle=False)
+    )
     after = SumMetric()
     after.update(net.share)
     totals = {**net.totals, "callback": tallying.total, "after": float(after.compute())}
@@ -197,13 +216,17 @@ def uneven_lengths(ranks: int, rank: int, folder: Path) -> Found:
 
 class Grumpy(Net):
     def training_step(self, batch: Any, index: int) -> Any:
-        self.log("local", float(self.current_epoch if self.global_rank == 1 else -self.current_epoch))
+        self.log(
+            "local", float(self.current_epoch if self.global_rank == 1 else -self.current_epoch)
+        )
         return super().training_step(batch, index)
 
 
 def early_stopping(ranks: int, rank: int, folder: Path) -> Found:
     """Only rank 1's own value gets worse."""
-    stop = Fit(lambda init: Grumpy(init=init), callbacks=lambda: [EarlyStopping("local", patience=1)])
+    stop = Fit(
+        lambda init: Grumpy(init=init), callbacks=lambda: [EarlyStopping("local", patience=1)]
+    )
     _, trainer = nets.train(stop, ranks=ranks, rank=rank, max_epochs=6)
     return {"epoch": trainer.current_epoch, "step": trainer.global_step}
 
@@ -217,8 +240,14 @@ class CountedIO(TorchCheckpointIO):
 
 
 def files(ranks: int, rank: int, folder: Path) -> Found:
-    place = folder / f"rank-{rank}"  # where each rank would write, so that one's files are not taken for the other's
-    more: dict[str, Any] = {"logger": CSVLogger(str(place / "logs")), "plugins": [CountedIO()], "log_every_n_steps": 1}
+    place = (
+        folder / f"rank-{rank}"
+    )  # where each rank would write, so that one's files are not taken for the other's
+    more: dict[str, Any] = {
+        "logger": CSVLogger(str(place / "logs")),
+        "plugins": [CountedIO()],
+        "log_every_n_steps": 1,
+    }
     keeper = ModelCheckpoint(place / "checkpoints", save_last=True)
     nets.train(Fit(), ranks=ranks, rank=rank, callbacks=[keeper], enable_checkpointing=True, **more)
     written = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
@@ -227,7 +256,10 @@ def files(ranks: int, rank: int, folder: Path) -> Found:
 
 def resume(ranks: int, rank: int, folder: Path) -> Found:
     """Two and two epochs against four."""
-    schedules = {"step": (lambda o: StepLR(o, 1, 0.5), "epoch"), "cycle": (lambda o: OneCycleLR(o, 0.05, 16), "step")}
+    schedules = {
+        "step": (lambda o: StepLR(o, 1, 0.5), "epoch"),
+        "cycle": (lambda o: OneCycleLR(o, 0.05, 16), "step"),
+    }
     found = {}
     for name, (scheduler, interval) in schedules.items():
         fit = Fit(lambda init, s=scheduler, i=interval: Net(scheduled(adamw, s, i), init=init))  # type: ignore[misc]
@@ -237,7 +269,11 @@ def resume(ranks: int, rank: int, folder: Path) -> Found:
         trainer, net = nets.trainer_of(ranks=ranks, fit=fit, max_epochs=4), fit.net(rank + 9)
         trainer.fit(net, nets.loader(ranks, rank, shuffle=True), ckpt_path=path)
         rates = [t.optimizers[0].param_groups[0]["lr"] for t in (whole, trainer)]
-        found[name] = {"straight": nets.weights(straight), "resumed": nets.weights(net), "rates": rates}
+        found[name] = {
+            "straight": nets.weights(straight),
+            "resumed": nets.weights(net),
+            "rates": rates,
+        }
     return {"found": found}
 
 
@@ -246,7 +282,10 @@ def precisions(ranks: int, rank: int, folder: Path) -> Found:
     found = {}
     for precision in ("bf16-mixed", "bf16-true", "16-mixed"):
         net, trainer = nets.train(Fit(trainer={"precision": precision}), ranks=ranks, rank=rank)
-        found[precision] = {"weights": nets.weights(net), "loss": float(trainer.callback_metrics["val/loss"])}
+        found[precision] = {
+            "weights": nets.weights(net),
+            "loss": float(trainer.callback_metrics["val/loss"]),
+        }
     return {"found": found}
 
 
@@ -255,14 +294,20 @@ class Exploding(Net):
 
     def training_step(self, batch: Any, index: int) -> Any:
         loss = super().training_step(batch, index)
-        return loss * torch.inf if index == 2 and self.current_epoch == 0 and self.global_rank == 1 else loss
+        return (
+            loss * torch.inf
+            if index == 2 and self.current_epoch == 0 and self.global_rank == 1
+            else loss
+        )
 
 
 def loss_scaling(ranks: int, rank: int, folder: Path) -> Found:
     """float16 with a scaler: what is infinite on one rank is skipped on both."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     plugin = MixedPrecision("16-mixed", "cpu", scaler)
-    net, _ = nets.train(Fit(lambda init: Exploding(init=init)), ranks=ranks, rank=rank, plugins=[plugin])
+    net, _ = nets.train(
+        Fit(lambda init: Exploding(init=init)), ranks=ranks, rank=rank, plugins=[plugin]
+    )
     return {"weights": nets.weights(net), "scale": scaler.get_scale()}
 
 
@@ -284,7 +329,9 @@ def compression(ranks: int, rank: int, folder: Path) -> Found:
     with mock.patch.object(hvd, "allreduce_async_", side_effect=seen):
         small, _ = nets.train(fit, ranks=ranks, rank=rank)
     plain, _ = nets.train(Fit(), ranks=ranks, rank=rank)
-    steep, _ = nets.train(Fit(lambda init: Steep(init=init), strategy=fit.strategy), ranks=ranks, rank=rank)
+    steep, _ = nets.train(
+        Fit(lambda init: Steep(init=init), strategy=fit.strategy), ranks=ranks, rank=rank
+    )
     return {
         "sent": set(sent),
         "weights": nets.weights(small),
@@ -345,7 +392,9 @@ def refusals(ranks: int, rank: int, folder: Path) -> Found:
     """Each on both ranks."""
 
     def fitting(net: Net, **more: Any) -> Callable[[], Any]:
-        return lambda: nets.trainer_of(ranks=ranks, **more).fit(net, nets.loader(ranks, rank, shuffle=True))
+        return lambda: nets.trainer_of(ranks=ranks, **more).fit(
+            net, nets.loader(ranks, rank, shuffle=True)
+        )
 
     lbfgs = Net(torch.optim.LBFGS)
     return {

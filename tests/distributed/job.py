@@ -20,7 +20,11 @@ def main(folder: Path, *, is_swept: bool) -> None:
     results: dict[str, Any] = {}
     place.start()
     warnings.simplefilter("ignore")
-    numbers = {name: run for name, run in number_cases.CASES.items() if (name in number_cases.SWEPT) == is_swept}
+    numbers = {
+        name: run
+        for name, run in number_cases.CASES.items()
+        if (name in number_cases.SWEPT) == is_swept
+    }
     for name, case in {**numbers, **({} if is_swept else horovod_cases.CASES)}.items():
         began = time.monotonic()
         try:

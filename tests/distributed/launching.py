@@ -21,17 +21,38 @@ needs_horovod = pytest.mark.skipif(hvd is None, reason="Horovod is not installed
 
 
 def environ() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "PL_", "PYTEST_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOROVOD_", "PL_", "PYTEST_"))
+    }
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PATH": path, "PYTHONPATH": str(ROOT)}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+    }
 
 
 def launched(*words: str, ranks: int, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
     """Run ``python -m WORDS`` on so many ranks; none is left behind."""
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "horovod.runner.launch",
+        "--gloo",
+        "-np",
+        str(ranks),
+        "-H",
+        f"localhost:{ranks}",
+    ]
     command = [*launcher, sys.executable, "-m", *words]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, env=environ(), start_new_session=True, **pipes) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environ(), start_new_session=True, **pipes
+    ) as process:
         try:
             out, _ = process.communicate(timeout=timeout_s)
         finally:
@@ -47,7 +68,9 @@ def _kill(launcher: psutil.Process) -> None:
             process.kill()
 
 
-def results_of(factory: pytest.TempPathFactory, *, ranks: int, is_swept: bool = False) -> list[dict[str, Any]]:
+def results_of(
+    factory: pytest.TempPathFactory, *, ranks: int, is_swept: bool = False
+) -> list[dict[str, Any]]:
     """Give what each rank found in all cases; they run once, also when tests are spread over workers.
 
     Args:
@@ -63,7 +86,9 @@ def results_of(factory: pytest.TempPathFactory, *, ranks: int, is_swept: bool = 
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "said").exists():
-            ended = launched("tests.distributed.job", str(folder), *(["swept"] if is_swept else []), ranks=ranks)
+            ended = launched(
+                "tests.distributed.job", str(folder), *(["swept"] if is_swept else []), ranks=ranks
+            )
             (folder / "said").write_text(f"code {ended.returncode}\n{ended.stdout}")
     files = [folder / f"rank-{rank}-of-{ranks}.pt" for rank in range(ranks)]
     assert all(file.exists() for file in files), (folder / "said").read_text()[-4000:]

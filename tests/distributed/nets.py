@@ -43,10 +43,15 @@ def adamw(parameters: Iterable[Any]) -> Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
 
 
-def scheduled(make: Optimizers, scheduler: Callable[[Any], Any], interval: str = "epoch") -> Optimizers:
+def scheduled(
+    make: Optimizers, scheduler: Callable[[Any], Any], interval: str = "epoch"
+) -> Optimizers:
     def both(parameters: Iterable[Any]) -> Any:
         optimizer = make(parameters)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler(optimizer), "interval": interval}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler(optimizer), "interval": interval},
+        }
 
     return both
 
@@ -57,10 +62,15 @@ class Net(LightningModule):
     def __init__(self, optimizers: Optimizers = sgd, *, init: int = 0) -> None:
         super().__init__()
         torch.manual_seed(init)
-        self.body = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh())
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh()
+        )
         self.head = torch.nn.Linear(8, 3)
         self.unused = torch.nn.Linear(2, 2)
-        self.accuracy, self.cosine = MulticlassAccuracy(3, average="micro"), CosineSimilarity("mean")
+        self.accuracy, self.cosine = (
+            MulticlassAccuracy(3, average="micro"),
+            CosineSimilarity("mean"),
+        )
         self.register_buffer("is_first", torch.tensor(init == 0))  # a dtype that Horovod has not
         self.optimizers_of = optimizers
         self.losses: list[float] = []
@@ -110,7 +120,10 @@ class TwoOptimizers(Net):
     def training_step(self, batch: Any, index: int) -> None:
         body, head = self.optimizers()  # type: ignore[attr-defined]
         for optimizer, loss in (
-            (head, lambda: functional.cross_entropy(self.head(self.body(batch[0]).detach()), batch[1])),
+            (
+                head,
+                lambda: functional.cross_entropy(self.head(self.body(batch[0]).detach()), batch[1]),
+            ),
             (body, lambda: self.body(batch[0]).pow(2).mean()),
         ):
             if self.toggles:
@@ -165,11 +178,15 @@ class Unfreeze(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.current_epoch == 1:
             pl_module.body.requires_grad_(True)
-            trainer.optimizers[0].add_param_group({"params": list(pl_module.body.parameters()), "lr": 0.05})
+            trainer.optimizers[0].add_param_group(
+                {"params": list(pl_module.body.parameters()), "lr": 0.05}
+            )
 
 
 def trainable(parameters: Iterable[Any]) -> Optimizer:
-    return torch.optim.SGD([parameter for parameter in parameters if parameter.requires_grad], lr=0.1, momentum=0.9)
+    return torch.optim.SGD(
+        [parameter for parameter in parameters if parameter.requires_grad], lr=0.1, momentum=0.9
+    )
 
 
 @dataclass
@@ -189,7 +206,9 @@ class Fit:
     strategy: dict[str, Any] = field(default_factory=dict)
 
 
-def loader(ranks: int, rank: int, *, shuffle: bool, data: TensorDataset | None = None) -> DataLoader[Any]:
+def loader(
+    ranks: int, rank: int, *, shuffle: bool, data: TensorDataset | None = None
+) -> DataLoader[Any]:
     """Give this rank's part of the same global batches, whatever the number of ranks."""
     data = data or samples()
     sampler: Any = DistributedSampler(data, num_replicas=ranks, rank=rank, shuffle=shuffle, seed=5)
@@ -199,7 +218,14 @@ def loader(ranks: int, rank: int, *, shuffle: bool, data: TensorDataset | None =
 def trainer_of(*, ranks: int, fit: Fit | None = None, **more: Any) -> Trainer:
     fit = fit or Fit()
     strategy = HorovodStrategy(**fit.strategy) if ranks > 1 else "auto"
-    settings = {**QUIET, "max_epochs": 2, "accelerator": "cpu", "devices": 1, "strategy": strategy, **fit.trainer}
+    settings = {
+        **QUIET,
+        "max_epochs": 2,
+        "accelerator": "cpu",
+        "devices": 1,
+        "strategy": strategy,
+        **fit.trainer,
+    }
     return Trainer(**{**settings, "callbacks": fit.callbacks(), **more})
 
 

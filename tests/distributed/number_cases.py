@@ -23,13 +23,19 @@ FITS = {
     "clip_norm": Fit(trainer={"gradient_clip_val": 0.05}),
     "clip_value": Fit(trainer={"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}),
     "step_lr": Fit(lambda init: Net(scheduled(sgd, lambda o: StepLR(o, 1, 0.3)), init=init)),
-    "one_cycle": Fit(lambda init: Net(scheduled(sgd, lambda o: OneCycleLR(o, 0.3, 8), "step"), init=init)),
-    "cosine": Fit(lambda init: Net(scheduled(adamw, lambda o: CosineAnnealingLR(o, 8), "step"), init=init)),
+    "one_cycle": Fit(
+        lambda init: Net(scheduled(sgd, lambda o: OneCycleLR(o, 0.3, 8), "step"), init=init)
+    ),
+    "cosine": Fit(
+        lambda init: Net(scheduled(adamw, lambda o: CosineAnnealingLR(o, 8), "step"), init=init)
+    ),
     "everything": Fit(
         lambda init: Net(scheduled(adamw, lambda o: StepLR(o, 1, 0.5)), init=init),
         {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1},
     ),
-    "unfreezing": Fit(lambda init: Net(nets.trainable, init=init), callbacks=lambda: [nets.Unfreeze()]),
+    "unfreezing": Fit(
+        lambda init: Net(nets.trainable, init=init), callbacks=lambda: [nets.Unfreeze()]
+    ),
     "two_optimizers_toggled": Fit(lambda init: nets.TwoOptimizers(toggles=True, init=init)),
     "two_optimizers": Fit(lambda init: nets.TwoOptimizers(toggles=False, init=init)),
     "plain_before_manual_backward": Fit(lambda init: nets.ByHand("plain manual", init=init)),
@@ -47,7 +53,13 @@ def _case(fit: Fit) -> Callable[[int, int, Path], dict[str, Any]]:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         lrs = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
         before = nets.weights(fit.net(0))
-        return {"weights": nets.weights(net), "before": before, "norms": net.norms, "metrics": metrics, "lrs": lrs}
+        return {
+            "weights": nets.weights(net),
+            "before": before,
+            "norms": net.norms,
+            "metrics": metrics,
+            "lrs": lrs,
+        }
 
     return run
 
@@ -56,9 +68,13 @@ def _tested(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
     """An odd number of samples: the last batches are not full, and unlike on the two ranks."""
     net, data = Net(init=rank), nets.samples(27)
     trainer = nets.trainer_of(ranks=ranks)
-    share = torch.utils.data.Subset(data, range(27) if ranks == 1 else (range(17), range(17, 27))[rank])
+    share = torch.utils.data.Subset(
+        data, range(27) if ranks == 1 else (range(17), range(17, 27))[rank]
+    )
     loader: Any = torch.utils.data.DataLoader(share, batch_size=32)
-    found = nets.trainer_of(ranks=ranks, use_distributed_sampler=False).test(net, loader, verbose=False)[0]
+    found = nets.trainer_of(ranks=ranks, use_distributed_sampler=False).test(
+        net, loader, verbose=False
+    )[0]
     predicted: Any = trainer.predict(net, nets.loader(ranks, rank, shuffle=False, data=data))
     return {"metrics": found, "predictions": len(torch.cat(predicted)) if predicted else 0}
 
@@ -88,7 +104,9 @@ def _scaled(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rising, "interval": "step"}}
 
     callbacks: list[Callback] = [ScaledLearningRate(warmup_epochs=1)] if ranks > 1 else []
-    return _case(Fit(lambda init: Net(rates, init=init), callbacks=lambda: callbacks))(ranks, rank, folder)
+    return _case(Fit(lambda init: Net(rates, init=init), callbacks=lambda: callbacks))(
+        ranks, rank, folder
+    )
 
 
 CASES: dict[str, Callable[[int, int, Path], dict[str, Any]]] = {

@@ -52,7 +52,9 @@ def test_both_places_know_that_only_rank_0_is_rank_0(ranks: Results) -> None:
 def test_a_parameter_that_only_one_rank_uses_moves_on_both(ranks: Results) -> None:
     first, second = case(ranks, "used_on_one_rank")
     torch.testing.assert_close(first["weights"], second["weights"], atol=0, rtol=0)
-    assert not torch.allclose(first["weights"]["second.weight"], first["before"]["second.weight"], atol=1e-3)
+    assert not torch.allclose(
+        first["weights"]["second.weight"], first["before"]["second.weight"], atol=1e-3
+    )
     assert torch.equal(first["weights"]["unused.weight"], first["before"]["unused.weight"])
 
 
@@ -63,7 +65,9 @@ def test_accumulation_sends_nothing_until_its_last_batch(ranks: Results) -> None
 
 def test_buffers_are_those_of_rank_0_unless_reported_otherwise(ranks: Results) -> None:
     first, second = (found["buffers"] for found in case(ranks, "buffers"))
-    assert all(torch.equal(mine, other) for mine, other in zip(first[True], second[True], strict=True))
+    assert all(
+        torch.equal(mine, other) for mine, other in zip(first[True], second[True], strict=True)
+    )
     assert not torch.allclose(first[False][0], second[False][0])
     assert second[False][1].tolist() == [0, 0]  # the initial state is rank 0's in any case
     assert (second[False][2].tolist(), second[False][3].tolist()) == (True, [[0, 0]] * 3)
@@ -86,17 +90,26 @@ def test_unlike_numbers_of_batches_are_an_error_on_all_ranks(ranks: Results) -> 
     for found in case(ranks, "uneven_lengths"):
         for stage, lengths in (("training", "[5, 3]"), ("evaluation", "[2, 0]")):
             assert found[stage]["error"] == "DataError", found[stage]["says"]
-            assert f"the ranks have {lengths} batches, and Horovod needs equally many" in found[stage]["says"]
+            assert (
+                f"the ranks have {lengths} batches, and Horovod needs equally many"
+                in found[stage]["says"]
+            )
 
 
 def test_all_ranks_stop_early_when_one_wants_to(ranks: Results) -> None:
-    assert [(found["epoch"], found["step"]) for found in case(ranks, "early_stopping")] == [(2, 8)] * 2
+    assert [(found["epoch"], found["step"]) for found in case(ranks, "early_stopping")] == [
+        (2, 8)
+    ] * 2
 
 
 def test_only_rank_0_writes_checkpoints_and_logs(ranks: Results) -> None:
     first, second = case(ranks, "files")
     assert first["saved"] == 4  # the newest and last.ckpt, after each of two epochs
-    assert {name.rpartition("/")[2] for name in first["written"]} == {"epoch=1-step=8.ckpt", "last.ckpt", "metrics.csv"}
+    assert {name.rpartition("/")[2] for name in first["written"]} == {
+        "epoch=1-step=8.ckpt",
+        "last.ckpt",
+        "metrics.csv",
+    }
     assert (second["saved"], second["written"]) == (0, [])
     assert first["best"] == second["best"]
 
@@ -153,15 +166,25 @@ def test_shares_of_the_data_are_disjoint_and_shuffled_alike(ranks: Results) -> N
         ("lazy", "LightkitError", "late.weight, late.bias"),
         ("unlike", "LightkitError", "more.bias (2,) torch.float32; more.bias (3,) torch.float32"),
         ("stranger", "LightkitError", "not part of the LightningModule"),
-        ("plain_backward", "LightkitError", "SGD is about to use a gradient of body.0.weight that was not averaged"),
-        ("plain_after_manual", "LightkitError", "self.manual_backward(loss) instead of loss.backward()"),
+        (
+            "plain_backward",
+            "LightkitError",
+            "SGD is about to use a gradient of body.0.weight that was not averaged",
+        ),
+        (
+            "plain_after_manual",
+            "LightkitError",
+            "self.manual_backward(loss) instead of loss.backward()",
+        ),
         ("plain_thrown_away", "", ""),
         ("devices", "ConfigError", "Set trainer.devices: 1"),
         ("seeds", "ConfigError", "the ranks have the seeds 0, 1"),
         ("works_again", "", ""),
     ],
 )
-def test_what_cannot_work_is_refused_by_all_ranks(what: str, error: str, says: str, ranks: Results) -> None:
+def test_what_cannot_work_is_refused_by_all_ranks(
+    what: str, error: str, says: str, ranks: Results
+) -> None:
     for found in case(ranks, "refusals"):
         assert found[what]["error"] == error, found[what]["says"]
         assert says in found[what]["says"]

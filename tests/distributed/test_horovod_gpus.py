@@ -32,7 +32,9 @@ def chosen(
     strategy.gather_objects = lambda own: [own, *others]
     monkeypatch.setattr(hvd, "nccl_built", lambda: 21000)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(uuids))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda own: SimpleNamespace(uuid=uuids[own]))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda own: SimpleNamespace(uuid=uuids[own])
+    )
     strategy.set_world_ranks()
     found: int = strategy.root_device.index
     return found
@@ -46,7 +48,12 @@ def chosen(
         (["b"], 1, 0, 0),
         (["a", "b", "c"], 0, 2, 2),
     ],
-    ids=["first of two", "second of two", "its own, which is all it is shown", "the one that is named"],
+    ids=[
+        "first of two",
+        "second of two",
+        "its own, which is all it is shown",
+        "the one that is named",
+    ],
 )
 def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one(
     shown: list[str], local_rank: int, index: int, expected: int, monkeypatch: pytest.MonkeyPatch
@@ -56,10 +63,14 @@ def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one(
 
 
 def test_ranks_that_would_share_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"ranks 0, 2 would share the GPU with the UUID a.*CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(
+        ConfigError, match=r"ranks 0, 2 would share the GPU with the UUID a.*CUDA_VISIBLE_DEVICES"
+    ):
         chosen(monkeypatch, local_rank=1, uuids=["a"], others=["b", "a"])
 
 
 def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="rank 2 of this machine needs GPU 2, but only 2 can be seen"):
+    with pytest.raises(
+        ConfigError, match="rank 2 of this machine needs GPU 2, but only 2 can be seen"
+    ):
         chosen(monkeypatch, local_rank=2, uuids=["a", "b"], others=["a", "b"])

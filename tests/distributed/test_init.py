@@ -24,7 +24,10 @@ def test_without_horovod_the_strategy_says_how_to_build_it(monkeypatch: pytest.M
 
 
 def test_the_room_imports_without_horovod() -> None:
-    code = "import sys; sys.modules['horovod'] = None; from lightkit.distributed import HorovodStrategy"
+    code = (
+        "import sys; sys.modules['horovod'] = None; from lightkit.distributed import"
+        " HorovodStrategy"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
@@ -64,7 +67,12 @@ def test_horovods_thread_spares_cores_that_the_ranks_of_mpirun_need(
     cycle: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in (("RANK", 0), ("SIZE", num_ranks), ("LOCAL_RANK", 0), ("LOCAL_SIZE", num_ranks)):
+    for name, value in (
+        ("RANK", 0),
+        ("SIZE", num_ranks),
+        ("LOCAL_RANK", 0),
+        ("LOCAL_SIZE", num_ranks),
+    ):
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
     monkeypatch.delenv("HOROVOD_RANK", raising=False)
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", said or "")
@@ -73,15 +81,22 @@ def test_horovods_thread_spares_cores_that_the_ranks_of_mpirun_need(
     monkeypatch.setattr(horovod, "this_machine", lambda: SimpleNamespace(cores=num_cores))
     monkeypatch.setattr("torch.get_num_threads", lambda: num_threads)
     monkeypatch.setattr(horovod.HorovodEnvironment, "set_global_rank", lambda self, rank: None)
-    numbers = {name: (lambda: 0) for name in ("rank", "cross_rank", "local_rank", "size", "local_size", "init")}
-    monkeypatch.setattr(horovod, "hvd", SimpleNamespace(**numbers))  # Horovod without MPI would not start
+    numbers = {
+        name: lambda: 0
+        for name in ("rank", "cross_rank", "local_rank", "size", "local_size", "init")
+    }
+    monkeypatch.setattr(
+        horovod, "hvd", SimpleNamespace(**numbers)
+    )  # Horovod without MPI would not start
     horovod.HorovodEnvironment().start(on_cpu=True)
     assert os.environ.get("HOROVOD_CYCLE_TIME") == cycle
 
 
 def test_ranks_of_horovod_share_the_cores_of_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = {name: (lambda: 0) for name in ("rank", "cross_rank", "local_rank", "init")}
-    monkeypatch.setattr(horovod, "hvd", SimpleNamespace(**numbers, size=lambda: 4, local_size=lambda: 2))
+    numbers = {name: lambda: 0 for name in ("rank", "cross_rank", "local_rank", "init")}
+    monkeypatch.setattr(
+        horovod, "hvd", SimpleNamespace(**numbers, size=lambda: 4, local_size=lambda: 2)
+    )
     monkeypatch.setattr(horovod.HorovodEnvironment, "set_global_rank", lambda self, rank: None)
     environment = horovod.HorovodEnvironment()
     environment.start()

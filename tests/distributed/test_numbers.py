@@ -36,7 +36,9 @@ def swept_alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def named(*names: str) -> pytest.MarkDecorator:
     """Parametrize a test with cases, of which some are long."""
     marks = {name: [pytest.mark.long] if name in SWEPT else [] for name in names}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in names])
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=marks[name]) for name in names]
+    )
 
 
 def found_in(name: str, request: pytest.FixtureRequest) -> tuple[dict[str, Any], Results]:
@@ -47,7 +49,9 @@ def found_in(name: str, request: pytest.FixtureRequest) -> tuple[dict[str, Any],
 
 
 @named(*FITS, "scaled")
-def test_two_ranks_train_as_one_process_with_twice_the_batch(name: str, request: pytest.FixtureRequest) -> None:
+def test_two_ranks_train_as_one_process_with_twice_the_batch(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     expected, ranks = found_in(name, request)
     for found in ranks:
         torch.testing.assert_close(found["weights"], expected["weights"], atol=1e-6, rtol=0)

@@ -43,9 +43,16 @@ Schedule = Callable[[Optimizer], Any]
 class Line(LightningModule):
     """Notes the rate that each step is taken with, and the one that its schedule says."""
 
-    def __init__(self, schedule: Schedule | None = None, *, lr: Any = 0.1, fails_at: int | None = None) -> None:
+    def __init__(
+        self, schedule: Schedule | None = None, *, lr: Any = 0.1, fails_at: int | None = None
+    ) -> None:
         super().__init__()
-        self.layer, self.schedule, self.lr, self.fails_at = torch.nn.Linear(2, 1), schedule, lr, fails_at
+        self.layer, self.schedule, self.lr, self.fails_at = (
+            torch.nn.Linear(2, 1),
+            schedule,
+            lr,
+            fails_at,
+        )
         self.taken: list[float] = []
         self.said: list[float] = []
 
@@ -63,7 +70,12 @@ class Line(LightningModule):
         optimizer = SGD(self.parameters(), lr=self.lr, momentum=0.9)
         if self.schedule is None:
             return optimizer
-        scheduler = {"scheduler": self.schedule(optimizer), "interval": "step", "monitor": "x", "strict": False}
+        scheduler = {
+            "scheduler": self.schedule(optimizer),
+            "interval": "step",
+            "monitor": "x",
+            "strict": False,
+        }
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
@@ -99,7 +111,9 @@ def fitted(
     return trainer
 
 
-def rates(schedule: Schedule | None = None, lr: float = 0.1, ranks: int = 2, **settings: Any) -> list[float]:
+def rates(
+    schedule: Schedule | None = None, lr: float = 0.1, ranks: int = 2, **settings: Any
+) -> list[float]:
     module = Line(schedule, lr=lr)
     fitted(module, ranks, **settings)
     return module.taken
@@ -117,7 +131,14 @@ SCHEDULES: dict[str, tuple[Schedule, Schedule]] = {
     "one_cycle": (lambda o: OneCycleLR(o, 0.5, 9), lambda o: OneCycleLR(o, 1.0, 9)),
     "cyclic": (lambda o: CyclicLR(o, 0.1, 0.5, 3), lambda o: CyclicLR(o, 0.2, 1.0, 3)),
     "chained": (lambda o: ChainedScheduler([LinearLR(o, 0.5), StepLR(o, 3)]),) * 2,
-    "sequential": (lambda o: SequentialLR(o, [LinearLR(o, 0.5, total_iters=3), CosineAnnealingLR(o, 5)], [3]),) * 2,
+    "sequential": (
+        (
+            lambda o: SequentialLR(
+                o, [LinearLR(o, 0.5, total_iters=3), CosineAnnealingLR(o, 5)], [3]
+            ),
+        )
+        * 2
+    ),
 }
 
 
@@ -133,7 +154,9 @@ def test_a_plateau_lowers_the_scaled_rate() -> None:
 
 
 def test_the_warm_up_rises_evenly_from_the_base_rate() -> None:
-    assert rates(warmup_epochs=1.5) == pytest.approx([0.1 + 0.1 * min(step / 6, 1) for step in range(8)])
+    assert rates(warmup_epochs=1.5) == pytest.approx(
+        [0.1 + 0.1 * min(step / 6, 1) for step in range(8)]
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -141,7 +164,9 @@ def test_schedules_do_not_see_the_warm_up(name: str) -> None:
     warm, cold = Line(SCHEDULES[name][0]), Line(SCHEDULES[name][0])
     fitted(warm, warmup_epochs=1)
     fitted(cold)
-    assert warm.taken == pytest.approx([rate * (0.5 + 0.5 * min(s / 4, 1)) for s, rate in enumerate(cold.said)])
+    assert warm.taken == pytest.approx(
+        [rate * (0.5 + 0.5 * min(s / 4, 1)) for s, rate in enumerate(cold.said)]
+    )
 
 
 @pytest.mark.parametrize("name", ["none", *SCHEDULES])
@@ -177,7 +202,9 @@ class LateLine(Line):
 class Unfreeze(Callback):
     """Adds a group at the third step, with a rate of its own."""
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         if trainer.global_step == 2 and len(trainer.optimizers[0].param_groups) == 1:
             trainer.optimizers[0].add_param_group({"params": [pl_module.late], "lr": 0.05})
 
@@ -192,7 +219,9 @@ def test_a_group_that_is_added_later_keeps_its_rate(tmp_path: Path) -> None:
     assert [group["lr"] for group in begun.optimizers[0].param_groups] == pytest.approx([0.2, 0.05])
     begun.save_checkpoint(tmp_path / "a.ckpt")
     resumed = fitted(second, 2, ckpt_path=tmp_path / "a.ckpt", more=[Unfreeze()])
-    assert [group["lr"] for group in resumed.optimizers[0].param_groups] == pytest.approx([0.2, 0.05])
+    assert [group["lr"] for group in resumed.optimizers[0].param_groups] == pytest.approx(
+        [0.2, 0.05]
+    )
 
 
 def test_a_finder_of_rates_does_not_go_together() -> None:

@@ -26,7 +26,13 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["pip install lightkit\n", "pip install 'lightkit[onnx]'", r"lightkit\[spark\]", "lightkit==0.1.0", "lightkit\n"],
+    [
+        "pip install lightkit\n",
+        "pip install 'lightkit[onnx]'",
+        r"lightkit\[spark\]",
+        "lightkit==0.1.0",
+        "lightkit\n",
+    ],
     ids=["name", "extra", "pattern", "version", "requirements"],
 )
 def test_an_old_form_is_found(text: str) -> None:
@@ -34,12 +40,16 @@ def test_an_old_form_is_found(text: str) -> None:
 
 
 def test_no_text_installs_the_other_project() -> None:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     paths = [ROOT / name for name in listed.split("\0") if name]
     found = []
     for path in paths:
         if path == Path(__file__) or not path.is_file():
             continue
         text = path.read_bytes().decode("utf-8", errors="replace")
-        found += [f"{path.relative_to(ROOT)}: {each.group()!r}" for each in OLD_FORMS.finditer(text)]
+        found += [
+            f"{path.relative_to(ROOT)}: {each.group()!r}" for each in OLD_FORMS.finditer(text)
+        ]
     assert found == []

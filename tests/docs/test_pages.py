@@ -55,13 +55,19 @@ class Page:
 
 
 MY_MODEL = (TEMPLATE / "my_model.py").read_text(encoding="utf-8").replace("num_hidden", "hidden")
-MY_DATA = (TEMPLATE / "my_data.py").read_text(encoding="utf-8").replace("class Points", "class MyDataModule")
+MY_DATA = (
+    (TEMPLATE / "my_data.py")
+    .read_text(encoding="utf-8")
+    .replace("class Points", "class MyDataModule")
+)
 OWN = {
     "my_models.py": MY_MODEL,
     "my_data.py": MY_DATA,
     "points.csv": (TEMPLATE / "points.csv").read_text(encoding="utf-8"),
-    "my.yaml": "model: {class_path: my_models.Net}\ndata: {class_path: my_data.MyDataModule}\n"
-    "trainer: {max_epochs: 2}\ncallbacks:\n  early_stopping: {init_args: {monitor: val/loss}}\n",
+    "my.yaml": (
+        "model: {class_path: my_models.Net}\ndata: {class_path: my_data.MyDataModule}\n"
+        "trainer: {max_epochs: 2}\ncallbacks:\n  early_stopping: {init_args: {monitor: val/loss}}\n"
+    ),
 }
 BEES = "extends: [lightkit:base]\nmodel: {class_path: ImageClassifier}\ntrainer: {max_epochs: 1}\n"
 NO_MLFLOW = {"LIGHTKIT_LOGGER__MLFLOW": "null"}  # its database takes seconds
@@ -87,7 +93,9 @@ PAGES = {
     "configuration": Page(
         files={
             **OWN,
-            "mine.yaml": "trainer:\n  max_epochs: ten\ncallbacks:\n  early_stopping: {patiense: 3}\n",
+            "mine.yaml": (
+                "trainer:\n  max_epochs: ten\ncallbacks:\n  early_stopping: {patiense: 3}\n"
+            ),
             "flowers.yaml": "extends: [configs/flowers.yaml]\n",
         }
     ),
@@ -113,9 +121,11 @@ PAGES = {
     ),
     "coming-from-lightning-1": Page(
         files={
-            "old.yaml": "# A config of Lightning 1.5\nmodel:\n  class_path: my_models.Net\n\ntrainer:\n  gpus: 2\n"
-            "  accelerator: ddp\n  max_epochs: 3\n  # where it stopped\n"
-            "  resume_from_checkpoint: runs/old/last.ckpt\n"
+            "old.yaml": (
+                "# A config of Lightning 1.5\nmodel:\n  class_path: my_models.Net\n\ntrainer:\n "
+                " gpus: 2\n  accelerator: ddp\n  max_epochs: 3\n  # where it stopped\n "
+                " resume_from_checkpoint: runs/old/last.ckpt\n"
+            )
         }
     ),
 }
@@ -153,7 +163,9 @@ def read_steps(text: str) -> list[tuple[str, str]]:
     for tag, block in BLOCK.findall(text):
         if tag == "bash":
             lines = re.sub(r"\\\n\s*", "", block).splitlines()
-            steps += [(line, "") for line in lines if re.match(r"lightkit [a-z]|python \w+\.py", line)]
+            steps += [
+                (line, "") for line in lines if re.match(r"lightkit [a-z]|python \w+\.py", line)
+            ]
         elif tag == "text" and steps:
             steps[-1] = steps[-1][0], block
         elif tag == "console":
@@ -165,7 +177,11 @@ def read_steps(text: str) -> list[tuple[str, str]]:
 
 def normalise(text: str, home: Path) -> str:
     """Write an output without what differs from machine to machine."""
-    text = re.sub(r"\d{8}-\d{6}-[0-9a-f]{4}", "ID", text.replace(str(home), "/home/me").replace("/home/me/.", "~/."))
+    text = re.sub(
+        r"\d{8}-\d{6}-[0-9a-f]{4}",
+        "ID",
+        text.replace(str(home), "/home/me").replace("/home/me/.", "~/."),
+    )
     text = re.sub(r"-{2,}", "-", re.sub(r"\d+(,\d{3})*(\.\d+)?(e[-+]\d+)?", "0", text))
     return " ".join(re.sub(r"0 [kMG]?B\b", "0 B", text).split())
 
@@ -179,12 +195,17 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(
     file = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"
     prepare(page, workspace)
     if name == "configuration":
-        torch.save({"state_dict": {}, "system": __import__("posix").system}, workspace.folder / "from_the_web.ckpt")
+        torch.save(
+            {"state_dict": {}, "system": __import__("posix").system},
+            workspace.folder / "from_the_web.ckpt",
+        )
     environ = {**page.environ, "HOME": str(home), "XDG_CACHE_HOME": None, "COLUMNS": "100"}
     text = file.read_text(encoding="utf-8")
     steps = [*([(page.before, "")] if page.before else []), *read_steps(text)]
     assert len(steps) > 0
-    for own, content in re.findall(r"^```\w+\n# (\w+\.(?:py|yaml))\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for own, content in re.findall(
+        r"^```\w+\n# (\w+\.(?:py|yaml))\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+    ):
         if not (workspace.folder / own).exists():
             workspace.write(own, content)
     for command, shown in steps:
@@ -192,16 +213,24 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(
         script = words.pop(0) if command.startswith("python ") else None
         printed = tmp_path / "printed.txt"
         with printed.open("wb") as stream:
-            code = workspace.run(*words, script=script, environ=environ, stdout=stream, stderr=stream).code
+            code = workspace.run(
+                *words, script=script, environ=environ, stdout=stream, stderr=stream
+            ).code
         output = printed.read_text(encoding="utf-8", errors="replace")
-        assert code == 0 or "error: " in shown or '"exit_code"' in shown, f"{command}\nends with {code}:\n{output}"
+        assert code == 0 or "error: " in shown or '"exit_code"' in shown, (
+            f"{command}\nends with {code}:\n{output}"
+        )
         left = normalise(output.replace(str(tmp_path), str(home)), home)
         for line in shown.splitlines():
             if (expected := normalise(line, home)) not in ("", "..."):
                 assert expected in left, f"{command}\n{expected}\nis not in\n{left}"
                 left = left.partition(expected)[2]
     for run in workspace.runs:
-        names = {path.name + "/" * path.is_dir() for path in run.iterdir() if not path.name.startswith(".")}
+        names = {
+            path.name + "/" * path.is_dir()
+            for path in run.iterdir()
+            if not path.name.startswith(".")
+        }
         assert names <= FILES, f"the page of the files of a run does not list {names - FILES}"
     workspace.close()
 
@@ -211,8 +240,14 @@ def test_the_python_of_the_python_api_runs(tmp_path: Path, server: ForkServer, h
     workspace = Workspace(tmp_path / "flowers", server)
     prepare(PAGES["python-api"], workspace)
     text = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
-    blocks = [block for tag, block in BLOCK.findall(text) if tag == "python" and "LightkitCLI" not in block]
+    blocks = [
+        block
+        for tag, block in BLOCK.findall(text)
+        if tag == "python" and "LightkitCLI" not in block
+    ]
     workspace.write("page.py", "\n".join(blocks))
-    printed = workspace.run(script="page.py", environ={"HOME": str(home), "MPLBACKEND": "agg"}).ok().out
+    printed = (
+        workspace.run(script="page.py", environ={"HOME": str(home), "MPLBACKEND": "agg"}).ok().out
+    )
     assert "did you mean 'max_epochs'" in printed
     workspace.close()

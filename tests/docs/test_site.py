@@ -24,14 +24,23 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RECIPES = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 TASKS = (ROOT / "docs" / "add-a-task.md").read_text(encoding="utf-8")
 OWN_CLASSES = {
-    **dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", RECIPES + TASKS, re.MULTILINE | re.DOTALL)),
-    "my_models.py": "import pytorch_lightning as pl\n\nclass Net(pl.LightningModule):\n"
-    "    def __init__(self, hidden: int = 64):\n        super().__init__()\n\nclass Model(Net):\n"
-    "    def __init__(self, hidden: int = 64, batch_size: int = 32):\n        super().__init__(hidden)\n",
-    "my_data.py": "import pytorch_lightning as pl\n\nclass MyDataModule(pl.LightningDataModule):\n    pass\n\n"
-    "class Data(pl.LightningDataModule):\n"
-    "    def __init__(self, batch_size: int = 32):\n        super().__init__()\n",
-    "digits.py": BLOCK.findall((ROOT / "docs" / "coming-from-pytorch.md").read_text(encoding="utf-8"))[0][1],
+    **dict(
+        re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", RECIPES + TASKS, re.MULTILINE | re.DOTALL)
+    ),
+    "my_models.py": (
+        "import pytorch_lightning as pl\n\nclass Net(pl.LightningModule):\n    def __init__(self,"
+        " hidden: int = 64):\n        super().__init__()\n\nclass Model(Net):\n    def"
+        " __init__(self, hidden: int = 64, batch_size: int = 32):\n       "
+        " super().__init__(hidden)\n"
+    ),
+    "my_data.py": (
+        "import pytorch_lightning as pl\n\nclass MyDataModule(pl.LightningDataModule):\n   "
+        " pass\n\nclass Data(pl.LightningDataModule):\n    def __init__(self, batch_size: int ="
+        " 32):\n        super().__init__()\n"
+    ),
+    "digits.py": BLOCK.findall(
+        (ROOT / "docs" / "coming-from-pytorch.md").read_text(encoding="utf-8")
+    )[0][1],
 }
 
 
@@ -39,8 +48,12 @@ def blocks(language: str) -> list[object]:
     """List the blocks of a language in README and documentation, each with its page and number as the test's id."""
     found: list[object] = []
     for page in TEXTS:
-        texts = [text for tag, text in BLOCK.findall(page.read_text(encoding="utf-8")) if tag == language]
-        found += [pytest.param(text, id=f"{page.stem}-{number}") for number, text in enumerate(texts)]
+        texts = [
+            text for tag, text in BLOCK.findall(page.read_text(encoding="utf-8")) if tag == language
+        ]
+        found += [
+            pytest.param(text, id=f"{page.stem}-{number}") for number, text in enumerate(texts)
+        ]
     return found
 
 
@@ -52,7 +65,9 @@ def command_lines() -> list[object]:
             for line in re.sub(r"\\\n\s*", "", text).splitlines():
                 if re.match(r"(\$ )?lightkit [a-z]", line):
                     found.setdefault(line.removeprefix("$ "), page.stem)
-        for line in re.findall(r"`(lightkit [a-z][^`]*)`", BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        for line in re.findall(
+            r"`(lightkit [a-z][^`]*)`", BLOCK.sub("", page.read_text(encoding="utf-8"))
+        ):
             found.setdefault(" ".join(line.replace("...", "").split()), page.stem)
     return [pytest.param(line, id=f"{page}: {line[:60]}") for line, page in found.items()]
 
@@ -110,7 +125,9 @@ class Links(HTMLParser):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="needs zensical, for Python 3.11 and later")
+@pytest.mark.skipif(
+    importlib.util.find_spec("zensical") is None, reason="needs zensical, for Python 3.11 and later"
+)
 def test_the_site_builds_without_a_warning_and_every_link_resolves(tmp_path: Path) -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
@@ -140,13 +157,17 @@ def test_the_site_builds_without_a_warning_and_every_link_resolves(tmp_path: Pat
             target = target / "index.html" if target.is_dir() else target
             if target.suffix == ".txt" and target.is_file():
                 continue
-            if target not in pages or (parts.fragment and unquote(parts.fragment) not in pages[target].anchors):
+            if target not in pages or (
+                parts.fragment and unquote(parts.fragment) not in pages[target].anchors
+            ):
                 broken.append(f"{file.parent.name}: {link}")
     assert len(pages) > len(PAGES) - 1
     assert not broken
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+@pytest.mark.parametrize(
+    "link", re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+)
 def test_a_link_of_the_readme_leads_to_a_page(link: str) -> None:
     assert (ROOT / link).is_file()
 
@@ -155,7 +176,9 @@ SHOWN = [
     pytest.param(file, text, id=f"{page.stem}-{file}")
     for page in TEXTS
     for file, text in re.findall(
-        r"`(configs/[\w./-]+)`:\n\n```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r"`(configs/[\w./-]+)`:\n\n```yaml\n(.*?)^```",
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
 ]
 
@@ -171,18 +194,25 @@ def test_the_page_on_retraining_shows_the_packaged_gate() -> None:
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_details_are_the_last_section_of_a_page(page: Path) -> None:
-    headings = re.findall(r"^## (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    headings = re.findall(
+        r"^## (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE
+    )
     assert "In detail" not in headings[:-1]
 
 
 def test_the_readme_is_short_and_opens_with_the_two_commands() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 250
-    assert [line.split("#")[0].strip() for line in lines[6:9] if line.startswith("make")] == ["make fit", "make test"]
+    assert [line.split("#")[0].strip() for line in lines[6:9] if line.startswith("make")] == [
+        "make fit",
+        "make test",
+    ]
 
 
 def test_the_reference_is_what_the_commands_print() -> None:
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"], cwd=ROOT, check=True
+    )
 
 
 def test_the_readme_says_of_gpus_and_tpus_what_the_page_on_hardware_says() -> None:

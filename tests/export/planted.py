@@ -44,14 +44,21 @@ class LineOfThree(LightningModule):
         self.log("val/accuracy", (logits.argmax(1) == batch[1]).float().mean())
 
 
-def subject_of(model: torch.nn.Module | None = None, samples: EvaluationSamples | None = None) -> ExportTarget:
+def subject_of(
+    model: torch.nn.Module | None = None, samples: EvaluationSamples | None = None
+) -> ExportTarget:
     model = (model or LineOfThree()).eval()
-    names = run_model(model, (torch.zeros(2, 4),)) if isinstance(model, LineOfThree) else ("output",)
+    names = (
+        run_model(model, (torch.zeros(2, 4),)) if isinstance(model, LineOfThree) else ("output",)
+    )
     metadata = Metadata(
         format="",
         model=type(model).__name__,
         inputs=(TensorSpec("x", "float32", (None, 4)),),
-        outputs=tuple(TensorSpec("logits" if name == "output" else name, "float32", (None, 3)) for name in names),
+        outputs=tuple(
+            TensorSpec("logits" if name == "output" else name, "float32", (None, 3))
+            for name in names
+        ),
         output_kind="logits",
         class_names=CLASSES,
         source={"checkpoint": "best.ckpt", "sha256": "ab12"},
@@ -101,7 +108,11 @@ def onnx_bytes(model: Any, metadata: Metadata, fault: str = "none") -> bytes:
         nodes,
         "line",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info("logits", TensorProto.DOUBLE if fault == "double" else TensorProto.FLOAT, None)],
+        [
+            helper.make_tensor_value_info(
+                "logits", TensorProto.DOUBLE if fault == "double" else TensorProto.FLOAT, None
+            )
+        ],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

@@ -20,7 +20,9 @@ from lightkit.export.target import ExportTarget, describe_model, include_preproc
 from lightkit.images.preprocessing import Preprocessing
 
 UNPROVED = EvaluationSamples((), ())
-PREPROCESSING = Preprocessing(resize=20, crop=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+PREPROCESSING = Preprocessing(
+    resize=20, crop=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+)
 
 
 class TinyConvNet(nn.Module):
@@ -159,7 +161,12 @@ class NamesThatClash(nn.Module):
 
     def forward(self, values: Tensor) -> dict[str, Tensor]:
         linear = self.layer(values)
-        return {"values": values * 2, "other": linear.relu(), "layer.weight": values + 1, "linear": linear * 3}
+        return {
+            "values": values * 2,
+            "other": linear.relu(),
+            "layer.weight": values + 1,
+            "linear": linear * 3,
+        }
 
 
 class InDoublePrecision(nn.Module):
@@ -187,7 +194,9 @@ def odd_subject(model: nn.Module, num: int = 2) -> ExportTarget:
     spec = (TensorSpec("values", "float32", (None, 6)),)
     outputs = (TensorSpec("output", "float32", (None, 6)),)
     example = (torch.linspace(1, 2, 6 * num).reshape(num, 6),)
-    return ExportTarget(model.eval(), example, Metadata("", type(model).__name__, spec, outputs), UNPROVED)
+    return ExportTarget(
+        model.eval(), example, Metadata("", type(model).__name__, spec, outputs), UNPROVED
+    )
 
 
 def classifier(kind: type[TinyConvNet] = TinyConvNet) -> ExportTarget:
@@ -195,7 +204,9 @@ def classifier(kind: type[TinyConvNet] = TinyConvNet) -> ExportTarget:
     torch.manual_seed(0)
     example = (torch.randn(2, 3, 16, 16),)
     model = kind().eval()
-    described = describe_model(model, example, class_names=list("abcde"), preprocessing=PREPROCESSING)
+    described = describe_model(
+        model, example, class_names=list("abcde"), preprocessing=PREPROCESSING
+    )
     return ExportTarget(model, example, described, UNPROVED)
 
 
@@ -250,18 +261,31 @@ SUBJECTS: dict[str, MakeSubject] = {
 
 
 def write_file(
-    kind: str, target: ExportTarget, path: Path, *, precision: str = "float32", opset: int | None = None
+    kind: str,
+    target: ExportTarget,
+    path: Path,
+    *,
+    precision: str = "float32",
+    opset: int | None = None,
 ) -> Metadata:
     """Write a file as `lightkit.export.exporter` does, and return its metadata."""
     target = target if target.plain is None or FORMATS[kind].open else target.plain
-    described = replace(target.metadata, format=kind, precision=precision, opset=opset, versions=installed_versions())
+    described = replace(
+        target.metadata,
+        format=kind,
+        precision=precision,
+        opset=opset,
+        versions=installed_versions(),
+    )
     written: Metadata = import_module(f"lightkit.export.{kind}").write(target, described, path)
     return written
 
 
 def noise(width: int, height: int, num: int = 1) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """``(num, height, width, 3)`` of the same noise each time."""
-    return np.random.default_rng(width * 10_000 + height).integers(0, 256, (num, height, width, 3), dtype=np.uint8)
+    return np.random.default_rng(width * 10_000 + height).integers(
+        0, 256, (num, height, width, 3), dtype=np.uint8
+    )
 
 
 def largest_gap(subject: ExportTarget, path: Any, *, sizes: Sequence[int] = (1, 7)) -> float:
@@ -273,7 +297,9 @@ def largest_gap(subject: ExportTarget, path: Any, *, sizes: Sequence[int] = (1, 
         with torch.no_grad():
             expected = [value.numpy() for value in flatten(subject.model(*clone_inputs(inputs)))]
         found = run([value.numpy() for value in clone_inputs(inputs)])
-        assert [(value.shape, value.dtype) for value in found] == [(value.shape, value.dtype) for value in expected]
+        assert [(value.shape, value.dtype) for value in found] == [
+            (value.shape, value.dtype) for value in expected
+        ]
         gaps += [float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True)]
     return max(gaps)
 

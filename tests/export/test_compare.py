@@ -10,16 +10,27 @@ import numpy as np
 import pytest
 
 from lightkit.export.metadata import Metadata, TensorSpec
-from lightkit.export.proof import TOLERANCES, Mismatch, Tolerance, check_spread, compare, metric_scale
+from lightkit.export.proof import (
+    TOLERANCES,
+    Mismatch,
+    Tolerance,
+    check_spread,
+    compare,
+    metric_scale,
+)
 
 METADATA = Metadata("onnx", "Net", (), (TensorSpec("logits", "float32", (None, 2)),))
 
 
-def compared(expected: Any, exported: Any, *, num: int = 2, tolerance: Tolerance | None = None) -> dict[str, Any]:
+def compared(
+    expected: Any, exported: Any, *, num: int = 2, tolerance: Tolerance | None = None
+) -> dict[str, Any]:
     """The figures of one batch of two."""
     names, allowed = [f"s{number}" for number in range(num)], tolerance or TOLERANCES["float32"]
     found = {2: [np.atleast_1d(exported)]}
-    parity = compare({2: [np.atleast_1d(expected)]}, found, metadata=METADATA, names=names, tolerance=allowed)
+    parity = compare(
+        {2: [np.atleast_1d(expected)]}, found, metadata=METADATA, names=names, tolerance=allowed
+    )
     figures: dict[str, Any] = parity["2"]
     return figures
 
@@ -46,13 +57,19 @@ def test_the_rule_is_relative_to_an_output_and_to_the_largest_in_any_unit(unit: 
 
     # 1e-4 of 1.0, and 1e-5 of the largest, 4.0
     assert compared(expected, expected + unit * np.asarray([[1.39e-4, 0], [0, 0]]))["outside"] == 0
-    assert "1 of 4 outputs differ" in mismatch(expected, expected + unit * np.asarray([[1.41e-4, 0], [0, 0]]))
+    assert "1 of 4 outputs differ" in mismatch(
+        expected, expected + unit * np.asarray([[1.41e-4, 0], [0, 0]])
+    )
     assert "4 of 4 outputs differ" in mismatch(expected, np.zeros((2, 2)))
 
 
-@pytest.mark.parametrize(("precision", "share"), [("float32", 0.01), ("float16", 0.1), ("int8", 0.5)])
+@pytest.mark.parametrize(
+    ("precision", "share"), [("float32", 0.01), ("float16", 0.1), ("int8", 0.5)]
+)
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
-def test_outputs_may_be_off_by_a_part_of_their_spread(precision: str, share: float, unit: float) -> None:
+def test_outputs_may_be_off_by_a_part_of_their_spread(
+    precision: str, share: float, unit: float
+) -> None:
     metadata = replace(METADATA, precision=precision)
     wanted = unit * np.random.default_rng(0).normal(size=(500, 2))
     spread = np.sqrt(np.mean((wanted - wanted.mean(axis=0)) ** 2))
@@ -60,11 +77,14 @@ def test_outputs_may_be_off_by_a_part_of_their_spread(precision: str, share: flo
     allowed = share * spread + rounding
 
     def check(given: Any) -> None:
-        check_spread({1: [wanted]}, {1: [given]}, metadata=metadata, tolerance=TOLERANCES[precision])
+        check_spread(
+            {1: [wanted]}, {1: [given]}, metadata=metadata, tolerance=TOLERANCES[precision]
+        )
 
     check(wanted + 0.99 * allowed)
     with pytest.raises(
-        Mismatch, match=r"'logits' is off by .* \(root mean square\), and its spread over the samples is"
+        Mismatch,
+        match=r"'logits' is off by .* \(root mean square\), and its spread over the samples is",
     ):
         check(wanted + 1.01 * allowed)
     with pytest.raises(Mismatch):
@@ -79,7 +99,10 @@ def test_a_file_that_gives_the_mean_of_outputs_around_2000_is_found(precision: s
     metadata = replace(METADATA, precision=precision)
     with pytest.raises(Mismatch, match=r"its spread over the samples is 4\.88e\+00"):
         check_spread(
-            {1: [wanted]}, {1: [np.full_like(wanted, 2000.0)]}, metadata=metadata, tolerance=TOLERANCES[precision]
+            {1: [wanted]},
+            {1: [np.full_like(wanted, 2000.0)]},
+            metadata=metadata,
+            tolerance=TOLERANCES[precision],
         )
 
 
@@ -106,8 +129,22 @@ def test_a_metric_may_be_off_in_relation_to_itself_or_to_that_of_a_blind_model(
 
 @pytest.mark.parametrize(
     ("expected", "exported"),
-    [(1.0, np.nan), (np.nan, np.nan), (np.nan, 1.0), (np.inf, 1.0), (1.0, np.inf), (np.inf, -np.inf)],
-    ids=["nan", "nan in both", "nan in the model", "inf in the model", "inf", "inf of the other sign"],
+    [
+        (1.0, np.nan),
+        (np.nan, np.nan),
+        (np.nan, 1.0),
+        (np.inf, 1.0),
+        (1.0, np.inf),
+        (np.inf, -np.inf),
+    ],
+    ids=[
+        "nan",
+        "nan in both",
+        "nan in the model",
+        "inf in the model",
+        "inf",
+        "inf of the other sign",
+    ],
 )
 def test_what_is_not_finite_does_not_pass(expected: float, exported: float) -> None:
     huge = Tolerance(rtol=1e30, atol=1e30)
@@ -125,7 +162,9 @@ def test_an_infinity_in_both_passes() -> None:
 def test_whole_numbers_are_compared_exactly() -> None:
     wide = Tolerance(rtol=1.0, atol=1.0)
 
-    assert "1 of 2 outputs differ" in mismatch(np.asarray([1000000, 2]), np.asarray([1000001, 2]), tolerance=wide)
+    assert "1 of 2 outputs differ" in mismatch(
+        np.asarray([1000000, 2]), np.asarray([1000001, 2]), tolerance=wide
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,4 +196,6 @@ def test_rounded_weights_are_off_in_relation_to_the_largest_output() -> None:
     tolerance = Tolerance(0.0, 0.0, of_largest=0.1)
 
     assert compared(floats(0, 1, 2, 10), floats(0.9, 1, 2, 10), tolerance=tolerance)["outside"] == 0
-    assert "1 of 4 outputs differ" in mismatch(floats(0, 1, 2, 10), floats(1.1, 1, 2, 10), tolerance=tolerance)
+    assert "1 of 4 outputs differ" in mismatch(
+        floats(0, 1, 2, 10), floats(1.1, 1, 2, 10), tolerance=tolerance
+    )

@@ -12,14 +12,22 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from lightkit.errors import DataError
-from lightkit.export.metadata import DIGEST_KEY, NO_DIGEST, check_digest, embed_digest, find_digest_fault
+from lightkit.export.metadata import (
+    DIGEST_KEY,
+    NO_DIGEST,
+    check_digest,
+    embed_digest,
+    find_digest_fault,
+)
 from lightkit.runs.checkpoints import digest
 
 
 def recorded(file: Path, **more: Any) -> None:
     """Write the record of an export beside a file."""
     entry = {"sha256": digest(file), "data": None, **more}
-    file.with_name("export.json").write_text(json.dumps({"schema": 1, "artefacts": {file.name: entry}}))
+    file.with_name("export.json").write_text(
+        json.dumps({"schema": 1, "artefacts": {file.name: entry}})
+    )
 
 
 @pytest.fixture
@@ -42,7 +50,9 @@ def test_a_file_that_is_not_what_its_record_says_is_refused(tmp_path: Path, name
     recorded(file)
     check_digest(file)
     file.write_bytes(b"the Model")
-    with pytest.raises(DataError, match=rf"{name}: this is not what was exported: .* export.json. Export it again"):
+    with pytest.raises(
+        DataError, match=rf"{name}: this is not what was exported: .* export.json. Export it again"
+    ):
         check_digest(file)
 
 
@@ -72,7 +82,9 @@ def test_so_is_one_whose_external_data_are_not_or_are_gone(tmp_path: Path) -> No
 def test_a_damaged_record_is_reported_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.onnx").write_bytes(b"graph")
     (tmp_path / "export.json").write_text(text)
-    with pytest.raises(DataError, match=r"export.json: this record of an export is damaged; .* Export again"):
+    with pytest.raises(
+        DataError, match=r"export.json: this record of an export is damaged; .* Export again"
+    ):
         check_digest(tmp_path / "model.onnx")
 
 
@@ -92,7 +104,9 @@ def test_a_sealed_file_is_read_as_ever_and_is_whole(sealed: Path) -> None:
 
 
 @pytest.mark.parametrize("what", [b"\xc3\xa9", b"\x00\x00\x80?"], ids=["metadata", "tensor"])
-def test_a_sealed_file_that_was_altered_is_refused_without_a_record(sealed: Path, what: bytes) -> None:
+def test_a_sealed_file_that_was_altered_is_refused_without_a_record(
+    sealed: Path, what: bytes
+) -> None:
     content = bytearray(sealed.read_bytes())
     content[content.rindex(what) + 1] ^= 1
     sealed.write_bytes(content)

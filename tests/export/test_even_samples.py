@@ -23,7 +23,9 @@ def test_samples_are_evenly_spaced(count: int, num: int, chosen: list[int]) -> N
 
 
 def test_the_collation_is_the_loaders() -> None:
-    found = choose_batches(DataLoader(ROWS, batch_size=5, collate_fn=lambda rows: torch.tensor(rows) * 2), 2)
+    found = choose_batches(
+        DataLoader(ROWS, batch_size=5, collate_fn=lambda rows: torch.tensor(rows) * 2), 2
+    )
     assert found is not None
     assert [batch.tolist() for batch in found[0]] == [[4, 14]]
 
@@ -41,7 +43,12 @@ class Reordered(DataLoader[Any]):
         [torch.zeros(2)],
         DataLoader(ROWS, batch_size=None),
         DataLoader(ROWS, batch_sampler=[[0, 5], [1, 6]]),
-        DataLoader(ROWS, batch_sampler=type("Pairs", (BatchSampler,), {})(SequentialSampler(ROWS), 2, drop_last=False)),
+        DataLoader(
+            ROWS,
+            batch_sampler=type("Pairs", (BatchSampler,), {})(
+                SequentialSampler(ROWS), 2, drop_last=False
+            ),
+        ),
         DataLoader(ROWS, sampler=[3, 1]),
         Reordered(ROWS),
     ],

@@ -52,23 +52,54 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     assert max(entry["parity"][size]["max_abs"] for size in ("1", "7", "32")) < 1e-4
     assert entry["metrics"]["exported"] == pytest.approx(entry["metrics"]["eager"], abs=1e-5)
     assert entry["loaded"] == ["onnxruntime"]
-    assert 0 < entry["latency"]["exported"]["1"]["median_s"] <= entry["latency"]["exported"]["1"]["p95_s"]
+    assert (
+        0
+        < entry["latency"]["exported"]["1"]["median_s"]
+        <= entry["latency"]["exported"]["1"]["p95_s"]
+    )
     assert [artefact["file"] for artefact in artefacts] == ["model.onnx"]
-    assert (steps[0], steps[-1]) == ("model.onnx: writing, then verifying in a fresh process", "model.onnx: proved")
-    documented = {word for line in str(exporter.__doc__).splitlines() for word in re.findall(r"\w+", line[:17])}
+    assert (steps[0], steps[-1]) == (
+        "model.onnx: writing, then verifying in a fresh process",
+        "model.onnx: proved",
+    )
+    documented = {
+        word
+        for line in str(exporter.__doc__).splitlines()
+        for word in re.findall(r"\w+", line[:17])
+    }
     assert entry.keys() <= documented
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("at_seven", r"63 of 63 outputs differ at batch size 7, by up to 1.00e\+00 .*first for photos/00.jpg: class"),
-        ("nan", r"1 of 60 .* at batch size 1 .*first for photos/05.jpg: class 'rose' of 'logits' is nan, expected"),
-        ("double", r"its model: 'logits' is float64 \(20, 3\), expected float32 \(20, 3\), in batches of 1"),
+        (
+            "at_seven",
+            (
+                r"63 of 63 outputs differ at batch size 7, by up to 1.00e\+00 .*first for"
+                r" photos/00.jpg: class"
+            ),
+        ),
+        (
+            "nan",
+            (
+                r"1 of 60 .* at batch size 1 .*first for photos/05.jpg: class 'rose' of 'logits' is"
+                r" nan, expected"
+            ),
+        ),
+        (
+            "double",
+            (
+                r"its model: 'logits' is float64 \(20, 3\), expected float32 \(20, 3\), in batches"
+                r" of 1"
+            ),
+        ),
     ],
     ids=["wrong at batch 7 only", "nan in one class", "dtype"],
 )
-def test_a_planted_mismatch_is_found_and_removed(planted: Any, tmp_path: Path, fault: str, message: str) -> None:
+def test_a_planted_mismatch_is_found_and_removed(
+    planted: Any, tmp_path: Path, fault: str, message: str
+) -> None:
     planted(fault)
     assert re.search(message, fail(tmp_path))
     assert [path.name for path in tmp_path.iterdir() if path.name != ".export.lock"] == []
@@ -77,24 +108,50 @@ def test_a_planted_mismatch_is_found_and_removed(planted: Any, tmp_path: Path, f
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ExportError("model.onnx: Net cannot be exported: why"), "model.onnx: Net cannot be exported: why"),
-        (OSError(errno.ENOSPC, "No space left on device"), r"cannot be written \(No space left on device\). Make room"),
+        (
+            ExportError("model.onnx: Net cannot be exported: why"),
+            "model.onnx: Net cannot be exported: why",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            r"cannot be written \(No space left on device\). Make room",
+        ),
         (
             FileNotFoundError(errno.ENOENT, "No such file or directory", "data/table.npz"),
-            r"^model.onnx: it cannot be made: data/table.npz: No such file or directory \(FileNotFoundError\)\.$",
+            (
+                r"^model.onnx: it cannot be made: data/table.npz: No such file or directory"
+                r" \(FileNotFoundError\)\.$"
+            ),
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "/data/a.bin"),
-            r"^model.onnx: it cannot be made: /data/a.bin: Permission denied \(PermissionError\)\.$",
+            (
+                r"^model.onnx: it cannot be made: /data/a.bin: Permission denied"
+                r" \(PermissionError\)\.$"
+            ),
         ),
         (
             OSError(errno.EMFILE, "Too many open files"),
             r"^model.onnx: it cannot be made: Too many open files \(OSError",
         ),
-        (ConnectionError("reset by the store"), r"^model.onnx: it cannot be made: reset by the store \(Connection"),
-        (RuntimeError("no such kernel"), r"^model.onnx: .* cannot be exported: RuntimeError: no such kernel$"),
+        (
+            ConnectionError("reset by the store"),
+            r"^model.onnx: it cannot be made: reset by the store \(Connection",
+        ),
+        (
+            RuntimeError("no such kernel"),
+            r"^model.onnx: .* cannot be exported: RuntimeError: no such kernel$",
+        ),
     ],
-    ids=["not exportable", "full disk", "missing data", "unreadable data", "descriptors", "connection", "library"],
+    ids=[
+        "not exportable",
+        "full disk",
+        "missing data",
+        "unreadable data",
+        "descriptors",
+        "connection",
+        "library",
+    ],
 )
 def test_a_file_that_cannot_be_written_leaves_the_earlier_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, message: str
@@ -126,7 +183,13 @@ def damaged(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     [
         (writer_of("swapped"), r"model.half.onnx does not match"),
         (unreadable, r"photos/03.jpg cannot be read"),
-        (damaged, r"model.half.onnx cannot be run in a fresh process, .* code 1. .*onnxruntime cannot read it"),
+        (
+            damaged,
+            (
+                r"model.half.onnx cannot be run in a fresh process, .* code 1. .*onnxruntime cannot"
+                r" read it"
+            ),
+        ),
     ],
     ids=["no match", "unreadable sample", "damaged"],
 )
@@ -134,7 +197,9 @@ def test_what_failed_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Any, message: str
 ) -> None:
     def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
-        written: Metadata = (wrong if metadata.precision == "float16" else writer_of())(target, metadata, path)
+        written: Metadata = (wrong if metadata.precision == "float16" else writer_of())(
+            target, metadata, path
+        )
         return written
 
     monkeypatch.setattr(onnx_format, "write", write)
@@ -145,7 +210,10 @@ def test_what_failed_does_not_stop_the_others(
 
     assert re.search(message, failure)
     assert [item["file"] for item in artefacts] == ["model.onnx", "model.int8.onnx"]
-    assert sorted(file.name for file in tmp_path.glob("*.onnx")) == ["model.int8.onnx", "model.onnx"]
+    assert sorted(file.name for file in tmp_path.glob("*.onnx")) == [
+        "model.int8.onnx",
+        "model.onnx",
+    ]
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
@@ -183,8 +251,12 @@ with exporter.lock_folder(folder):
 """
 
 
-@pytest.mark.parametrize("moment", range(7), ids=["flush", "flush data", "old", "old data", "data", "model", "folder"])
-def test_a_kill_at_any_moment_leaves_no_model_with_the_weights_of_another(tmp_path: Path, moment: int) -> None:
+@pytest.mark.parametrize(
+    "moment", range(7), ids=["flush", "flush data", "old", "old data", "data", "model", "folder"]
+)
+def test_a_kill_at_any_moment_leaves_no_model_with_the_weights_of_another(
+    tmp_path: Path, moment: int
+) -> None:
     (tmp_path / "model.onnx").write_text("old")
     (tmp_path / "model.onnx.data").write_text("old weights")
     with subprocess.Popen(
@@ -207,7 +279,9 @@ def test_a_kill_at_any_moment_leaves_no_model_with_the_weights_of_another(tmp_pa
         assert not list(tmp_path.glob(".*.aside"))
 
 
-def test_a_reader_of_the_steps_that_leaves_is_no_error_of_the_export(planted: Any, tmp_path: Path) -> None:
+def test_a_reader_of_the_steps_that_leaves_is_no_error_of_the_export(
+    planted: Any, tmp_path: Path
+) -> None:
     planted()
 
     def leave(_step: str) -> None:

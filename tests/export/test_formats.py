@@ -17,7 +17,9 @@ from tests.export.specimens import SUBJECTS, largest_gap, odd_subject, write_fil
 
 
 @pytest.mark.parametrize("kind", ["torch_export", "torchscript"])
-@pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "images"])  # see test_in_graph.py
+@pytest.mark.parametrize(
+    "name", [name for name in SUBJECTS if name != "images"]
+)  # see test_in_graph.py
 def test_torchs_own_formats_give_what_the_model_gives(tmp_path: Path, name: str, kind: str) -> None:
     subject = SUBJECTS[name]()
     written = write_file(kind, subject, tmp_path / FORMATS[kind].file)
@@ -46,7 +48,9 @@ def test_onnx_gives_what_the_model_gives(tmp_path: Path, name: str) -> None:
     ],
     ids=["torch_export", "onnx", "script", "trace"],
 )
-def test_a_forward_that_changes_its_input_gives_what_it_gives(tmp_path: Path, model: Any, kind: str) -> None:
+def test_a_forward_that_changes_its_input_gives_what_it_gives(
+    tmp_path: Path, model: Any, kind: str
+) -> None:
     subject = odd_subject(model())
     before = subject.example[0].clone()
     write_file(kind, subject, tmp_path / FORMATS[kind].file)
@@ -54,10 +58,14 @@ def test_a_forward_that_changes_its_input_gives_what_it_gives(tmp_path: Path, mo
     assert largest_gap(subject, tmp_path / FORMATS[kind].file) == 0
 
 
-def test_writing_leaves_one_file_and_a_quiet_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_writing_leaves_one_file_and_a_quiet_screen(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for kind in FORMATS:
         write_file(kind, specimens.double_and_sum(), tmp_path / FORMATS[kind].file)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(each.file for each in FORMATS.values())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        each.file for each in FORMATS.values()
+    )
     assert capfd.readouterr() == ("", "")
 
 
@@ -65,7 +73,11 @@ DEPENDS = r"You marked batch as dynamic but your code specialized it to be a con
 ODD: dict[str, tuple[Any, int, str]] = {
     "reshape": (specimens.ForEight, 8, DEPENDS.format(8)),
     "loop": (specimens.RowByRow, 2, DEPENDS.format(2)),
-    "branch on values": (specimens.OnlyIfPositive, 2, "Could not guard on data-dependent expression"),
+    "branch on values": (
+        specimens.OnlyIfPositive,
+        2,
+        "Could not guard on data-dependent expression",
+    ),
     "item": (specimens.UpToItsMaximum, 2, "data-dependent expression"),
 }
 
@@ -83,7 +95,10 @@ def test_what_has_no_graph_is_reported_in_one_line_with_its_place(
     assert "\n" not in told
     line = int(told.rpartition("specimens.py:")[2].rstrip(")."))
     source = Path(specimens.__file__).read_text(encoding="utf-8").splitlines()
-    assert any(word in source[line - 1] for word in ("reshape", "for row", "if values", "item()", "ones(99"))
+    assert any(
+        word in source[line - 1]
+        for word in ("reshape", "for row", "if values", "item()", "ones(99")
+    )
     assert not (tmp_path / file).exists()
 
 

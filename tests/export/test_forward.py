@@ -73,7 +73,14 @@ class TakesByName(nn.Module):
     ids=[
         *("tensor", "with_target", "list", "alone", "by_key", "dict_and_target"),
         *("leading_items", "nested_tuple", "nested_list", "by_keys"),
-        *("no_optional_item", "optional_key", "without_optional_key", "any_number", "own_words", "own_mapping"),
+        *(
+            "no_optional_item",
+            "optional_key",
+            "without_optional_key",
+            "any_number",
+            "own_words",
+            "own_mapping",
+        ),
     ],
 )
 def test_inputs_are_found_in_a_batch(module: nn.Module, batch: Any, expected: list[Tensor]) -> None:
@@ -88,30 +95,69 @@ def test_inputs_are_found_in_a_batch(module: nn.Module, batch: Any, expected: li
         (
             TakesTwo(),
             A,
-            r"TakesTwo: a batch of the data is float32 \(4, 3\), which forward\(left, right\) does not take",
+            (
+                r"TakesTwo: a batch of the data is float32 \(4, 3\), which forward\(left, right\)"
+                r" does not take"
+            ),
         ),
-        (TakesTwo(), (A,), r"is a tuple of float32 \(4, 3\), which forward\(left, right\) does not take"),
-        (TakesOne(), {"picture": A}, r"is a dict with picture: float32 \(4, 3\), which forward\(image\) does not take"),
+        (
+            TakesTwo(),
+            (A,),
+            r"is a tuple of float32 \(4, 3\), which forward\(left, right\) does not take",
+        ),
+        (
+            TakesOne(),
+            {"picture": A},
+            r"is a dict with picture: float32 \(4, 3\), which forward\(image\) does not take",
+        ),
         (TakesOneOrTwo(), {"right": B}, r"which forward\(left, right\) does not take"),
         (TakesOne(), ["a.jpg", "b.jpg"], r"is a list of a str and a str, which"),
-        (TakesOne(), torch.tensor(1.0), r"is float32 \(\), which .* each with the batch as its first dimension"),
-        (TakesTwo(), (A, B[:3]), r"is a tuple of float32 \(4, 3\) and float32 \(3, 2\), which .* of the same length"),
-        (SaysItself(), {"pair": A}, r"forward_inputs\(batch\) gives float32 \(4, 3\), which forward\(left, right\)"),
+        (
+            TakesOne(),
+            torch.tensor(1.0),
+            r"is float32 \(\), which .* each with the batch as its first dimension",
+        ),
+        (
+            TakesTwo(),
+            (A, B[:3]),
+            r"is a tuple of float32 \(4, 3\) and float32 \(3, 2\), which .* of the same length",
+        ),
+        (
+            SaysItself(),
+            {"pair": A},
+            r"forward_inputs\(batch\) gives float32 \(4, 3\), which forward\(left, right\)",
+        ),
         (TakesByName(), (A, B), r"TakesByName: .* which forward\(left, right\) does not take"),
     ],
     ids=[
-        *("too_few", "too_short", "other_keys", "only_the_optional", "texts", "no_batch", "other_lengths"),
+        *(
+            "too_few",
+            "too_short",
+            "other_keys",
+            "only_the_optional",
+            "texts",
+            "no_batch",
+            "other_lengths",
+        ),
         *("own_words", "by_name"),
     ],
 )
-def test_an_error_says_what_the_batch_is_and_what_forward_takes(module: nn.Module, batch: Any, says: str) -> None:
+def test_an_error_says_what_the_batch_is_and_what_forward_takes(
+    module: nn.Module, batch: Any, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         find_inputs(module, batch)
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
-    [(A, [A]), ((A,), [A]), ({"left": A}, [A]), ((A, B), [A, B]), ({"left": A, "right": B}, [A, B])],
+    [
+        (A, [A]),
+        ((A,), [A]),
+        ({"left": A}, [A]),
+        ((A, B), [A, B]),
+        ({"left": A, "right": B}, [A, B]),
+    ],
     ids=["tensor", "tuple", "arguments", "two", "both_arguments"],
 )
 def test_an_example_of_the_module_is_taken_whole(said: Any, expected: list[Tensor]) -> None:
@@ -129,7 +175,10 @@ def test_a_module_without_an_example_has_none() -> None:
 def test_an_example_that_forward_does_not_take_is_an_error() -> None:
     module = TakesOne()
     module.example_input_array = (A, B)  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match=r"example_input_array is a tuple of .* which forward\(image\) does not take"):
+    with pytest.raises(
+        ConfigError,
+        match=r"example_input_array is a tuple of .* which forward\(image\) does not take",
+    ):
         example_from_module(module)
 
 
@@ -144,7 +193,10 @@ def test_shapes_make_the_same_float32_inputs_each_time() -> None:
 @pytest.mark.parametrize(
     ("shapes", "says"),
     [
-        ([((1, 3), "float32")], r"forward\(left, right\) of TakesTwo does not take 1 shape \(1x3\)"),
+        (
+            [((1, 3), "float32")],
+            r"forward\(left, right\) of TakesTwo does not take 1 shape \(1x3\)",
+        ),
         ([((1, 3), "float32")] * 3, r"does not take 3 shapes \(1x3; 1x3; 1x3\)"),
     ],
     ids=["too_few", "too_many"],
@@ -160,7 +212,10 @@ def test_inputs_are_named_after_the_arguments() -> None:
 
 
 def test_a_batch_is_described_in_a_few_words() -> None:
-    assert describe_value({"a": A, "b": [Y, "x"]}) == "a dict with a: float32 (4, 3), b: a list of int64 (4,) and a str"
+    assert (
+        describe_value({"a": A, "b": [Y, "x"]})
+        == "a dict with a: float32 (4, 3), b: a list of int64 (4,) and a str"
+    )
 
 
 class Embeds(nn.Module):

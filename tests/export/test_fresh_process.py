@@ -17,7 +17,9 @@ from tests.export.planted import LineOfThree, onnx_bytes, samples_of, subject_of
 pytestmark = pytest.mark.slow  # each starts a process
 
 
-def asked(tmp_path: Path, *, kind: str = "onnx", model: torch.nn.Module | None = None) -> tuple[Any, Any]:
+def asked(
+    tmp_path: Path, *, kind: str = "onnx", model: torch.nn.Module | None = None
+) -> tuple[Any, Any]:
     """The answer of a fresh process on a file of the model."""
     target = subject_of(model)
     metadata = replace(target.metadata, format=kind)
@@ -39,7 +41,11 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
 def test_onnx_is_run_without_torch_and_lightkit(tmp_path: Path) -> None:
     answer = asked(tmp_path)
 
-    assert {size: outputs[0].shape for size, outputs in answer[0].items()} == {1: (20, 3), 7: (21, 3), 32: (32, 3)}
+    assert {size: outputs[0].shape for size, outputs in answer[0].items()} == {
+        1: (20, 3),
+        7: (21, 3),
+        32: (32, 3),
+    }
     assert answer[1]["loaded"] == ["onnxruntime"]
     assert set(answer[1]["latency"]) == {"1", "32"}
 
@@ -47,10 +53,19 @@ def test_onnx_is_run_without_torch_and_lightkit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("import os; os.abort()", r"model.onnx cannot be run .* was ended by SIGABRT. Its last words: nothing"),
+        (
+            "import os; os.abort()",
+            r"model.onnx cannot be run .* was ended by SIGABRT. Its last words: nothing",
+        ),
         ("import sys; sys.exit(7)", r"which failed with code 7. Its last words: nothing"),
-        ("raise OSError(28, 'No space left')", r"code 1. Its last words: OSError: \[Errno 28\] No space left$"),
-        ("import signal; signal.setitimer(signal.ITIMER_REAL, 0.1); signal.pause()", r"SIGALRM, after half an hour"),
+        (
+            "raise OSError(28, 'No space left')",
+            r"code 1. Its last words: OSError: \[Errno 28\] No space left$",
+        ),
+        (
+            "import signal; signal.setitimer(signal.ITIMER_REAL, 0.1); signal.pause()",
+            r"SIGALRM, after half an hour",
+        ),
     ],
     ids=["abort", "exit", "exception", "hang"],
 )
@@ -65,7 +80,9 @@ def test_a_process_that_fails_is_reported_in_a_line(
     assert "\n" not in str(caught.value)
 
 
-def test_weights_are_loaded_into_a_module_that_had_none_as_they_lie_in_memory(tmp_path: Path) -> None:
+def test_weights_are_loaded_into_a_module_that_had_none_as_they_lie_in_memory(
+    tmp_path: Path,
+) -> None:
     class OfThisFunction(torch.nn.Module):
         """A class that no other process can import: it goes by value, as one of a notebook does."""
 
@@ -99,5 +116,8 @@ class HoldsAGenerator(LineOfThree):
 
 
 def test_a_module_that_cannot_be_pickled_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"HoldsAGenerator cannot be pickled \(TypeError: cannot pickle 'generator'"):
+    with pytest.raises(
+        ExportError,
+        match=r"HoldsAGenerator cannot be pickled \(TypeError: cannot pickle 'generator'",
+    ):
         asked(tmp_path, kind="safetensors", model=HoldsAGenerator())

@@ -44,7 +44,9 @@ SIZES = [
 def test_any_size_equals_pillow(size: tuple[int, int], resize: int, crop: tuple[int, int]) -> None:
     said = Preprocessing(resize, crop, PREPROCESSING.mean, PREPROCESSING.std)
     images = noise(*size)
-    assert np.array_equal(ImageTransform(said)(torch.from_numpy(images))[0].numpy(), said(Image.fromarray(images[0])))
+    assert np.array_equal(
+        ImageTransform(said)(torch.from_numpy(images))[0].numpy(), said(Image.fromarray(images[0]))
+    )
 
 
 def test_photos_equal_the_data_modules_transform() -> None:
@@ -57,7 +59,10 @@ def test_photos_equal_the_data_modules_transform() -> None:
         assert torch.equal(found, eval_transform(96)(image)), path
 
 
-@pytest.fixture(scope="module", params=["torch_export", "torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=["torch_export", "torchscript", pytest.param("onnx", marks=pytest.mark.slow)],
+)
 def prepared_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The preprocessing alone, as a file of each format that runs, opened by its runtime."""
     metadata = Metadata(
@@ -105,7 +110,9 @@ def test_logits_become_probabilities_and_probabilities_stay(activation: Any) -> 
 
 @pytest.mark.parametrize("is_pair", [False, True])
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid", "identity"])
-def test_probabilities_are_turned_back_into_outputs_of_the_same_probabilities(activation: Any, is_pair: bool) -> None:
+def test_probabilities_are_turned_back_into_outputs_of_the_same_probabilities(
+    activation: Any, is_pair: bool
+) -> None:
     if is_pair and activation == "softmax":
         pytest.skip("a single logit has a sigmoid")
     outputs = torch.randn(5, 1 if is_pair else 3, generator=torch.Generator().manual_seed(0))

@@ -25,7 +25,9 @@ SAID = Metadata(
     outputs=(TensorSpec("output", "float32", (None, 2)),),
     output_kind="logits",
     class_names=("rose", "tulip é"),
-    preprocessing=Preprocessing(resize=37, crop=(32, 32), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.1)),
+    preprocessing=Preprocessing(
+        resize=37, crop=(32, 32), mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.1)
+    ),
     source={"checkpoint": "best.ckpt", "sha256": "ab"},
     versions={"torch": "2.15.0"},
 )
@@ -45,14 +47,21 @@ def torch_archive(path: Path, text: str) -> Path:
 def onnx_file(path: Path, text: str) -> Path:
     helper = pytest.importorskip("onnx.helper")
     shapes = [helper.make_tensor_value_info(name, 1, ["batch", 2]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", shapes[:1], shapes[1:])
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])], "g", shapes[:1], shapes[1:]
+    )
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
     helper.set_model_props(model, {METADATA_KEY: text})
     path.write_bytes(model.SerializeToString())
     return path
 
 
-WRITERS = {".safetensors": safetensors, ".pt2": torch_archive, ".ts": torch_archive, ".onnx": onnx_file}
+WRITERS = {
+    ".safetensors": safetensors,
+    ".pt2": torch_archive,
+    ".ts": torch_archive,
+    ".onnx": onnx_file,
+}
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -63,13 +72,22 @@ def test_a_file_gives_back_what_was_written_into_it(suffix: str, tmp_path: Path)
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize(
     "spoil",
-    [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"\x89PNG" + bytes(100), lambda data: b"text"],
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"\x89PNG" + bytes(100),
+        lambda data: b"text",
+    ],
     ids=["cut short", "empty", "picture", "text"],
 )
-def test_a_file_that_is_no_export_is_reported_in_one_line(suffix: str, spoil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_is_no_export_is_reported_in_one_line(
+    suffix: str, spoil, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
     path = WRITERS[suffix](tmp_path / f"model{suffix}", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(DataError, match=r"not an export of lightkit, or it is damaged or cut short \(.+\)") as told:
+    with pytest.raises(
+        DataError, match=r"not an export of lightkit, or it is damaged or cut short \(.+\)"
+    ) as told:
         read_metadata(path)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value)
@@ -78,10 +96,18 @@ def test_a_file_that_is_no_export_is_reported_in_one_line(suffix: str, spoil, tm
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize(
     "text",
-    ["{}", "[1]", "not json", json.dumps({**SAID.as_dict(), "inputs": [3]}), json.dumps({"format": "onnx"})],
+    [
+        "{}",
+        "[1]",
+        "not json",
+        json.dumps({**SAID.as_dict(), "inputs": [3]}),
+        json.dumps({"format": "onnx"}),
+    ],
     ids=["empty", "list", "no json", "input is a number", "fields missing"],
 )
-def test_a_file_that_says_something_else_of_itself_is_refused(suffix: str, text: str, tmp_path: Path) -> None:
+def test_a_file_that_says_something_else_of_itself_is_refused(
+    suffix: str, text: str, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="not an export of lightkit"):
         read_metadata(WRITERS[suffix](tmp_path / f"model{suffix}", text))
 
@@ -96,11 +122,17 @@ def marked(offset: int, value: int) -> Callable[[bytes], bytes]:
     return change
 
 
-@pytest.mark.parametrize("spoil", [marked(8, 1), marked(10, 97), marked(10, 8)], ids=["locked", "packed", "deflated"])
-def test_an_archive_that_was_altered_is_reported_in_one_line(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "spoil", [marked(8, 1), marked(10, 97), marked(10, 8)], ids=["locked", "packed", "deflated"]
+)
+def test_an_archive_that_was_altered_is_reported_in_one_line(
+    spoil: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     path = torch_archive(tmp_path / "model.pt2", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(DataError, match=r"not an export of lightkit, or it is damaged or cut short \(.+\)"):
+    with pytest.raises(
+        DataError, match=r"not an export of lightkit, or it is damaged or cut short \(.+\)"
+    ):
         read_metadata(path)
 
 
@@ -122,7 +154,9 @@ def test_a_missing_file_is_reported(suffix: str, tmp_path: Path) -> None:
         read_metadata(tmp_path / f"model{suffix}")
 
 
-@pytest.mark.parametrize(("name", "format_"), [(each.file, format_) for format_, each in FORMATS.items()])
+@pytest.mark.parametrize(
+    ("name", "format_"), [(each.file, format_) for format_, each in FORMATS.items()]
+)
 def test_the_end_of_a_name_reports_the_format(name: str, format_: str) -> None:
     assert format_of(f"some/where/{name.upper()}") == format_
     assert format_of("model.ckpt") is None
@@ -130,11 +164,15 @@ def test_the_end_of_a_name_reports_the_format(name: str, format_: str) -> None:
 
 @pytest.mark.slow
 def test_metadata_are_read_without_torch(tmp_path: Path) -> None:
-    files = [str(write(tmp_path / f"model{suffix}", SAID.dumps())) for suffix, write in WRITERS.items()]
+    files = [
+        str(write(tmp_path / f"model{suffix}", SAID.dumps())) for suffix, write in WRITERS.items()
+    ]
     script = (
         "import sys, pathlib; from lightkit.export.metadata import read_metadata\n"
         "for file in sys.argv[1:]: read_metadata(pathlib.Path(file))\n"
         "print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *files], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "False\n"

@@ -21,7 +21,9 @@ def proof_of(tmp_path: Path) -> Any:
     """The eager model's outputs and metrics."""
 
     def build(model: torch.nn.Module, **changes: Any) -> Proof:
-        return Proof(subject_of(model, replace(samples_of(LineOfThree()), **changes)), tmp_path / "inputs")
+        return Proof(
+            subject_of(model, replace(samples_of(LineOfThree()), **changes)), tmp_path / "inputs"
+        )
 
     return build
 
@@ -65,9 +67,18 @@ class Unvalidated(LineOfThree):
     [
         (AsideOfForward(), "validation_step does not call forward"),
         (OtherInput(), "validation_step gives forward something else than the samples"),
-        (NeedsItsTrainer(), "its validation fails on a Trainer of its own (AttributeError: 'NoneType' object"),
+        (
+            NeedsItsTrainer(),
+            "its validation fails on a Trainer of its own (AttributeError: 'NoneType' object",
+        ),
         (Silent(), "validation_step logs no metric"),
-        (Unvalidated(), "its validation fails on a Trainer of its own (MisconfigurationException: No `validation_step"),
+        (
+            Unvalidated(),
+            (
+                "its validation fails on a Trainer of its own (MisconfigurationException: No"
+                " `validation_step"
+            ),
+        ),
     ],
     ids=["no forward", "other input", "fails", "no metric", "no step"],
 )
@@ -78,7 +89,10 @@ def test_what_cannot_be_scored_is_reported(proof_of: Any, model: LineOfThree, sa
 
 
 def test_without_batches_there_is_no_score(proof_of: Any) -> None:
-    assert proof_of(LineOfThree(), batches=()).not_scored == "the data gives no batches of a validation split"
+    assert (
+        proof_of(LineOfThree(), batches=()).not_scored
+        == "the data gives no batches of a validation split"
+    )
 
 
 class Counting(LineOfThree):
@@ -121,7 +135,11 @@ class WithItsTemperature(LineOfThree):
     """Gives what has no row for each sample beside its logits: a parameter, and one with as many rows as classes."""
 
     def forward(self, x: Tensor) -> Any:
-        return {"temperature": self.layer.bias[0] * 1, "weight": self.layer.weight * 1, "logits": self.layer(x)}
+        return {
+            "temperature": self.layer.bias[0] * 1,
+            "weight": self.layer.weight * 1,
+            "logits": self.layer(x),
+        }
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
         outputs = self(batch[0])

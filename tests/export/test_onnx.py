@@ -29,7 +29,10 @@ from tests.export.specimens import calibration, largest_gap, write_file
 def test_the_first_and_the_last_opset_are_written(tmp_path: Path, opset: int) -> None:
     subject = specimens.tied_words()
     write_file("onnx", subject, tmp_path / "model.onnx", opset=opset)
-    found = {entry.domain: entry.version for entry in onnx.load(str(tmp_path / "model.onnx")).opset_import}
+    found = {
+        entry.domain: entry.version
+        for entry in onnx.load(str(tmp_path / "model.onnx")).opset_import
+    }
     assert found[""] == opset
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
 
@@ -38,8 +41,14 @@ def test_names_and_open_sizes_are_those_of_the_metadata(tmp_path: Path) -> None:
     written = write_file("onnx", specimens.two_towers(), tmp_path / "model.onnx")
     graph = onnx.load(str(tmp_path / "model.onnx")).graph
     assert [value.name for value in graph.input] == ["left", "right"]
-    assert [value.name for value in graph.output] == [spec.name for spec in written.outputs] == ["total", "left_out"]
-    batches = {value.type.tensor_type.shape.dim[0].dim_param for value in [*graph.input, *graph.output]}
+    assert (
+        [value.name for value in graph.output]
+        == [spec.name for spec in written.outputs]
+        == ["total", "left_out"]
+    )
+    batches = {
+        value.type.tensor_type.shape.dim[0].dim_param for value in [*graph.input, *graph.output]
+    }
     assert batches == {"batch"}
 
 
@@ -48,17 +57,27 @@ def test_outputs_whose_names_are_taken_get_free_ones(tmp_path: Path) -> None:
         specimens.NamesThatClash(), specimens.odd_subject(specimens.NamesThatClash()).example[0]
     )
     written = write_file("onnx", subject, tmp_path / "model.onnx")
-    assert [spec.name for spec in written.outputs] == ["values_out", "other", "layer.weight", "linear"]
+    assert [spec.name for spec in written.outputs] == [
+        "values_out",
+        "other",
+        "layer.weight",
+        "linear",
+    ]
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
 
 
 def test_an_operator_without_an_onnx_form_is_named(tmp_path: Path) -> None:
-    says = r"^model\.onnx: Eigenvalues cannot be exported: No ONNX function found for .*aten\.linalg_eig[^\n]*$"
+    says = (
+        r"^model\.onnx: Eigenvalues cannot be exported: No ONNX function found for"
+        r" .*aten\.linalg_eig[^\n]*$"
+    )
     with pytest.raises(ExportError, match=says):
         write_file("onnx", specimens.odd_subject(specimens.Eigenvalues()), tmp_path / "model.onnx")
 
 
-def test_many_weights_go_to_a_file_that_is_found_after_a_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_weights_go_to_a_file_that_is_found_after_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     subject, aside = specimens.classifier(), tmp_path / "aside"
     aside.mkdir()
     monkeypatch.setattr(onnx_format, "_MAX_INLINE_BYTES", 100)
@@ -82,7 +101,9 @@ def test_half_has_weights_in_float16_and_inputs_in_float32(tmp_path: Path, name:
     assert kinds == {onnx.TensorProto.FLOAT16}
     assert written.precision == "float16"
     assert 0 < largest_gap(subject, tmp_path / "model.half.onnx") < 5e-3
-    assert next(subject.model.parameters()).dtype.itemsize == 4  # the model itself is left as it was
+    assert (
+        next(subject.model.parameters()).dtype.itemsize == 4
+    )  # the model itself is left as it was
 
 
 @pytest.mark.slow
@@ -99,9 +120,15 @@ def test_int8_has_whole_weights_per_channel_and_stays_close(tmp_path: Path, name
     written = write_file("onnx", subject, tmp_path / "model.int8.onnx", precision="int8")
     model = onnx.load(str(tmp_path / "model.int8.onnx"))
     weights = {value.name: onnx.numpy_helper.to_array(value) for value in model.graph.initializer}
-    whole = [array for array in weights.values() if array.dtype == np.int8 and array.shape == (8, 3, 3, 3)]
+    whole = [
+        array
+        for array in weights.values()
+        if array.dtype == np.int8 and array.shape == (8, 3, 3, 3)
+    ]
     assert len(whole) == 1
-    scales = [weights[node.input[1]] for node in model.graph.node if node.op_type == "DequantizeLinear"]
+    scales = [
+        weights[node.input[1]] for node in model.graph.node if node.op_type == "DequantizeLinear"
+    ]
     assert any(scale.shape == (8,) for scale in scales)  # one for each channel that comes out
     assert written.precision == "int8"
     assert [path.name for path in tmp_path.iterdir()] == ["model.int8.onnx"]
@@ -117,13 +144,20 @@ def _check_the_preprocessing_is_in_float(model: onnx.ModelProto) -> None:
     assert before.count("MatMul") >= 2  # the two passes of the resize
     producers = {name: node for node in nodes for name in node.output}
     resizing = [node for node in nodes[:convolution] if node.op_type == "MatMul"]
-    assert not [name for node in resizing for name in node.input if producers[name].op_type == "DequantizeLinear"]
+    assert not [
+        name
+        for node in resizing
+        for name in node.input
+        if producers[name].op_type == "DequantizeLinear"
+    ]
 
 
 def test_a_model_without_anything_to_quantise_is_reported(tmp_path: Path) -> None:
     subject = specimens.double_and_sum()
     subject = replace(subject, calibration=partial(calibration, subject))
-    with pytest.raises(ExportError, match=r"model\.int8\.onnx: .*nothing to quantise in .*DoubleAndSum"):
+    with pytest.raises(
+        ExportError, match=r"model\.int8\.onnx: .*nothing to quantise in .*DoubleAndSum"
+    ):
         write_file("onnx", subject, tmp_path / "model.int8.onnx", precision="int8")
 
 
@@ -144,12 +178,17 @@ class Large(nn.Module):
 @pytest.mark.parametrize(
     ("size", "is_float16"), [(1e2, True), (1e4, True), (6e4, False)], ids=["small", "near", "over"]
 )
-def test_half_is_proved_with_each_value_in_float16(size: float, is_float16: bool, tmp_path: Path) -> None:
+def test_half_is_proved_with_each_value_in_float16(
+    size: float, is_float16: bool, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     model = Large(size).eval()
     x = torch.randn(20, 4)
     target = ExportTarget(
-        model, (x[:2],), describe_model(model, (x[:2],)), EvaluationSamples((x,), [f"row {at}" for at in range(20)])
+        model,
+        (x[:2],),
+        describe_model(model, (x[:2],)),
+        EvaluationSamples((x,), [f"row {at}" for at in range(20)]),
     )
     options = ExportOptions.parse({"format": "onnx", "half": True})
     artefacts, failures = export(target, tmp_path, options)

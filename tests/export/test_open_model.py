@@ -42,12 +42,16 @@ def test_numbers_that_numpy_lacks_become_float32() -> None:
 @pytest.mark.slow
 def test_onnx_needs_neither_torch_nor_lightning(tmp_path: Path) -> None:
     program = (
-        "import pathlib, sys; from lightkit.export.formats import open_model; open_model(pathlib.Path(sys.argv[1])); "
-        "print([name for name in ('torch', 'pytorch_lightning') if name in sys.modules])"
+        "import pathlib, sys; from lightkit.export.formats import open_model;"
+        " open_model(pathlib.Path(sys.argv[1])); print([name for name in ('torch',"
+        " 'pytorch_lightning') if name in sys.modules])"
     )
 
     said = subprocess.run(
-        [sys.executable, "-c", program, by_hand(tmp_path / "model.onnx")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, by_hand(tmp_path / "model.onnx")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert said.stdout == "[]\n"

@@ -50,7 +50,10 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
         subject = subject_of(model, samples)
         metadata = replace(subject.metadata, format="onnx", precision=precision)
         proof = Proof(subject, tmp_path / secrets.token_hex(4))
-        outputs = {size: change([output.copy() for output in expected]) for size, expected in proof.expected.items()}
+        outputs = {
+            size: change([output.copy() for output in expected])
+            for size, expected in proof.expected.items()
+        }
         answer = {"loaded": ["onnxruntime"], "latency": {}}
         monkeypatch.setattr(proof, "_run_file", lambda *_: (outputs, answer))
         return proof.check(tmp_path / "model.onnx", metadata, **tolerance)
@@ -58,7 +61,9 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
     return run
 
 
-def mismatch(proved: Callable[..., Any], change: Callable[[Outputs], Outputs], **given: Any) -> Mismatch:
+def mismatch(
+    proved: Callable[..., Any], change: Callable[[Outputs], Outputs], **given: Any
+) -> Mismatch:
     with pytest.raises(Mismatch) as caught:
         proved(change, **given)
     return caught.value
@@ -81,9 +86,14 @@ def test_a_match_is_reported_with_what_it_was_judged_by(proved: Callable[..., An
     assert found["loaded"] == ["onnxruntime"]
 
 
-def test_a_gap_that_a_tolerance_can_allow_is_reported_with_that_advice(proved: Callable[..., Any]) -> None:
+def test_a_gap_that_a_tolerance_can_allow_is_reported_with_that_advice(
+    proved: Callable[..., Any],
+) -> None:
     error = mismatch(proved, lambda outputs: [outputs[0] + np.float32(0.5)])
-    assert "60 of 60 outputs differ at batch size 1 (at batch 7 and 32 too), by up to 5.00e-01" in str(error)
+    assert (
+        "60 of 60 outputs differ at batch size 1 (at batch 7 and 32 too), by up to 5.00e-01"
+        in str(error)
+    )
     assert "first for photos/00.jpg: class 'daisy' of 'logits' is" in str(error)
     assert "allow for it with --rtol and --atol" in str(error)
     assert proved(lambda outputs: [outputs[0] + np.float32(0.5)], atol=0.6)["samples"] == 20
@@ -93,7 +103,10 @@ def test_a_gap_that_a_tolerance_can_allow_is_reported_with_that_advice(proved: C
     ("change", "says"),
     [
         (lambda outputs: [outputs[0], outputs[1] + 1], "'output_1' is"),
-        (lambda outputs: [outputs[0], outputs[1].astype(np.int32)], "'output_1' is int32 (20,), expected int64 (20,)"),
+        (
+            lambda outputs: [outputs[0], outputs[1].astype(np.int32)],
+            "'output_1' is int32 (20,), expected int64 (20,)",
+        ),
         (lambda outputs: [outputs[0] * np.float32(np.nan), outputs[1]], "is nan, expected"),
         (lambda outputs: [outputs[0] + np.float32(np.inf), outputs[1]], "is inf, expected"),
     ],
@@ -107,7 +120,9 @@ def test_a_gap_that_no_tolerance_allows_is_a_mismatch(
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Any], precision: str) -> None:
-    error = mismatch(proved, lambda outputs: [outputs[0][:, [1, 2, 0]]], precision=precision, rtol=1e9, atol=1e9)
+    error = mismatch(
+        proved, lambda outputs: [outputs[0][:, [1, 2, 0]]], precision=precision, rtol=1e9, atol=1e9
+    )
     assert "onnx does not score as its model does: val/loss is" in str(error)
     assert "val/accuracy is" in str(error)
     assert "--rtol and --atol are for outputs, not for metrics" in str(error)
@@ -128,14 +143,20 @@ def in_metres() -> EvaluationSamples:
     x = torch.randn(100, 4, generator=generator)
     y = 0.004 * x[:, 1] + 0.0002 * torch.randn(100, generator=generator)
     return EvaluationSamples(
-        (x,), [f"row {at}" for at in range(100)], list(zip(torch.split(x, 20), torch.split(y, 20), strict=True))
+        (x,),
+        [f"row {at}" for at in range(100)],
+        list(zip(torch.split(x, 20), torch.split(y, 20), strict=True)),
     )
 
 
 @pytest.mark.parametrize(
-    ("precision", "num_levels"), [("int8", 3), ("int8", 15), ("float16", 31), ("float32", 63)], ids=str
+    ("precision", "num_levels"),
+    [("int8", 3), ("int8", 15), ("float16", 31), ("float32", 63)],
+    ids=str,
 )
-def test_an_error_in_small_units_is_judged_in_them(proved: Callable[..., Any], precision: str, num_levels: int) -> None:
+def test_an_error_in_small_units_is_judged_in_them(
+    proved: Callable[..., Any], precision: str, num_levels: int
+) -> None:
     """Outputs in so few steps are within every absolute tolerance, and several times as wrong as the model's."""
 
     def in_steps(outputs: Outputs) -> Outputs:

@@ -25,7 +25,9 @@ from tests.export.specimens import write_file
     [(specimens.classifier, specimens.TinyConvNet), (specimens.tied_words, specimens.TiedWords)],
     ids=["conv", "tied"],
 )
-def test_the_weights_come_back(tmp_path: Path, subject: specimens.MakeSubject, fresh: type[nn.Module]) -> None:
+def test_the_weights_come_back(
+    tmp_path: Path, subject: specimens.MakeSubject, fresh: type[nn.Module]
+) -> None:
     made, model = subject(), fresh().eval()
     write_file("safetensors", made, tmp_path / "model.safetensors")
     load_model(model, tmp_path / "model.safetensors")
@@ -38,7 +40,9 @@ def test_shared_weights_are_written_once(tmp_path: Path) -> None:
         assert sorted(file.keys()) == ["embedding.weight", "offset"]
 
 
-def test_a_weight_that_was_changed_in_the_file_is_known_without_the_record_of_the_export(tmp_path: Path) -> None:
+def test_a_weight_that_was_changed_in_the_file_is_known_without_the_record_of_the_export(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "model.safetensors"
     write_file("safetensors", specimens.classifier(), file)
     check_digest(file)
@@ -53,7 +57,11 @@ def test_preprocessing_is_reported_and_never_in_the_weights(tmp_path: Path) -> N
     said = read_metadata(tmp_path / "model.safetensors")
     assert not said.in_graph
     assert (said.preprocessing, said.class_names) == (specimens.PREPROCESSING, tuple("abcde"))
-    assert (said.output_kind, said.inputs[0].dtype, said.inputs[0].shape) == ("logits", "float32", (None, 3, 16, 16))
+    assert (said.output_kind, said.inputs[0].dtype, said.inputs[0].shape) == (
+        "logits",
+        "float32",
+        (None, 3, 16, 16),
+    )
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert set(file.keys()) == set(subject.module.state_dict())
 
@@ -67,9 +75,14 @@ class WithExtraState(nn.Module):
 
 
 def test_a_state_that_is_no_tensor_is_named(tmp_path: Path) -> None:
-    says = r"WithExtraState cannot be exported: safetensors files hold tensors only, .* has _extra_state\.$"
+    says = (
+        r"WithExtraState cannot be exported: safetensors files hold tensors only, .* has"
+        r" _extra_state\.$"
+    )
     with pytest.raises(ExportError, match=says):
-        write_file("safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors")
+        write_file(
+            "safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors"
+        )
 
 
 class Sliced(torch.nn.Module):
@@ -86,12 +99,21 @@ class Sliced(torch.nn.Module):
         return self.layer(x) + self.low + self.high  # type: ignore[no-any-return]
 
 
-def test_buffers_that_are_parts_of_one_are_named_and_the_other_formats_are_written(tmp_path: Path) -> None:
+def test_buffers_that_are_parts_of_one_are_named_and_the_other_formats_are_written(
+    tmp_path: Path,
+) -> None:
     model = Sliced().eval()
     x = torch.randn(20, 4)
     target = ExportTarget(
-        model, (x[:2],), describe_model(model, (x[:2],)), EvaluationSamples((x,), [f"row {at}" for at in range(20)])
+        model,
+        (x[:2],),
+        describe_model(model, (x[:2],)),
+        EvaluationSamples((x,), [f"row {at}" for at in range(20)]),
     )
-    artefacts, (failure,) = export(target, tmp_path, ExportOptions.parse({"format": "safetensors,torch_export"}))
+    artefacts, (failure,) = export(
+        target, tmp_path, ExportOptions.parse({"format": "safetensors,torch_export"})
+    )
     assert [artefact["file"] for artefact in artefacts] == ["model.pt2"]
-    assert failure.startswith("model.safetensors: Sliced cannot be exported: low and high share memory that none")
+    assert failure.startswith(
+        "model.safetensors: Sliced cannot be exported: low and high share memory that none"
+    )

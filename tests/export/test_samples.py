@@ -29,7 +29,9 @@ PREPARED = Preprocessing(resize=6, crop=(4, 4), mean=(0.5, 0.5, 0.5), std=(0.5, 
 
 def _loader(first: int, count: int, batch_size: int = 4) -> DataLoader[Any]:
     values = torch.arange(first, first + count, dtype=torch.float32)
-    return DataLoader(TensorDataset(values[:, None].repeat(1, 3), values.long()), batch_size=batch_size)
+    return DataLoader(
+        TensorDataset(values[:, None].repeat(1, 3), values.long()), batch_size=batch_size
+    )
 
 
 class Summing(LightningModule):
@@ -80,7 +82,9 @@ class PictureData(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         pictures = _Pictures()
-        rows: Any = [(torch.from_numpy(PREPARED(pictures[at][0])), pictures.labels[at]) for at in range(256)]
+        rows: Any = [
+            (torch.from_numpy(PREPARED(pictures[at][0])), pictures.labels[at]) for at in range(256)
+        ]
         return DataLoader(rows, batch_size=3)
 
 
@@ -94,7 +98,9 @@ class AugmentedPictures(PictureData):
         return DataLoader(rows, batch_size=3, shuffle=True)
 
 
-def _drawn(module: LightningModule, data: LightningDataModule | None, num: int, **kwargs: Any) -> EvaluationSamples:
+def _drawn(
+    module: LightningModule, data: LightningDataModule | None, num: int, **kwargs: Any
+) -> EvaluationSamples:
     samples = draw_samples(module, data, num, **kwargs)
     assert samples is not None
     return samples
@@ -190,7 +196,10 @@ def test_training_data_that_is_prepared_at_random_is_held_against_nothing() -> N
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        (Preprocessing(6, (4, 4), (0.4, 0.5, 0.5), (0.5, 0.5, 0.5)), r"val/\d{5} differs by up to 0\.2 between"),
+        (
+            Preprocessing(6, (4, 4), (0.4, 0.5, 0.5), (0.5, 0.5, 0.5)),
+            r"val/\d{5} differs by up to 0\.2 between",
+        ),
         (
             Preprocessing(6, (5, 5), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
             r"is \(3, 4, 4\) in the loader's batch, and \(3, 5, 5\)",
@@ -198,7 +207,9 @@ def test_training_data_that_is_prepared_at_random_is_held_against_nothing() -> N
     ],
     ids=["mean", "crop"],
 )
-def test_a_preprocessing_that_the_loader_does_not_do_is_seen(said: Preprocessing, says: str) -> None:
+def test_a_preprocessing_that_the_loader_does_not_do_is_seen(
+    said: Preprocessing, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         check_preprocessing(_drawn(Summing(), PictureData(), 2), said)
 
@@ -255,7 +266,9 @@ def test_nan_beyond_the_first_batch_is_found() -> None:
     target = subject_of(NanForOne())
     target.samples.inputs[0][:, 0] = 0.0
     target.samples.inputs[0][-1, 0] = 100.0
-    with pytest.raises(ExportError, match=r"NanForOne itself gives NaN: 'output', for a sample from photos/"):
+    with pytest.raises(
+        ExportError, match=r"NanForOne itself gives NaN: 'output', for a sample from photos/"
+    ):
         check_self_consistency(target)
 
 

@@ -32,7 +32,11 @@ def test_a_script_keeps_decisions_by_values(tmp_path: Path) -> None:
     subject = odd_subject(specimens.OnlyIfPositive())
     written(subject, tmp_path)
     other = replace(subject, example=(-subject.example[0],))
-    assert largest_gap(subject, tmp_path / "model.ts") == largest_gap(other, tmp_path / "model.ts") == 0
+    assert (
+        largest_gap(subject, tmp_path / "model.ts")
+        == largest_gap(other, tmp_path / "model.ts")
+        == 0
+    )
 
 
 def test_the_rest_is_traced_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -62,8 +66,10 @@ def test_a_lightning_module_needs_no_trainer(tmp_path: Path) -> None:
 
 def test_a_trace_that_would_freeze_a_decision_is_refused(tmp_path: Path) -> None:
     says = (
-        r"^model\.ts: LambdaThatDecides cannot be exported: it cannot be scripted \(Lambda aren't supported\), and a "
-        r"trace freezes what it decides by values: Converting a tensor to a Python boolean might cause the trace to be "
+        r"^model\.ts: LambdaThatDecides cannot be exported: it cannot be scripted \(Lambda aren't"
+        r" supported\), and a "
+        r"trace freezes what it decides by values: Converting a tensor to a Python boolean might"
+        r" cause the trace to be "
         r"incorrect \(.*specimens\.py:\d+\)\.$"
     )
     with pytest.raises(ExportError, match=says):

@@ -27,8 +27,14 @@ print(count() - before)
 
 def faults(how: str) -> int:
     """Pages that a process asks for while it takes and gives back 96 MB ten times."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    done = subprocess.run([sys.executable, "-c", FAULTS, how], env=environ, capture_output=True, text=True, check=True)
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS, how], env=environ, capture_output=True, text=True, check=True
+    )
     return int(done.stdout)
 
 

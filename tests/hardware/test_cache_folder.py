@@ -17,7 +17,9 @@ def test_it_is_where_xdg_cache_home_says(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("chosen", ["", "relative/cache"], ids=["unset", "relative"])
-def test_without_an_absolute_xdg_cache_home_it_is_in_the_home(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_absolute_xdg_cache_home_it_is_in_the_home(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", chosen)
     monkeypatch.setenv("HOME", "/somebody")
     assert preferred_cache_folder() == Path("/somebody/.cache/lightkit")

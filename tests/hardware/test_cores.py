@@ -37,5 +37,7 @@ def test_what_the_launcher_has_set_by_itself_is_not_the_users() -> None:
         (64, "cuda", True, 4),
     ],
 )
-def test_a_gpu_leaves_the_cores_to_the_loading(share: int, device: str, is_cached: bool, workers: int) -> None:
+def test_a_gpu_leaves_the_cores_to_the_loading(
+    share: int, device: str, is_cached: bool, workers: int
+) -> None:
     assert workers_by_rule(share, device=device, is_cached=is_cached) == workers

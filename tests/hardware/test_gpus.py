@@ -141,9 +141,16 @@ def test_a_driver_that_fails_leaves_them_uncounted() -> None:
 
 @pytest.mark.parametrize(
     ("variable", "shown"),
-    [(None, ["GPU-a0", "GPU-c2"]), ("0,1", ["GPU-a0", "GPU-c2"]), ("1", ["GPU-c2"]), ("0,2", ["GPU-a0"])],
+    [
+        (None, ["GPU-a0", "GPU-c2"]),
+        ("0,1", ["GPU-a0", "GPU-c2"]),
+        ("1", ["GPU-c2"]),
+        ("0,2", ["GPU-a0"]),
+    ],
 )
-def test_a_gpu_that_may_not_be_opened_does_not_count(variable: str | None, shown: list[str]) -> None:
+def test_a_gpu_that_may_not_be_opened_does_not_count(
+    variable: str | None, shown: list[str]
+) -> None:
     environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
     found, _ = visible_gpus(environ, FakeNVML(closed=[1]))
     assert found is not None

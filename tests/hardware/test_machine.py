@@ -32,10 +32,12 @@ def test_this_machine_is_described_in_plain_values() -> None:
 
 def test_asking_loads_nothing_heavy() -> None:
     program = (
-        "import sys; from lightkit.hardware import find_horovod, this_machine; this_machine(); find_horovod();"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
+        "import sys; from lightkit.hardware import find_horovod, this_machine; this_machine();"
+        f" find_horovod();print([name for name in {HEAVY} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -50,12 +52,18 @@ def test_horovod_reports_what_it_was_built_with() -> None:
 
 
 @pytest.mark.slow  # it loads torch
-def test_a_horovod_that_does_not_load_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_horovod_that_does_not_load_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("raise OSError('not a library')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("lightkit.hardware.packages.describe_packages", lambda _: {"horovod": "0.28.1"})
-    assert find_horovod() == Horovod("0.28.1", problem="its library does not load: OSError: not a library")
+    monkeypatch.setattr(
+        "lightkit.hardware.packages.describe_packages", lambda _: {"horovod": "0.28.1"}
+    )
+    assert find_horovod() == Horovod(
+        "0.28.1", problem="its library does not load: OSError: not a library"
+    )
 
 
 def test_no_horovod_is_reported_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,15 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp sve bf16\nCPU implementer\t:
 
 @pytest.mark.parametrize(
     ("text", "sets"),
-    [(X86, ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_bf16")), (ARM, ("neon", "asimddp", "sve", "bf16"))],
+    [
+        (X86, ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_bf16")),
+        (ARM, ("neon", "asimddp", "sve", "bf16")),
+    ],
     ids=["x86", "arm"],
 )
-def test_instruction_sets_are_those_that_torch_uses(text: str, sets: tuple[str, ...], tmp_path: Path) -> None:
+def test_instruction_sets_are_those_that_torch_uses(
+    text: str, sets: tuple[str, ...], tmp_path: Path
+) -> None:
     (tmp_path / "cpuinfo").write_text(text)
     assert processor.instruction_sets(tmp_path / "cpuinfo") == sets
 
@@ -107,11 +112,16 @@ def test_memory_is_what_the_control_group_allows(tmp_path: Path) -> None:
     ("names", "files"),
     [
         (("memory.max", "memory.current"), "anon 300\ninactive_file 100\n"),
-        (("memory.limit_in_bytes", "memory.usage_in_bytes"), "inactive_file 7\ntotal_inactive_file 100\n"),
+        (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+            "inactive_file 7\ntotal_inactive_file 100\n",
+        ),
     ],
     ids=["2", "1"],
 )
-def test_what_a_control_group_has_taken_is_not_available(names: tuple[str, str], files: str, tmp_path: Path) -> None:
+def test_what_a_control_group_has_taken_is_not_available(
+    names: tuple[str, str], files: str, tmp_path: Path
+) -> None:
     (tmp_path / "cgroup").write_text("0::/job\n")
     (tmp_path / "job").mkdir()
     for name, text in zip((*names, "memory.stat"), ("1000000\n", "600100\n", files), strict=True):

@@ -19,7 +19,9 @@ def plug(bus: Path, *devices: tuple[str, str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("device", "cores"), [("0x0027", 8), ("0x005e", 4), ("0x0063", 4), ("0x006f", 4)], ids=["v3", "v4", "v5e", "v6e"]
+    ("device", "cores"),
+    [("0x0027", 8), ("0x005e", 4), ("0x0063", 4), ("0x006f", 4)],
+    ids=["v3", "v4", "v5e", "v6e"],
 )
 def test_cores_are_counted_by_the_kind_of_chip(device: str, cores: int, tmp_path: Path) -> None:
     bus = plug(tmp_path, *[("0x1ae0", device)] * 4, ("0x1ae0", "0x9999"), ("0x10de", device))

@@ -26,11 +26,15 @@ def make_rows(tmp_path: Path) -> MakeRows:
             path = f"{'ab'[at % 2]}/{at}.jpg"
             file = tmp_path / "photos" / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            content = (hashlib.sha256(mark + str(at).encode()).digest() * (num_bytes // 32 + 1))[:num_bytes]
+            content = (hashlib.sha256(mark + str(at).encode()).digest() * (num_bytes // 32 + 1))[
+                :num_bytes
+            ]
             file.write_bytes(content)
             split = "test" if at % 10 == 9 else "val" if at % 5 == 3 else "train"
             digest = hashlib.sha256(content).hexdigest()
-            rows.append(ImageRow(file, path, path[0], split, digest, num_bytes, width=8 + at, height=6))
+            rows.append(
+                ImageRow(file, path, path[0], split, digest, num_bytes, width=8 + at, height=6)
+            )
         return rows
 
     return make

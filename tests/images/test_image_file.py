@@ -43,7 +43,9 @@ def test_odd_images_are_decoded_or_named(odd_images: Path) -> None:
     complaints = {path: complaint_about(path) for path in sorted(odd_images.iterdir())}
     told = {path: complaint for path, complaint in complaints.items() if complaint}
     assert {path.name for path in told} == BROKEN
-    assert all(text.startswith(f"{path}: this image cannot be decoded (") for path, text in told.items())
+    assert all(
+        text.startswith(f"{path}: this image cannot be decoded (") for path, text in told.items()
+    )
 
 
 def test_the_orientation_tag_is_followed(odd_images: Path) -> None:
@@ -63,7 +65,9 @@ def test_the_orientation_tag_is_followed(odd_images: Path) -> None:
     ],
     ids=["RGBA", "LA", "P", "RGB"],
 )
-def test_transparency_becomes_white(tmp_path: Path, mode: str, background: Any, options: dict[str, Any]) -> None:
+def test_transparency_becomes_white(
+    tmp_path: Path, mode: str, background: Any, options: dict[str, Any]
+) -> None:
     Image.new(mode, (4, 4), background).save(tmp_path / "clear.png", **options)
     assert read_rgb(tmp_path / "clear.png").getpixel((1, 1)) == (255, 255, 255)
 
@@ -76,7 +80,9 @@ def test_sixteen_bits_keep_their_brightness(tmp_path: Path) -> None:
 def test_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("L", (40, 40)).save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(UnreadableImageError, match=r"large\.png: this image cannot be decoded .*decompression bomb"):
+    with pytest.raises(
+        UnreadableImageError, match=r"large\.png: this image cannot be decoded .*decompression bomb"
+    ):
         read_rgb(tmp_path / "large.png")
     with pillow_warnings():
         assert "bomb" in str(try_read_rgb(str(tmp_path / "large.png"))[1])
@@ -91,13 +97,16 @@ def test_an_image_that_breaks_before_its_prediction_is_named_in_the_first_line(
     make_images: Any, num_workers: int
 ) -> None:
     root = make_images(*(f"{name}/{number}.png" for name in "ab" for number in range(8)))
-    data = ImageFolder(str(root), image_size=8, num_workers=num_workers, test_fraction=0, val_fraction=0.5)
+    data = ImageFolder(
+        str(root), image_size=8, num_workers=num_workers, test_fraction=0, val_fraction=0.5
+    )
     data.setup("predict")
     for path in root.glob("*/*.png"):
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2])
     with pytest.raises(
-        UnreadableImageError, match=r"^/[^\n]*\.png: this image cannot be decoded \([^\n]*\n?[^\n]*$"
+        UnreadableImageError,
+        match=r"^/[^\n]*\.png: this image cannot be decoded \([^\n]*\n?[^\n]*$",
     ) as e:
         list(data.predict_dataloader())
     assert str(e.value).splitlines()[0].startswith(str(root))
@@ -108,7 +117,9 @@ def png(depth: int, colour_type: int, row: bytes, *, clear: bytes) -> io.BytesIO
     """A PNG of two pixels with one transparent colour, which no library at hand writes in each form."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, depth, colour_type, 0, 0, 0))
     body = chunk(b"tRNS", clear) + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
@@ -126,7 +137,15 @@ def png(depth: int, colour_type: int, row: bytes, *, clear: bytes) -> io.BytesIO
         (8, 2, b"\x12\x12\x12\x80\x80\x80", b"\0\x12" * 3, 128),
         (16, 2, b"\x12\x34" * 3 + b"\x80\0" * 3, b"\x12\x34" * 3, 128),
     ],
-    ids=["1-bit grey", "2-bit grey", "4-bit grey", "8-bit grey", "16-bit grey", "8-bit colour", "16-bit colour"],
+    ids=[
+        "1-bit grey",
+        "2-bit grey",
+        "4-bit grey",
+        "8-bit grey",
+        "16-bit grey",
+        "8-bit colour",
+        "16-bit colour",
+    ],
 )
 def test_a_transparent_colour_of_any_depth_becomes_white(
     depth: int, colour_type: int, row: bytes, clear: bytes, second: int
@@ -169,10 +188,14 @@ def test_an_orientation_that_there_is_not_turns_nothing(number: int, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("values", "grey"), [(0x80FF, 128), (0xFFFF, 255), (0x00FF, 0)], ids=["middle", "white", "black"]
+    ("values", "grey"),
+    [(0x80FF, 128), (0xFFFF, 255), (0x00FF, 0)],
+    ids=["middle", "white", "black"],
 )
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
-def test_of_sixteen_bits_the_upper_eight_are_kept(tmp_path: Path, values: int, grey: int, suffix: str) -> None:
+def test_of_sixteen_bits_the_upper_eight_are_kept(
+    tmp_path: Path, values: int, grey: int, suffix: str
+) -> None:
     image = Image.fromarray(np.full((4, 4), values, dtype=np.uint16))
     image.save(tmp_path / f"grey.{suffix}")
     assert read_rgb(tmp_path / f"grey.{suffix}").getpixel((1, 1)) == (grey, grey, grey)
@@ -187,15 +210,21 @@ def test_cmyk_is_converted(tmp_path: Path) -> None:
 def test_of_an_animation_the_first_frame_is_taken(kind: str, tmp_path: Path) -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     options = {"lossless": True} if kind == "WEBP" else {}
-    frames[0].save(tmp_path / "moving", format=kind, save_all=True, append_images=frames[1:], **options)
+    frames[0].save(
+        tmp_path / "moving", format=kind, save_all=True, append_images=frames[1:], **options
+    )
     assert read_rgb(tmp_path / "moving").getpixel((4, 4)) == (255, 0, 0)
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32], ids=["integers", "floats"])
 @pytest.mark.parametrize("most", [1, 255, 70_000])
-def test_pixels_of_32_bits_are_no_image_as_nobody_knows_what_is_white(tmp_path: Path, kind: type, most: int) -> None:
+def test_pixels_of_32_bits_are_no_image_as_nobody_knows_what_is_white(
+    tmp_path: Path, kind: type, most: int
+) -> None:
     Image.fromarray(np.linspace(0, most, 16).reshape(4, 4).astype(kind)).save(tmp_path / "grey.tif")
-    with pytest.raises(UnreadableImageError, match="32-bit pixels have no agreed range; save it with 8 or 16 bits"):
+    with pytest.raises(
+        UnreadableImageError, match="32-bit pixels have no agreed range; save it with 8 or 16 bits"
+    ):
         read_rgb(tmp_path / "grey.tif")
     (verdict,) = judge_images([tmp_path / "grey.tif"])
     assert verdict.defect == "32-bit pixels have no agreed range; save it with 8 or 16 bits"

@@ -39,7 +39,9 @@ def below(folder: str, names: list[str]) -> list[str]:
     return [f"{folder}/{name}" for name in names]
 
 
-def test_a_folder_gives_its_images_by_suffix_in_the_order_of_names_without_hidden_ones(garden: Path) -> None:
+def test_a_folder_gives_its_images_by_suffix_in_the_order_of_names_without_hidden_ones(
+    garden: Path,
+) -> None:
     assert list(find_images(["photos"])) == below("photos", ALL)
 
 
@@ -61,7 +63,9 @@ def test_a_folder_gives_its_images_by_suffix_in_the_order_of_names_without_hidde
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_glob_gives_each_match_once_in_the_order_of_names(garden: Path, pattern: str, found: list[str]) -> None:
+def test_a_glob_gives_each_match_once_in_the_order_of_names(
+    garden: Path, pattern: str, found: list[str]
+) -> None:
     if found:
         assert list(find_images([pattern])) == below("photos", found)
         assert list(find_images([str(garden / pattern)])) == below(str(garden / "photos"), found)
@@ -90,7 +94,9 @@ def test_folders_that_link_to_one_another_are_walked_once_each(garden: Path) -> 
 
 
 def test_lines_of_standard_input_are_paths(garden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"photos/z.webp\r\n\nodd \xff name.jpg\n")))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"photos/z.webp\r\n\nodd \xff name.jpg\n"))
+    )
     listing = find_images(["-"])
     assert listing.count() is None
     assert list(listing) == ["photos/z.webp", os.fsdecode(b"odd \xff name.jpg")]
@@ -105,7 +111,10 @@ def test_the_number_is_known_before_the_images_are_read(garden: Path) -> None:
     ("word", "says"),
     [
         ("phots", r"phots: there is no such file or folder; did you mean 'photos'\?"),
-        ("nowhere/1.jpg", r"nowhere/1.jpg: there is no such file or folder: there is no folder nowhere"),
+        (
+            "nowhere/1.jpg",
+            r"nowhere/1.jpg: there is no such file or folder: there is no folder nowhere",
+        ),
         ("phots/*.jpg", r"phots/\*.jpg: no image matches this\."),
         ("empty", r"empty: there is no image in this folder, nor below it"),
         ("tables", r"no image in this folder.* tables .* are named themselves"),
@@ -138,9 +147,15 @@ print(num, Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to measure memory")
 @pytest.mark.parametrize(
-    "kind", ["folder", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("csv", "parquet", "delta"))]
+    "kind",
+    [
+        "folder",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("csv", "parquet", "delta")),
+    ],
 )
-def test_a_hundred_thousand_paths_take_no_more_memory_than_a_thousand(tmp_path: Path, kind: str) -> None:
+def test_a_hundred_thousand_paths_take_no_more_memory_than_a_thousand(
+    tmp_path: Path, kind: str
+) -> None:
     few, many = (peak_of(tmp_path / str(num), kind, num) for num in (1_000, 100_000))
     assert many < 1.3 * few, (few, many)
 
@@ -152,12 +167,16 @@ def peak_of(place: Path, kind: str, num: int) -> int:
         (place / "000").mkdir()
         for name in range(1_000):
             (place / "000" / f"{name:06}.jpg").touch()
-        for folder in range(1, num // 1_000):  # as many names to read, in a second and not in a minute
+        for folder in range(
+            1, num // 1_000
+        ):  # as many names to read, in a second and not in a minute
             (place / f"{folder:03}").symlink_to(place / "000")
         word = str(place)
     else:
         word = str(table_of(place, kind, num))
-    done = subprocess.run([sys.executable, "-c", _MEASURE, word], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, word], capture_output=True, text=True, check=True
+    )
     found, peak = map(int, done.stdout.split())
     assert found == num
     return peak

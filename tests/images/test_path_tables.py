@@ -46,26 +46,36 @@ def name(request: pytest.FixtureRequest) -> str:
     ],
     ids=["path", "image", "file", "capital", "only text"],
 )
-def test_the_column_of_paths_is_found_in_each_kind_of_table(tmp_path: Path, name: str, columns: Any) -> None:
-    assert list(open_path_table(write(tmp_path / name, columns))()) == [f"{tmp_path}/{path}" for path in PATHS]
+def test_the_column_of_paths_is_found_in_each_kind_of_table(
+    tmp_path: Path, name: str, columns: Any
+) -> None:
+    assert list(open_path_table(write(tmp_path / name, columns))()) == [
+        f"{tmp_path}/{path}" for path in PATHS
+    ]
 
 
-def test_a_table_without_a_column_of_paths_says_which_columns_it_has(tmp_path: Path, name: str) -> None:
+def test_a_table_without_a_column_of_paths_says_which_columns_it_has(
+    tmp_path: Path, name: str
+) -> None:
     table = write(tmp_path / name, {"pth": ["a"], "note": ["b"]})
     with pytest.raises(
-        DataError, match=r"path, image, file or filename.*; it has 'pth', 'note'; did you mean 'path'\?"
+        DataError,
+        match=r"path, image, file or filename.*; it has 'pth', 'note'; did you mean 'path'\?",
     ):
         open_path_table(table)
 
 
-def test_a_table_of_rows_is_reported_with_its_columns_and_a_text_of_it(tmp_path: Path, name: str) -> None:
+def test_a_table_of_rows_is_reported_with_its_columns_and_a_text_of_it(
+    tmp_path: Path, name: str
+) -> None:
     table = write(tmp_path / name, {"size": [1.5, 2.5], "survived": ["yes", "no"]})
     with pytest.raises(DataError) as caught:
         open_path_table(table)
-    assert str(caught.value) == (
-        f"{table}: expected images: folders, files, or a table with their paths in a column named path, image, file or "
-        "filename, or in its one column of text; it has 'size', 'survived', and 'survived' has 'yes', which is no path "
-        "of an image."
+    assert (
+        str(caught.value)
+        == f"{table}: expected images: folders, files, or a table with their paths in a column"
+        " named path, image, file or filename, or in its one column of text; it has 'size',"
+        " 'survived', and 'survived' has 'yes', which is no path of an image."
     )
 
 
@@ -81,7 +91,10 @@ def test_one_column_of_text_may_name_files_without_a_suffix(tmp_path: Path, name
         {"image": [b"one", b"two"], "label": ["x", "y"]},
         {"Image": [b"one", b"two"]},
         {"image": [b"one", b"two"], "label": ["x", "y"], "path": PATHS},
-        {"image": [{"bytes": b"one", "path": "a.jpg"}, {"bytes": b"two", "path": "b.jpg"}], "label": [0, 1]},
+        {
+            "image": [{"bytes": b"one", "path": "a.jpg"}, {"bytes": b"two", "path": "b.jpg"}],
+            "label": [0, 1],
+        },
     ],
     ids=["image", "capital", "paths of files that are elsewhere", "struct"],
 )
@@ -89,14 +102,19 @@ def test_one_column_of_text_may_name_files_without_a_suffix(tmp_path: Path, name
 def test_a_table_of_images_is_reported_as_that(tmp_path: Path, name: str, columns: Any) -> None:
     table = write(tmp_path / name, columns)
     with pytest.raises(
-        DataError, match=r"holds images themselves, as bytes in the column '[Ii]mage'.*lightkit predict"
+        DataError,
+        match=r"holds images themselves, as bytes in the column '[Ii]mage'.*lightkit predict",
     ):
         open_path_table(table)
 
 
-def test_of_a_table_of_images_and_paths_the_paths_are_taken_where_they_lead_to_files(tmp_path: Path) -> None:
+def test_of_a_table_of_images_and_paths_the_paths_are_taken_where_they_lead_to_files(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.jpg").touch()
-    table = write(tmp_path / "list.parquet", {"image": [b"one", b"two"], "path": ["a.jpg", "b.jpg"]})
+    table = write(
+        tmp_path / "list.parquet", {"image": [b"one", b"two"], "path": ["a.jpg", "b.jpg"]}
+    )
     assert list(open_path_table(table)()) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
 
 
@@ -107,9 +125,18 @@ def test_relative_paths_count_from_the_folder_of_the_table(
     (tmp_path / "tables").mkdir()
     for place in ("tables/a.jpg", "a.jpg", "b.jpg"):
         (tmp_path / place).touch()
-    table = write(tmp_path / "tables" / name, {"path": ["a.jpg", "b.jpg", "c.jpg", "/d.jpg", "file:///e%20f.jpg"]})
+    table = write(
+        tmp_path / "tables" / name,
+        {"path": ["a.jpg", "b.jpg", "c.jpg", "/d.jpg", "file:///e%20f.jpg"]},
+    )
     folder = tmp_path / "tables"
-    assert list(open_path_table(table)()) == [f"{folder}/a.jpg", "b.jpg", f"{folder}/c.jpg", "/d.jpg", "/e f.jpg"]
+    assert list(open_path_table(table)()) == [
+        f"{folder}/a.jpg",
+        "b.jpg",
+        f"{folder}/c.jpg",
+        "/d.jpg",
+        "/e f.jpg",
+    ]
 
 
 def test_a_row_without_a_path_is_kept(tmp_path: Path) -> None:
@@ -128,11 +155,21 @@ def test_a_row_without_a_path_is_kept(tmp_path: Path) -> None:
         (b"n,path\n1\n\n2,b.jpg\n", ["", "b.jpg"]),
         (b"path\n\xff.jpg\n", ["\udcff.jpg"]),
     ],
-    ids=["without head", "byte order mark", "semicolons", "tabs", "quoted", "short and empty rows", "no text"],
+    ids=[
+        "without head",
+        "byte order mark",
+        "semicolons",
+        "tabs",
+        "quoted",
+        "short and empty rows",
+        "no text",
+    ],
 )
 def test_csv_files_of_many_habits_are_read(tmp_path: Path, text: bytes, cells: list[str]) -> None:
     (tmp_path / "list.csv").write_bytes(text)
-    assert list(open_path_table(tmp_path / "list.csv")()) == [f"{tmp_path}/{cell}" if cell else "" for cell in cells]
+    assert list(open_path_table(tmp_path / "list.csv")()) == [
+        f"{tmp_path}/{cell}" if cell else "" for cell in cells
+    ]
 
 
 def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> None:
@@ -144,21 +181,32 @@ def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> N
 
 
 def test_rows_that_a_deletion_vector_deletes_are_no_images(tmp_path: Path) -> None:
-    table = write(tmp_path / "delta", {"number": [*range(9)], "path": [f"{number}.jpg" for number in range(9)]})
+    table = write(
+        tmp_path / "delta",
+        {"number": [*range(9)], "path": [f"{number}.jpg" for number in range(9)]},
+    )
     delete_by_vector(table, [1, 4, 8])
     assert [Path(path).stem for path in open_path_table(table)()] == ["0", "2", "3", "5", "6", "7"]
 
 
-def test_a_delta_table_whose_columns_have_other_names_in_its_files_is_refused(tmp_path: Path) -> None:
+def test_a_delta_table_whose_columns_have_other_names_in_its_files_is_refused(
+    tmp_path: Path,
+) -> None:
     table = write(tmp_path / "delta", {"number": [1, 2], "path": PATHS})
     map_columns(table)
-    with pytest.raises(DataError, match=r"uses columnMapping, which lightkit cannot read\. Copy it"):
+    with pytest.raises(
+        DataError, match=r"uses columnMapping, which lightkit cannot read\. Copy it"
+    ):
         open_path_table(table)
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("list.parquet", b"PAR1 no"), ("list.parquet", b""), ("delta/_delta_log/00000000000000000000.json", b"{no")],
+    [
+        ("list.parquet", b"PAR1 no"),
+        ("list.parquet", b""),
+        ("delta/_delta_log/00000000000000000000.json", b"{no"),
+    ],
     ids=["parquet", "empty", "delta"],
 )
 def test_a_damaged_table_is_reported_in_a_line(tmp_path: Path, name: str, content: bytes) -> None:
@@ -178,7 +226,9 @@ def test_a_quotation_mark_that_is_never_closed_does_not_fill_the_memory(tmp_path
         open_path_table(tmp_path / "list.csv")
 
 
-def test_without_deltalake_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_deltalake_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
     importing = builtins.__import__
 
@@ -192,10 +242,14 @@ def test_without_deltalake_the_error_names_the_extra(tmp_path: Path, monkeypatch
         open_path_table(tmp_path / "delta")
 
 
-@pytest.mark.parametrize("text", ["a.jpg,daisy\nb.jpg,rose\n", "7,x/b.PNG\n8,c.png\n"], ids=["first", "last"])
+@pytest.mark.parametrize(
+    "text", ["a.jpg,daisy\nb.jpg,rose\n", "7,x/b.PNG\n8,c.png\n"], ids=["first", "last"]
+)
 def test_a_first_row_of_data_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "list.csv").write_text(text)
-    with pytest.raises(DataError, match=r"list.csv: its first row is data; put a row with the columns' names"):
+    with pytest.raises(
+        DataError, match=r"list.csv: its first row is data; put a row with the columns' names"
+    ):
         open_path_table(tmp_path / "list.csv")
 
 

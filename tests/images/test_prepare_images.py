@@ -30,7 +30,14 @@ def test_images_come_in_the_order_of_their_paths(squares: list[str]) -> None:
 
 def test_a_bad_image_is_reported_in_its_place(squares: list[str], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"no image")
-    paths = [squares[0], str(tmp_path / "bad.png"), str(tmp_path / "missing.png"), str(tmp_path), "", squares[1]]
+    paths = [
+        squares[0],
+        str(tmp_path / "bad.png"),
+        str(tmp_path / "missing.png"),
+        str(tmp_path),
+        "",
+        squares[1],
+    ]
     found = list(prepare_images(paths, lambda image: image.width, ahead=2))
     assert [item.image for item in found] == [1, None, None, None, None, 2]
     assert [item.defect for item in found[1:5]] == [
@@ -65,7 +72,9 @@ def test_no_more_are_read_ahead_than_was_said(squares: list[str]) -> None:
     assert [item.image for item in islice(images, 10)] == list(range(1, 11))
     assert taken <= 10 + 4
     images.close()  # type: ignore[attr-defined]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lightkit-images")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("lightkit-images")
+    ]
 
 
 def test_what_a_preprocessing_of_ones_own_raises_comes_with_the_image(squares: list[str]) -> None:
@@ -73,7 +82,8 @@ def test_what_a_preprocessing_of_ones_own_raises_comes_with_the_image(squares: l
         raise AttributeError("oops")
 
     with pytest.raises(
-        RuntimeError, match=re.escape(f"{squares[0]}: its preprocessing fails: AttributeError: oops")
+        RuntimeError,
+        match=re.escape(f"{squares[0]}: its preprocessing fails: AttributeError: oops"),
     ) as told:
         list(prepare_images(squares[:1], prepare, ahead=2))
     assert isinstance(told.value.__cause__, AttributeError)

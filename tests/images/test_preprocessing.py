@@ -11,11 +11,27 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from lightkit.images.image_file import read_rgb
-from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, preprocessing_of
+from lightkit.images.preprocessing import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Preprocessing,
+    preprocessing_of,
+)
 from tests.data.torchvision_reference import eval_transform
 
 PHOTOS = Path(__file__).parents[2].parent / "shared" / "data" / "flower_photos"
-SIZES = [(1, 1), (2, 3), (7, 200), (200, 7), (64, 64), (36, 36), (37, 36), (320, 241), (1999, 31), (31, 1999)]
+SIZES = [
+    (1, 1),
+    (2, 3),
+    (7, 200),
+    (200, 7),
+    (64, 64),
+    (36, 36),
+    (37, 36),
+    (320, 241),
+    (1999, 31),
+    (31, 1999),
+]
 
 
 def noise(width: int, height: int) -> Image.Image:
@@ -27,7 +43,9 @@ def noise(width: int, height: int) -> Image.Image:
 @pytest.mark.parametrize("image_size", [32, 57])
 def test_it_equals_the_data_modules_transform(size: tuple[int, int], image_size: int) -> None:
     image = noise(*size)
-    assert np.array_equal(preprocessing_of(image_size)(image), eval_transform(image_size)(image).numpy())
+    assert np.array_equal(
+        preprocessing_of(image_size)(image), eval_transform(image_size)(image).numpy()
+    )
 
 
 def test_it_equals_the_data_modules_transform_on_photos() -> None:
@@ -35,14 +53,19 @@ def test_it_equals_the_data_modules_transform_on_photos() -> None:
         pytest.skip(f"needs the flower photos in {PHOTOS}")
     for path in sorted(PHOTOS.glob("*/*.jpg"))[::97]:
         image = read_rgb(path)
-        assert np.array_equal(preprocessing_of(224)(image), eval_transform(224)(image).numpy()), path
+        assert np.array_equal(preprocessing_of(224)(image), eval_transform(224)(image).numpy()), (
+            path
+        )
 
 
 @pytest.mark.parametrize("size", [(20, 20), (20, 41), (41, 20), (23, 90)], ids=str)
 def test_a_crop_beyond_the_image_is_black_as_in_torchvision(size: tuple[int, int]) -> None:
     said = Preprocessing(resize=20, crop=(33, 26), mean=IMAGENET_MEAN, std=IMAGENET_STD)
     steps = [v2.Resize(20, antialias=True), v2.CenterCrop([33, 26]), v2.ToImage()]
-    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean=list(IMAGENET_MEAN), std=list(IMAGENET_STD))]
+    steps += [
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(mean=list(IMAGENET_MEAN), std=list(IMAGENET_STD)),
+    ]
     image = noise(*size)
     assert np.array_equal(said(image), v2.Compose(steps)(image).numpy())
 
@@ -60,7 +83,9 @@ def test_a_crop_beyond_the_image_is_black_as_in_torchvision(size: tuple[int, int
         ({"std": [0.5, 0, 0.5]}, "preprocessing: expected resize"),
     ],
 )
-def test_a_record_of_other_types_is_reported_with_the_field(changes: dict[str, object], says: str) -> None:
+def test_a_record_of_other_types_is_reported_with_the_field(
+    changes: dict[str, object], says: str
+) -> None:
     record = {"resize": 4, "crop": [2, 2], "mean": [0, 0, 0], "std": [1, 1, 1]}
     assert Preprocessing.from_dict(record).crop == (2, 2)
     with pytest.raises(TypeError, match=says):

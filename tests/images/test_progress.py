@@ -10,14 +10,20 @@ from lightkit.images import progress
 from lightkit.images.progress import show_progress
 
 
-@pytest.mark.parametrize(("total", "line"), [(3, "predict  2 of 3 images"), (None, "predict  2 images")], ids=str)
+@pytest.mark.parametrize(
+    ("total", "line"), [(3, "predict  2 of 3 images"), (None, "predict  2 images")], ids=str
+)
 def test_a_pipe_gets_lines_without_carriage_return(
     total: int | None, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_EVERY_S", 0)
     stream = io.StringIO()
     print_line = partial(print, "predict ", file=stream)
-    assert list(show_progress("abc", total, "images", stream=stream, print_line=print_line)) == ["a", "b", "c"]
+    assert list(show_progress("abc", total, "images", stream=stream, print_line=print_line)) == [
+        "a",
+        "b",
+        "c",
+    ]
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3
     assert re.fullmatch(rf"{line}  \d+/s", lines[1])
@@ -26,7 +32,11 @@ def test_a_pipe_gets_lines_without_carriage_return(
 
 def test_a_short_prediction_reports_nothing_in_a_pipe() -> None:
     stream = io.StringIO()
-    assert list(show_progress("abc", 3, "images", stream=stream, print_line=stream.write)) == ["a", "b", "c"]
+    assert list(show_progress("abc", 3, "images", stream=stream, print_line=stream.write)) == [
+        "a",
+        "b",
+        "c",
+    ]
     assert stream.getvalue() == ""
 
 

@@ -19,11 +19,19 @@ def write(folder: Path, *names: str) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("a.csv", "CSV"), ("a.TXT", "CSV"), ("a.ods", "a spreadsheet"), ("a.npy", "a .npy file"), ("a", "a plain file")],
+    [
+        ("a.csv", "CSV"),
+        ("a.TXT", "CSV"),
+        ("a.ods", "a spreadsheet"),
+        ("a.npy", "a .npy file"),
+        ("a", "a plain file"),
+    ],
 )
 def test_a_file_of_another_kind_is_named_as_such(tmp_path: Path, name: str, kind: str) -> None:
     file = write(tmp_path, name) / name
-    assert str(explain_other_format(file)).startswith(f"{file} is {kind}, which is not read; expected a Delta table")
+    assert str(explain_other_format(file)).startswith(
+        f"{file} is {kind}, which is not read; expected a Delta table"
+    )
 
 
 @pytest.mark.parametrize("name", ["parquet", "parquet.csv", "a.parquet", "a.pq", "missing.csv"])
@@ -51,4 +59,6 @@ def test_a_folder_is_no_table_where_it_has_files_of_another_kind_alone(
     tmp_path: Path, names: list[str], named: str | None
 ) -> None:
     said = explain_other_format(write(tmp_path, *names))
-    assert (None if said is None else said.partition(" is ")[0]) == (None if named is None else str(tmp_path / named))
+    assert (None if said is None else said.partition(" is ")[0]) == (
+        None if named is None else str(tmp_path / named)
+    )

@@ -18,7 +18,14 @@ def _row(number: int, *, split: str = "train", num_bytes: int = 1000) -> ImageRo
     digest = hashlib.sha256(str(number).encode()).hexdigest()
     label = "ab"[number % 2]
     return ImageRow(
-        Path(f"/photos/{label}/{number}.jpg"), f"{label}/{number}.jpg", label, split, digest, num_bytes, 4, 3
+        Path(f"/photos/{label}/{number}.jpg"),
+        f"{label}/{number}.jpg",
+        label,
+        split,
+        digest,
+        num_bytes,
+        4,
+        3,
     )
 
 
@@ -36,7 +43,9 @@ def _spread(numbers: Sequence[int]) -> int:
 
 
 @pytest.mark.parametrize("num_files", [1, 2, 3, 7])
-@pytest.mark.parametrize(("train", "val", "test"), [(100, 30, 11), (7, 0, 0), (450, 134, 62), (20, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("train", "val", "test"), [(100, 30, 11), (7, 0, 0), (450, 134, 62), (20, 1, 1)], ids=str
+)
 def test_files_and_row_groups_have_equally_many_rows_within_one(
     train: int, val: int, test: int, num_files: int
 ) -> None:

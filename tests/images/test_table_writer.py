@@ -61,7 +61,9 @@ def _beside(place: TableTarget) -> list[str]:
 
 
 @KINDS
-def test_a_table_holds_every_image_in_as_many_files_as_said(place: TableTarget, make_rows: MakeRows) -> None:
+def test_a_table_holds_every_image_in_as_many_files_as_said(
+    place: TableTarget, make_rows: MakeRows
+) -> None:
     rows = make_rows(31)
     written = _write(place, rows, num_files=3)
 
@@ -72,9 +74,15 @@ def test_a_table_holds_every_image_in_as_many_files_as_said(place: TableTarget, 
     assert _beside(place) == ["flowers"]
 
 
-def test_the_log_of_a_delta_table_has_the_number_of_rows(tmp_path: Path, make_rows: MakeRows) -> None:
+def test_the_log_of_a_delta_table_has_the_number_of_rows(
+    tmp_path: Path, make_rows: MakeRows
+) -> None:
     deltalake = pytest.importorskip("deltalake", reason="needs deltalake")
-    _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(20), num_files=1)
+    _write(
+        TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True),
+        make_rows(20),
+        num_files=1,
+    )
     found = deltalake.DeltaTable(str(tmp_path / "flowers")).get_add_actions(flatten=True)
     assert found["num_records"][0].as_py() == 20
 
@@ -83,13 +91,17 @@ def test_the_log_of_a_delta_table_has_the_number_of_rows(tmp_path: Path, make_ro
 def test_a_table_that_is_there_stays_as_it_is(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(8)
     _write(place, rows)
-    with pytest.raises(ConfigError, match=r"flowers exists, and nothing is added to a table\. --overwrite "):
+    with pytest.raises(
+        ConfigError, match=r"flowers exists, and nothing is added to a table\. --overwrite "
+    ):
         _write(place, make_rows(12, mark=b"other"))
     assert sum(_images(place).values()) == 8
 
 
 @KINDS
-def test_an_overwritten_table_holds_the_new_images_only(place: TableTarget, make_rows: MakeRows) -> None:
+def test_an_overwritten_table_holds_the_new_images_only(
+    place: TableTarget, make_rows: MakeRows
+) -> None:
     first = make_rows(8)
     old = _wanted(first)
     _write(place, first)
@@ -106,7 +118,9 @@ def test_an_overwritten_table_holds_the_new_images_only(place: TableTarget, make
 
 
 @KINDS
-def test_images_that_are_left_out_are_listed_next_to_the_files(place: TableTarget, make_rows: MakeRows) -> None:
+def test_images_that_are_left_out_are_listed_next_to_the_files(
+    place: TableTarget, make_rows: MakeRows
+) -> None:
     rows = make_rows(6)
     files = plan_files(rows, num_files=1, row_group_bytes=4_000)
     bad = [BadImage("a/\udcff.jpg", "Truncated File Read", "scan")]
@@ -119,7 +133,9 @@ def test_images_that_are_left_out_are_listed_next_to_the_files(place: TableTarge
     assert _images(place) == _wanted(rows)
 
 
-def test_a_table_that_a_killed_overwrite_has_left_aside_is_restored(tmp_path: Path, make_rows: MakeRows) -> None:
+def test_a_table_that_a_killed_overwrite_has_left_aside_is_restored(
+    tmp_path: Path, make_rows: MakeRows
+) -> None:
     place = TableTarget(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta=False)
     _write(place, make_rows(8))
     place.table.rename(place.table.with_name(".flowers.old"))
@@ -147,23 +163,35 @@ def test_a_folder_of_something_else_is_never_touched(
     else:
         (place.table / name).write_bytes(content)
     before = {file.name: file.read_bytes() for file in place.table.iterdir()}
-    with pytest.raises(ConfigError, match="flowers exists, and is not a table that lightkit convert has written"):
+    with pytest.raises(
+        ConfigError, match="flowers exists, and is not a table that lightkit convert has written"
+    ):
         _write(place, make_rows(5), overwrite=overwrite)
     assert {file.name: file.read_bytes() for file in place.table.iterdir()} == before
 
 
-def test_a_delta_table_of_other_columns_gets_no_version(tmp_path: Path, make_rows: MakeRows) -> None:
+def test_a_delta_table_of_other_columns_gets_no_version(
+    tmp_path: Path, make_rows: MakeRows
+) -> None:
     deltalake = pytest.importorskip("deltalake", reason="needs deltalake")
     import pyarrow as pa
 
     deltalake.write_deltalake(str(tmp_path / "flowers"), pa.table({"a": [1]}))
-    with pytest.raises(ConfigError, match="another table than lightkit convert writes: it has the columns a"):
-        _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3), overwrite=True)
+    with pytest.raises(
+        ConfigError, match="another table than lightkit convert writes: it has the columns a"
+    ):
+        _write(
+            TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True),
+            make_rows(3),
+            overwrite=True,
+        )
     assert deltalake.DeltaTable(str(tmp_path / "flowers")).version() == 0
 
 
 @pytest.mark.parametrize("name", ["a%20b", "a[1]", "a^b/c", "a|b", r"a\b"])
-def test_names_that_deltalake_does_not_take_are_refused(name: str, tmp_path: Path, make_rows: MakeRows) -> None:
+def test_names_that_deltalake_does_not_take_are_refused(
+    name: str, tmp_path: Path, make_rows: MakeRows
+) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake")
     rows = make_rows(3)
     with pytest.raises(ConfigError, match=r"deltalake writes no folder with"):
@@ -171,7 +199,9 @@ def test_names_that_deltalake_does_not_take_are_refused(name: str, tmp_path: Pat
     _write(TableTarget(tmp_path / name, tmp_path / "photos", is_delta=False), rows)
 
 
-def test_a_delta_table_with_a_broken_log_is_reported_as_that(tmp_path: Path, make_rows: MakeRows) -> None:
+def test_a_delta_table_with_a_broken_log_is_reported_as_that(
+    tmp_path: Path, make_rows: MakeRows
+) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake")
     place = TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
     rows = make_rows(3)
@@ -182,13 +212,17 @@ def test_a_delta_table_with_a_broken_log_is_reported_as_that(tmp_path: Path, mak
 
 
 @KINDS
-def test_a_table_of_the_other_format_is_not_overwritten(place: TableTarget, make_rows: MakeRows) -> None:
+def test_a_table_of_the_other_format_is_not_overwritten(
+    place: TableTarget, make_rows: MakeRows
+) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake")
     other = TableTarget(place.table, place.images, not place.is_delta)
     rows = make_rows(4)
     _write(other, rows)
     said = "parquet" if place.is_delta else "delta"
-    with pytest.raises(ConfigError, match=rf"flowers is of the format {said}, and --format is .* --format {said}"):
+    with pytest.raises(
+        ConfigError, match=rf"flowers is of the format {said}, and --format is .* --format {said}"
+    ):
         _write(place, rows, overwrite=True)
     assert _images(other) == _wanted(rows)
 
@@ -204,7 +238,9 @@ def test_an_empty_folder_becomes_the_table(place: TableTarget, make_rows: MakeRo
 @KINDS
 def test_a_table_within_its_images_is_refused(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(4)
-    with pytest.raises(ConfigError, match=r"is in the folder of images .* (Choose|Use) another place"):
+    with pytest.raises(
+        ConfigError, match=r"is in the folder of images .* (Choose|Use) another place"
+    ):
         _write(TableTarget(place.images / "flowers", place.images, place.is_delta), rows)
     assert sorted(entry.name for entry in place.images.iterdir()) == ["a", "b"]
 
@@ -213,7 +249,9 @@ def test_a_delta_table_without_deltalake_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_rows: MakeRows
 ) -> None:
     monkeypatch.setattr("lightkit.images.table_writer.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'lightkit-train\[delta\]'\. Or use --format parquet"):
+    with pytest.raises(
+        ConfigError, match=r"pip install 'lightkit-train\[delta\]'\. Or use --format parquet"
+    ):
         _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3))
 
 
@@ -308,17 +346,26 @@ def test_a_disk_with_too_little_room_is_reported_before_anything_is_written(
 
 
 @KINDS
-def test_a_place_that_cannot_be_written_is_reported(place: TableTarget, make_rows: MakeRows) -> None:
+def test_a_place_that_cannot_be_written_is_reported(
+    place: TableTarget, make_rows: MakeRows
+) -> None:
     place.table.parent.parent.mkdir(exist_ok=True)
     place.table.parent.write_bytes(b"a file")
-    with pytest.raises(ConfigError, match=r"flowers: cannot write here \(.+\)\. (Choose|Use) another place"):
+    with pytest.raises(
+        ConfigError, match=r"flowers: cannot write here \(.+\)\. (Choose|Use) another place"
+    ):
         _write(place, make_rows(6))
 
 
 @KINDS
-def test_of_two_writers_the_second_is_reported_to_wait(place: TableTarget, make_rows: MakeRows) -> None:
+def test_of_two_writers_the_second_is_reported_to_wait(
+    place: TableTarget, make_rows: MakeRows
+) -> None:
     rows = make_rows(6)
-    with _lock(place.table), pytest.raises(RunLocked, match="another process is writing this table"):
+    with (
+        _lock(place.table),
+        pytest.raises(RunLocked, match="another process is writing this table"),
+    ):
         _write(place, rows)
     _write(place, rows)
     assert _images(place) == _wanted(rows)
@@ -331,7 +378,11 @@ def test_a_writer_through_a_link_is_seen(tmp_path: Path, first: str) -> None:
     link = tmp_path / "elsewhere"
     link.symlink_to(table)
     one, other = (link, table) if first == "link" else (table, link)
-    with _lock(one), pytest.raises(RunLocked, match="another process is writing this table"), _lock(other):
+    with (
+        _lock(one),
+        pytest.raises(RunLocked, match="another process is writing this table"),
+        _lock(other),
+    ):
         pass
     with _lock(other):
         pass
@@ -354,7 +405,9 @@ table_writer.write_table(place, files)
 
 @pytest.mark.slow
 @KINDS
-def test_a_killed_process_leaves_no_table_and_the_next_one_clears_up(place: TableTarget, make_rows: MakeRows) -> None:
+def test_a_killed_process_leaves_no_table_and_the_next_one_clears_up(
+    place: TableTarget, make_rows: MakeRows
+) -> None:
     rows = make_rows(20)
     files = plan_files(rows, num_files=2, row_group_bytes=4_000)
     sent = pickle.dumps((place, files))

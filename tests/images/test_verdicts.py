@@ -24,7 +24,9 @@ from lightkit.images.image_file import MachineLimitError, UnreadableImageError, 
 from lightkit.images.verdicts import UNREADABLE, Verdict, compute_file_digests, judge_images
 
 # torchvision 0.29: its decoders, which are used as long as there are any
-pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The image decoding and encoding capabilities:DeprecationWarning"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,12 +59,18 @@ def test_verdicts_come_in_the_order_of_the_paths(make_images: Any) -> None:
     root = make_images("a.png", "b.png", "c.png")
     (root / "b.png").write_bytes(b"no image")
     found = list(judge_images(sorted(root.iterdir())))
-    assert [verdict.defect for verdict in found] == [None, "not an image in any format that Pillow knows", None]
+    assert [verdict.defect for verdict in found] == [
+        None,
+        "not an image in any format that Pillow knows",
+        None,
+    ]
     assert [(verdict.height, verdict.width) for verdict in found] == [(10, 12), (0, 0), (10, 12)]
     assert found[0].digest == hashlib.sha256((root / "a.png").read_bytes()).hexdigest()
 
 
-def test_files_that_are_as_they_were_are_not_read_again(make_images: Any, readings: list[str]) -> None:
+def test_files_that_are_as_they_were_are_not_read_again(
+    make_images: Any, readings: list[str]
+) -> None:
     paths = sorted(make_images("a.png", "b.png").iterdir())
     first = list(judge_images(paths))
     assert list(judge_images(paths)) == first
@@ -106,19 +114,30 @@ def test_a_file_that_was_changed_just_before_is_read_again(
 ) -> None:
     path = make_images("a.png") / "a.png"
     changed_ns = path.stat().st_ctime_ns
-    for later_ns, num_read in [(1_999_999_999, 1), (-(10**10), 2), (2_000_000_000, 3), (2_000_000_000, 3)]:
+    for later_ns, num_read in [
+        (1_999_999_999, 1),
+        (-(10**10), 2),
+        (2_000_000_000, 3),
+        (2_000_000_000, 3),
+    ]:
         monkeypatch.setattr(time, "time_ns", lambda ns=changed_ns + later_ns: ns)
         one(path)
         assert len(readings) == num_read
 
 
-@pytest.mark.parametrize("setting", ["MAX_IMAGE_PIXELS", "LOAD_TRUNCATED_IMAGES", "_VERSION", "version"])
+@pytest.mark.parametrize(
+    "setting", ["MAX_IMAGE_PIXELS", "LOAD_TRUNCATED_IMAGES", "_VERSION", "version"]
+)
 def test_other_rules_judge_again(
     make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     path = make_images("a.png") / "a.png"
     one(path)
-    place: Any = {"MAX_IMAGE_PIXELS": Image, "LOAD_TRUNCATED_IMAGES": ImageFile, "_VERSION": module}.get(setting)
+    place: Any = {
+        "MAX_IMAGE_PIXELS": Image,
+        "LOAD_TRUNCATED_IMAGES": ImageFile,
+        "_VERSION": module,
+    }.get(setting)
     monkeypatch.setattr(place or PIL, setting if place else "__version__", 1000)
     one(path)
     assert len(readings) == 2
@@ -166,8 +185,12 @@ def test_what_is_no_content_is_reported_and_not_kept(
 
 
 @pytest.mark.usefixtures("readings")
-@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")], ids=["memory", "disk"])
-def test_a_mishap_is_not_kept(make_images: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(5, "Input/output error")], ids=["memory", "disk"]
+)
+def test_a_mishap_is_not_kept(
+    make_images: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     path = make_images("a.png") / "a.png"
 
     def fail(image: Image.Image) -> Image.Image:
@@ -176,7 +199,9 @@ def test_a_mishap_is_not_kept(make_images: Any, monkeypatch: pytest.MonkeyPatch,
     with monkeypatch.context() as patched:
         patched.setattr(module, "load_frame", fail)
         if isinstance(error, MemoryError):
-            with pytest.raises(MachineLimitError, match=r"a\.png: .*Cannot allocate memory.*ulimit -v"):
+            with pytest.raises(
+                MachineLimitError, match=r"a\.png: .*Cannot allocate memory.*ulimit -v"
+            ):
                 one(path)
         else:
             assert one(path).defect is not None
@@ -317,7 +342,9 @@ def jpeg(folder: Path, kind: str) -> Path:
         options["exif"] = image.getexif()
         options["exif"][0x0112] = int(kind[-1])
     elif kind == "xmp":
-        options["xmp"] = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:D tiff:Orientation="6"/></x:xmpmeta>'
+        options["xmp"] = (
+            b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:D tiff:Orientation="6"/></x:xmpmeta>'
+        )
     else:
         by_kind: dict[str, dict[str, Any]] = {
             "progressive": {"progressive": True},
@@ -329,7 +356,9 @@ def jpeg(folder: Path, kind: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["RGB", "L", "CMYK", "progressive", "rgb", "444", "turned 3", "turned 6", "xmp"])
+@pytest.mark.parametrize(
+    "kind", ["RGB", "L", "CMYK", "progressive", "rgb", "444", "turned 3", "turned 6", "xmp"]
+)
 def test_a_jpeg_has_its_upright_size(tmp_path: Path, kind: str) -> None:
     path = jpeg(tmp_path, kind)
     verdict = one(path)
@@ -338,7 +367,9 @@ def test_a_jpeg_has_its_upright_size(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "progressive JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])
 @pytest.mark.parametrize("share", [0, 0.02, 0.5, 0.97])
-def test_what_is_cut_short_is_judged_as_decoding_does(tmp_path: Path, kind: str, share: float) -> None:
+def test_what_is_cut_short_is_judged_as_decoding_does(
+    tmp_path: Path, kind: str, share: float
+) -> None:
     path = tmp_path / "cut"
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     options: dict[str, Any] = {"progressive": True} if kind.startswith("p") else {}

@@ -14,16 +14,23 @@ from lightkit.launch.supervisor import launcher_command
 ENVIRONMENT = {"OMP_NUM_THREADS": "3"}
 
 
-def command(settings: LaunchSettings, strategy: str | None, processes: int | None = None) -> list[str]:
+def command(
+    settings: LaunchSettings, strategy: str | None, processes: int | None = None
+) -> list[str]:
     plan = plan_launch(settings, strategy=strategy, processes=processes)
     assert isinstance(plan, Plan)
     return launcher_command(
-        plan, ["fit", "-c", "a b.yaml"], folder=Path("/launch"), environment={"OMP_NUM_THREADS": "3"}
+        plan,
+        ["fit", "-c", "a b.yaml"],
+        folder=Path("/launch"),
+        environment={"OMP_NUM_THREADS": "3"},
     )
 
 
 def test_horovodrun_has_hosts_controller_and_interface() -> None:
-    words = command(LaunchSettings(hosts="a:4,b:2", controller="mpi", network_interface="eth1"), "horovod", 1)
+    words = command(
+        LaunchSettings(hosts="a:4,b:2", controller="mpi", network_interface="eth1"), "horovod", 1
+    )
     assert words[:3] == [sys.executable, "-m", "horovod.runner.launch"]
     assert "--mpi" in words
     assert words[words.index("--num-proc") + 1] == "6"
@@ -34,7 +41,12 @@ def test_horovodrun_has_hosts_controller_and_interface() -> None:
 
 def test_torchrun_is_elastic_over_machines() -> None:
     settings = LaunchSettings(
-        engine="torchrun", processes=4, nodes="1:4", rendezvous="a:29500", max_restarts=3, timeout_s=60
+        engine="torchrun",
+        processes=4,
+        nodes="1:4",
+        rendezvous="a:29500",
+        max_restarts=3,
+        timeout_s=60,
     )
     words = command(settings, "ddp")
     assert words[words.index("--nnodes") + 1] == "1:4"
@@ -49,7 +61,11 @@ def test_a_driver_gets_the_job_as_json() -> None:
     assert words[1:3] == ["-m", "lightkit.launch.spark"]
     job = json.loads(words[3])
     plan = job["plan"]
-    assert (plan["processes"], plan["strategy"], plan["settings"]["master"]) == (4, "horovod", "local[4]")
+    assert (plan["processes"], plan["strategy"], plan["settings"]["master"]) == (
+        4,
+        "horovod",
+        "local[4]",
+    )
     assert job["environment"]["OMP_NUM_THREADS"] == "3"
 
 
@@ -63,11 +79,15 @@ def test_a_driver_gets_the_job_as_json() -> None:
     ],
     ids=["two", "as many as cores", "said", "a kind of ddp"],
 )
-def test_ranks_share_the_cores(settings: LaunchSettings, strategy: str, processes: int | None, threads: int) -> None:
+def test_ranks_share_the_cores(
+    settings: LaunchSettings, strategy: str, processes: int | None, threads: int
+) -> None:
     plan = plan_launch(settings, strategy=strategy, processes=processes)
     assert plan is not None
     assert plan.environment(8, {})["OMP_NUM_THREADS"] == str(threads)
-    assert ("OMP_NUM_THREADS" in plan.environment(8, {"OMP_NUM_THREADS": "1"})) == (settings.threads is not None)
+    assert ("OMP_NUM_THREADS" in plan.environment(8, {"OMP_NUM_THREADS": "1"})) == (
+        settings.threads is not None
+    )
 
 
 @pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "auto_of_mine"])

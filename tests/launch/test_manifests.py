@@ -22,17 +22,46 @@ FIELDS = {
     "TrainingRuntime.spec": {"mlPolicy", "podGroupPolicy", "template"},
     "ReplicatedJob": {"dependsOn", "groupName", "name", "replicas", "template"},
     "JobSpec": {
-        *("activeDeadlineSeconds", "backoffLimit", "backoffLimitPerIndex", "completionMode", "completions"),
-        *("managedBy", "manualSelector", "maxFailedIndexes", "parallelism", "podFailurePolicy", "podReplacementPolicy"),
+        *(
+            "activeDeadlineSeconds",
+            "backoffLimit",
+            "backoffLimitPerIndex",
+            "completionMode",
+            "completions",
+        ),
+        *(
+            "managedBy",
+            "manualSelector",
+            "maxFailedIndexes",
+            "parallelism",
+            "podFailurePolicy",
+            "podReplacementPolicy",
+        ),
         *("selector", "successPolicy", "suspend", "template", "ttlSecondsAfterFinished"),
     },
     "PodFailurePolicyRule": {"action", "onExitCodes", "onPodConditions"},
     "PodFailurePolicyOnExitCodesRequirement": {"containerName", "operator", "values"},
     "PodFailurePolicyOnPodConditionsPattern": {"status", "type"},
     "TrainJobSpec": {
-        *("activeDeadlineSeconds", "initializer", "managedBy", "runtimePatches", "runtimeRef", "suspend", "trainer"),
+        *(
+            "activeDeadlineSeconds",
+            "initializer",
+            "managedBy",
+            "runtimePatches",
+            "runtimeRef",
+            "suspend",
+            "trainer",
+        ),
     },
-    "Trainer": {"args", "command", "env", "image", "numNodes", "numProcPerNode", "resourcesPerNode"},
+    "Trainer": {
+        "args",
+        "command",
+        "env",
+        "image",
+        "numNodes",
+        "numProcPerNode",
+        "resourcesPerNode",
+    },
 }
 """Field names of trainer.kubeflow.org/v1alpha1 in Kubeflow Trainer 2.3, and of the batch/v1 that it takes."""
 
@@ -96,7 +125,10 @@ def test_the_train_job_names_its_runtime_and_where_kubeflow_puts_the_variables()
     runtime, job = load_manifests()
     check_fields("TrainJobSpec", job["spec"])
     check_fields("Trainer", job["spec"]["trainer"])
-    assert job["spec"]["runtimeRef"] == {"kind": runtime["kind"], "name": runtime["metadata"]["name"]}
+    assert job["spec"]["runtimeRef"] == {
+        "kind": runtime["kind"],
+        "name": runtime["metadata"]["name"],
+    }
     assert runtime["spec"]["mlPolicy"]["torch"] == {}
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     labels = replicated["template"]["metadata"]["labels"]

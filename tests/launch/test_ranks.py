@@ -46,9 +46,17 @@ CASES = {
         },
         Rank(5, 8, 1, 4, "slurm", num_nodes=2, key="77-0"),
     ),
-    "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}, None),
+    "a batch script of Slurm": (
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"},
+        None,
+    ),
     "a shell of Slurm": (
-        {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_NAME": "interactive"},
+        {
+            "SLURM_PROCID": "0",
+            "SLURM_STEP_ID": "0",
+            "SLURM_NTASKS": "8",
+            "SLURM_JOB_NAME": "interactive",
+        },
         None,
     ),
     "mpirun": (
@@ -69,13 +77,18 @@ CASES = {
 
 
 @pytest.mark.parametrize(("environ", "expected"), CASES.values(), ids=CASES)
-def test_a_process_knows_its_launcher_and_its_rank(environ: dict[str, str], expected: Rank | None) -> None:
+def test_a_process_knows_its_launcher_and_its_rank(
+    environ: dict[str, str], expected: Rank | None
+) -> None:
     assert this_rank(environ) == expected
 
 
 TORCHS = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5"}
 COMPLETED = {
-    "one process on each machine": (TORCHS, Rank(3, 4, 0, 1, "torchrun", num_nodes=4, key="torch-10.0.0.1-5")),
+    "one process on each machine": (
+        TORCHS,
+        Rank(3, 4, 0, 1, "torchrun", num_nodes=4, key="torch-10.0.0.1-5"),
+    ),
     "two on each": (
         {**TORCHS, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
         Rank(3, 4, 1, 2, "torchrun", num_nodes=2, key="torch-10.0.0.1-5"),
@@ -88,7 +101,9 @@ COMPLETED = {
 
 
 @pytest.mark.parametrize(("environ", "expected"), COMPLETED.values(), ids=COMPLETED)
-def test_a_rank_with_torchs_variables_alone_has_those_of_torchrun(environ: dict[str, str], expected: Rank) -> None:
+def test_a_rank_with_torchs_variables_alone_has_those_of_torchrun(
+    environ: dict[str, str], expected: Rank
+) -> None:
     completed = dict(environ)
     complete_torch_variables(completed)
     assert this_rank(completed) == expected
@@ -96,7 +111,9 @@ def test_a_rank_with_torchs_variables_alone_has_those_of_torchrun(environ: dict[
 
 
 @pytest.mark.parametrize(
-    "environ", [each for each, rank in CASES.values() if rank], ids=[n for n, c in CASES.items() if c[1]]
+    "environ",
+    [each for each, rank in CASES.values() if rank],
+    ids=[n for n, c in CASES.items() if c[1]],
 )
 def test_ranks_of_other_launchers_keep_their_variables(environ: dict[str, str]) -> None:
     completed = dict(environ)
@@ -105,5 +122,7 @@ def test_ranks_of_other_launchers_keep_their_variables(environ: dict[str, str]) 
 
 
 def test_a_second_process_on_a_machine_needs_their_number() -> None:
-    with pytest.raises(ConfigError, match="RANK=3, WORLD_SIZE=4 and LOCAL_RANK=1, but no LOCAL_WORLD_SIZE"):
+    with pytest.raises(
+        ConfigError, match="RANK=3, WORLD_SIZE=4 and LOCAL_RANK=1, but no LOCAL_WORLD_SIZE"
+    ):
         complete_torch_variables({**TORCHS, "LOCAL_RANK": "1"})

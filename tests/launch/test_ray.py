@@ -22,11 +22,23 @@ def test_a_missing_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("hosts", "local", "group", "gpus"),
     [
-        ("aabb", ["0 2", "1 2", "0 2", "1 2"], ["0 2", "0 2", "1 2", "1 2"], ["0,1", "0,1", "2,3", "2,3"]),
-        ("aab", ["0 1"] * 3, ["0 3", "1 3", "2 3"], ["0", "1", "2"]),  # uneven: each counts as a machine
+        (
+            "aabb",
+            ["0 2", "1 2", "0 2", "1 2"],
+            ["0 2", "0 2", "1 2", "1 2"],
+            ["0,1", "0,1", "2,3", "2,3"],
+        ),
+        (
+            "aab",
+            ["0 1"] * 3,
+            ["0 3", "1 3", "2 3"],
+            ["0", "1", "2"],
+        ),  # uneven: each counts as a machine
     ],
 )
-def test_ranks_of_a_machine_see_its_gpus(hosts: str, local: list[str], group: list[str], gpus: list[str]) -> None:
+def test_ranks_of_a_machine_see_its_gpus(
+    hosts: str, local: list[str], group: list[str], gpus: list[str]
+) -> None:
     places = [(host, [str(gpu)]) for gpu, host in enumerate(hosts)]
     found = [ray.rank_environment(rank, places, "a 1 key") for rank in range(len(hosts))]
     assert [f"{each['LOCAL_RANK']} {each['LOCAL_WORLD_SIZE']}" for each in found] == local

@@ -41,7 +41,9 @@ def sample_for(log: ResourceLog, clock: Clock, seconds: int) -> None:
         clock.now_s += 1
 
 
-def test_rows_become_rarer_and_a_resumed_run_goes_on_after_them(tmp_path: Path, clock: Clock) -> None:
+def test_rows_become_rarer_and_a_resumed_run_goes_on_after_them(
+    tmp_path: Path, clock: Clock
+) -> None:
     path = tmp_path / "resources.csv"
     log = ResourceLog(path)
     sample_for(log, clock, 3600)
@@ -85,7 +87,9 @@ def test_a_line_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
     assert read_resources(path) == [{"seconds": 2.0, "cpu_cores": 0.5, "memory_bytes": 1000.0}]
 
 
-def test_what_cannot_be_written_is_one_warning(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_written_is_one_warning(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     log = ResourceLog(tmp_path / "missing" / "resources.csv")
     sample_for(log, clock, 20)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
@@ -94,7 +98,10 @@ def test_what_cannot_be_written_is_one_warning(tmp_path: Path, clock: Clock, cap
 
 
 def test_memory_is_that_of_the_process_and_what_it_has_started() -> None:
-    code = "data = bytearray(80_000_000); data[::4096] = b'1' * len(data[::4096]); print('ready', flush=True); input()"
+    code = (
+        "data = bytearray(80_000_000); data[::4096] = b'1' * len(data[::4096]); print('ready',"
+        " flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:

@@ -15,7 +15,10 @@ from lightkit.launch.supervisor import LaunchResult, collect_result
 from lightkit.launch.worker import RankContext
 
 TRACE = "Traceback (most recent call last):\n  File 'mine.py', line 3\nValueError: out of stock\n"
-LOST = "Traceback:\nRuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:10421\n"
+LOST = (
+    "Traceback:\nRuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    " [127.0.0.1]:10421\n"
+)
 
 
 @dataclass
@@ -40,8 +43,9 @@ def result_of(store: Store, code: int = 1, size: int | None = 2) -> LaunchResult
 def dead(store: Store, rank: int) -> None:
     """A rank that began in a process that is gone."""
     program = (
-        "import pathlib, sys; from lightkit.launch.ranks import Rank; from lightkit.launch.worker import RankContext; "
-        f"RankContext(Rank({rank}, 2), pathlib.Path(sys.argv[1]), supervised=True).record('began')"
+        "import pathlib, sys; from lightkit.launch.ranks import Rank; from lightkit.launch.worker"
+        f" import RankContext; RankContext(Rank({rank}, 2), pathlib.Path(sys.argv[1]),"
+        " supervised=True).record('began')"
     )
     subprocess.run([sys.executable, "-c", program, str(store.folder)], check=True, timeout=60)
 
@@ -82,7 +86,13 @@ def test_a_lost_connection_is_no_cause(store: Store) -> None:
 
 def test_a_runtime_error_of_the_user_is_a_cause(store: Store) -> None:
     store.record(Rank(0, 2), "ended", code=1, kind="RuntimeError", message=LOST)
-    store.record(Rank(1, 2), "ended", code=1, kind="RuntimeError", message="Traceback:\nRuntimeError: shapes\n")
+    store.record(
+        Rank(1, 2),
+        "ended",
+        code=1,
+        kind="RuntimeError",
+        message="Traceback:\nRuntimeError: shapes\n",
+    )
     assert result_of(store).rank == 1
 
 
@@ -105,14 +115,26 @@ def test_a_rank_that_is_stopped_comes_before_those_that_wait_for_it(store: Store
 
 def test_an_error_that_all_ranks_meet_is_reported_once(store: Store) -> None:
     for rank in range(2):
-        store.record(Rank(rank, 2), "ended", code=2, kind="ConfigError", message="error: model: expected a class")
+        store.record(
+            Rank(rank, 2),
+            "ended",
+            code=2,
+            kind="ConfigError",
+            message="error: model: expected a class",
+        )
     found = result_of(store)
     assert (found.code, found.message) == (2, "error: model: expected a class")
 
 
 def test_an_interruption_is_no_failure(store: Store) -> None:
     for rank in range(2):
-        store.record(Rank(rank, 2), "ended", code=75, kind="Interrupted", message="SIGINT; resumes from last.ckpt")
+        store.record(
+            Rank(rank, 2),
+            "ended",
+            code=75,
+            kind="Interrupted",
+            message="SIGINT; resumes from last.ckpt",
+        )
     found = result_of(store, 0)
     assert (found.code, found.message) == (75, "SIGINT; resumes from last.ckpt")
 
@@ -124,7 +146,9 @@ def test_a_launcher_that_knows_better_is_believed(store: Store) -> None:
 
 
 def test_a_launcher_that_has_started_nobody_is_quoted(store: Store) -> None:
-    (store.folder / "launcher.log").write_text("ssh: Could not resolve hostname b\n", encoding="utf-8")
+    (store.folder / "launcher.log").write_text(
+        "ssh: Could not resolve hostname b\n", encoding="utf-8"
+    )
     found = result_of(store, 255)
     assert found.code == 1
     assert "0 of 2 ranks have arrived" in str(found.message)
@@ -147,7 +171,9 @@ def test_a_launcher_that_is_content_without_ranks_is_no_success(store: Store) ->
 
 def test_a_lock_is_reported_without_those_who_waited_for_it(store: Store) -> None:
     store.record(Rank(1, 2), "ended", code=1, kind="LeftAlone", message="error: rank 0 has ended")
-    store.record(Rank(0, 2), "ended", code=75, kind="RunLocked", message="error: Job 'a' is being run")
+    store.record(
+        Rank(0, 2), "ended", code=75, kind="RunLocked", message="error: Job 'a' is being run"
+    )
     assert result_of(store) == LaunchResult(
         75, "error: Job 'a' is being run", "rank 0: error: Job 'a' is being run", 0, "RunLocked"
     )

@@ -30,28 +30,49 @@ def test_hosts_and_nodes_are_numbers(tmp_path: Path) -> None:
 
 
 def test_what_yaml_takes_for_a_number_to_the_base_of_60_is_text(tmp_path: Path) -> None:
-    found = settings(tmp_path, "{nodes: 1:4, slurm: {time: 2:00:00, account: 0123, mem: 8G, exclusive: true}}")
+    found = settings(
+        tmp_path, "{nodes: 1:4, slurm: {time: 2:00:00, account: 0123, mem: 8G, exclusive: true}}"
+    )
     assert found.num_nodes == (1, 4)
     assert found.slurm == {"time": "2:00:00", "account": "0123", "mem": "8G", "exclusive": True}
 
 
 def test_a_flags_text_is_a_number_where_it_looks_so() -> None:
-    words = {"processes": "4", "all_ranks": "true", "slurm.time": "2:00:00", "slurm.exclusive": "true"}
-    flags = [Flag(f"launch.{key}", value, f"--launch.{key}={value}") for key, value in words.items()]
+    words = {
+        "processes": "4",
+        "all_ranks": "true",
+        "slurm.time": "2:00:00",
+        "slurm.exclusive": "true",
+    }
+    flags = [
+        Flag(f"launch.{key}", value, f"--launch.{key}={value}") for key, value in words.items()
+    ]
     found = read_settings(resolve([], flags=flags, environ={}))
     assert (found.processes, found.all_ranks) == (4, True)
     assert found.slurm == {"time": "2:00:00", "exclusive": True}
 
 
 WRONG = {
-    "a key that is not there": ("{procesess: 2}", "launch.procesess: there is no such key; did you mean 'processes'?"),
+    "a key that is not there": (
+        "{procesess: 2}",
+        "launch.procesess: there is no such key; did you mean 'processes'?",
+    ),
     "no mapping": ("2", "launch: expected a mapping"),
-    "an engine that is not there": ("{engine: mpirun}", "launch.engine: expected one of local, horovod"),
+    "an engine that is not there": (
+        "{engine: mpirun}",
+        "launch.engine: expected one of local, horovod",
+    ),
     "no processes": ("{processes: 0}", "launch.processes: expected a number of processes"),
-    "a truth for a number": ("{processes: true}", "launch.processes: expected a number of processes"),
+    "a truth for a number": (
+        "{processes: true}",
+        "launch.processes: expected a number of processes",
+    ),
     "hosts without slots": ("{hosts: 'a,b'}", "launch.hosts: expected each host with its"),
     "more least than most": ("{nodes: '4:1'}", "launch.nodes: the fewest machines, then the most"),
-    "a rendezvous without a port": ("{rendezvous: somewhere}", "launch.rendezvous: expected HOST:PORT"),
+    "a rendezvous without a port": (
+        "{rendezvous: somewhere}",
+        "launch.rendezvous: expected HOST:PORT",
+    ),
     "no time": ("{timeout_s: 0}", "launch.timeout_s: expected seconds"),
     "a key of another engine": (
         "{engine: torchrun, max_failures: 2}",
@@ -75,13 +96,20 @@ WITHOUT_ENGINE = {
     "a rendezvous": ("rendezvous: 'a:1'", "launch.rendezvous: is for the engine torchrun only"),
     "a master": ("master: 'local[2]'", "launch.master: is for the engine spark or ray only"),
     "a controller": ("controller: mpi", "launch.controller: is for the engine horovod only"),
-    "an interface": ("network_interface: eth0", "launch.network_interface: is for the engine horovod or torchrun or"),
+    "an interface": (
+        "network_interface: eth0",
+        "launch.network_interface: is for the engine horovod or torchrun or",
+    ),
     "options of sbatch": ("slurm: {time: 1}", "launch.slurm: is for the engine slurm only"),
 }
 
 
 def checked(
-    folder: Path, text: str, *above: str, strategy: str | None = None, flags: dict[str, str] | None = None
+    folder: Path,
+    text: str,
+    *above: str,
+    strategy: str | None = None,
+    flags: dict[str, str] | None = None,
 ) -> None:
     """Check a config of one file, further ones above it, and flags."""
     files = [folder / f"{number}.yaml" for number in range(len(above) + 1)]
@@ -93,7 +121,9 @@ def checked(
 
 
 @pytest.mark.parametrize(("key", "says"), WITHOUT_ENGINE.values(), ids=WITHOUT_ENGINE)
-def test_a_key_of_an_engine_that_is_not_chosen_is_refused(tmp_path: Path, key: str, says: str) -> None:
+def test_a_key_of_an_engine_that_is_not_chosen_is_refused(
+    tmp_path: Path, key: str, says: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         checked(tmp_path, f"launch: {{processes: 2, {key}}}\n")
     assert says in str(caught.value)
@@ -102,9 +132,15 @@ def test_a_key_of_an_engine_that_is_not_chosen_is_refused(tmp_path: Path, key: s
 
 
 def test_the_engine_that_is_chosen_has_its_keys(tmp_path: Path) -> None:
-    checked(tmp_path, "launch: {processes: 2, controller: mpi, network_interface: eth0}", strategy="horovod")
+    checked(
+        tmp_path,
+        "launch: {processes: 2, controller: mpi, network_interface: eth0}",
+        strategy="horovod",
+    )
     checked(tmp_path, "launch: {hosts: 'a:1,b:1', controller: mpi}", strategy="horovod")
-    checked(tmp_path, "launch: {nodes: 1, max_restarts: 0, controller: gloo}")  # as a saved config has them
+    checked(
+        tmp_path, "launch: {nodes: 1, max_restarts: 0, controller: gloo}"
+    )  # as a saved config has them
 
 
 def test_what_a_lower_layer_says_for_another_engine_counts_no_more(tmp_path: Path) -> None:
@@ -112,15 +148,20 @@ def test_what_a_lower_layer_says_for_another_engine_counts_no_more(tmp_path: Pat
     checked(tmp_path, lower, "launch: {engine: ray, processes: 2}\n")
     checked(tmp_path, lower, flags={"launch.engine": "local"})
     with pytest.raises(
-        ConfigError, match=r"launch\.max_failures: is for the engine ray only, but launch\.engine is 'tor"
+        ConfigError,
+        match=r"launch\.max_failures: is for the engine ray only, but launch\.engine is 'tor",
     ):
         checked(tmp_path, lower, "launch: {max_failures: 3}\n")
-    with pytest.raises(ConfigError, match=r"launch\.max_failures: .*(.|\n)*--launch\.max_failures=3"):
+    with pytest.raises(
+        ConfigError, match=r"launch\.max_failures: .*(.|\n)*--launch\.max_failures=3"
+    ):
         checked(tmp_path, lower, flags={"launch.max_failures": "3"})
 
 
 def test_several_machines_need_an_engine_that_makes_them_one_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 2 machines .* set launch\.engine: torchrun"):
+    with pytest.raises(
+        ConfigError, match=r"trainer\.num_nodes: 2 machines .* set launch\.engine: torchrun"
+    ):
         checked(tmp_path, "trainer: {num_nodes: 2}\n")
     with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 2 machines"):
         checked(tmp_path, "", flags={"trainer.num_nodes": "2"})
@@ -157,7 +198,9 @@ def test_ranks_share_the_cores_of_this_machine_only(
     assert plan is not None
     assert plan.environment(8, {})["OMP_NUM_THREADS"] == str(threads)
     assert plan.environment(8, {})[CHOSEN_THREADS] == str(threads)
-    assert not {"OMP_NUM_THREADS", CHOSEN_THREADS} & {*plan.environment(8, {"OMP_NUM_THREADS": "5"})}
+    assert not {"OMP_NUM_THREADS", CHOSEN_THREADS} & {
+        *plan.environment(8, {"OMP_NUM_THREADS": "5"})
+    }
 
 
 def test_ranks_on_sparks_driver_share_its_cores() -> None:

@@ -17,7 +17,13 @@ WORDS = ["fit", "-c", "configs/flowers.yaml", "--run.name=two words"]
 
 def script(options: dict[str, Any] | None = None, **own: Any) -> str:
     """Write a script, by default of one process; names of options have underscores."""
-    job = {"job_name": "flowers", "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": None, "gres": None}
+    job = {
+        "job_name": "flowers",
+        "nodes": 1,
+        "ntasks_per_node": 1,
+        "cpus_per_task": None,
+        "gres": None,
+    }
     job |= {"chdir": "/home/me/project", "output": "runs/flowers/slurm-%j.out", **own}
     asked = {key.replace("_", "-"): value for key, value in job.items()}
     return batch_script(WORDS, asked, options or {}).replace(sys.executable, "python")
@@ -34,7 +40,12 @@ def script(options: dict[str, Any] | None = None, **own: Any) -> str:
                 "ntasks_per_node": 4,
                 "cpus_per_task": 8,
                 "gres": "gpu:4",
-                "options": {"partition": "gpu", "time": "2:00:00", "exclusive": True, "comment": "it's mine"},
+                "options": {
+                    "partition": "gpu",
+                    "time": "2:00:00",
+                    "exclusive": True,
+                    "comment": "it's mine",
+                },
             },
         ),
     ],
@@ -45,7 +56,9 @@ def test_the_script_is_what_it_was(name: str, settings: dict[str, Any]) -> None:
 
 
 def test_an_option_replaces_lightkits_own() -> None:
-    written = script(gres="gpu:1", options={"requeue": False, "signal": "USR1@600", "gpus_per_node": "h100:4"})
+    written = script(
+        gres="gpu:1", options={"requeue": False, "signal": "USR1@600", "gpus_per_node": "h100:4"}
+    )
     assert "requeue\n\n" not in written
     assert "#SBATCH --signal=USR1@600\n" in written
     assert "#SBATCH --gpus-per-node=h100:4\n" in written
@@ -56,7 +69,10 @@ def test_an_option_replaces_lightkits_own() -> None:
     ("settings", "says"),
     [
         ({"options": {"ntasks": 4}}, r"launch\.slurm\.ntasks: is set by launch\.processes"),
-        ({"options": {"cpus_per_task": 4}}, r"launch\.slurm\.cpus-per-task: is set by launch\.threads"),
+        (
+            {"options": {"cpus_per_task": 4}},
+            r"launch\.slurm\.cpus-per-task: is set by launch\.threads",
+        ),
         ({"options": {"comment": "a\nb"}}, "expected one line of text"),
         ({"options": {"partition": ["a", "b"]}}, r"expected one line of text.*got \['a', 'b'\]"),
         ({"job_name": "bash"}, "counts as interactive"),
@@ -68,7 +84,9 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], says: str) -> No
         script(**settings)
 
 
-def test_without_sbatch_there_is_the_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sbatch_there_is_the_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"there is no sbatch on the PATH.*--dry-run"):
         submit("")

@@ -15,7 +15,8 @@ from lightkit.launch.plan import LaunchSettings, plan_launch
 from lightkit.launch.spark import check_installed, count_slots
 
 needs_spark = pytest.mark.skipif(
-    find_spec("pyspark") is None or shutil.which("java") is None, reason="pyspark and Java are not installed"
+    find_spec("pyspark") is None or shutil.which("java") is None,
+    reason="pyspark and Java are not installed",
 )
 
 
@@ -37,13 +38,17 @@ def test_the_slots_of_a_master_on_this_machine_are_known(master: str, slots: int
 
 def test_a_negative_number_stays_on_the_driver() -> None:
     for strategy, engine in (("horovod", "horovod"), ("ddp", "torchrun")):
-        plan = plan_launch(LaunchSettings(engine="spark", processes=-4), strategy=strategy, processes=None)
+        plan = plan_launch(
+            LaunchSettings(engine="spark", processes=-4), strategy=strategy, processes=None
+        )
         assert plan is not None
         assert (plan.engine, plan.processes) == (engine, 4)
 
 
 @needs_spark
-def test_a_missing_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"spark needs Java, 17 or newer.* JAVA_HOME"):

@@ -52,17 +52,34 @@ TORCH = FrameSummary(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
         ([FrameSummary("<frozen importlib._bootstrap>", 1, "_load")], None),
         ([], None),
     ],
-    ids=["own", "package", "lightkit", "torch", "idle_worker", "worker", "no_trainer", "import", "none"],
+    ids=[
+        "own",
+        "package",
+        "lightkit",
+        "torch",
+        "idle_worker",
+        "worker",
+        "no_trainer",
+        "import",
+        "none",
+    ],
 )
 def test_the_place_is_the_innermost_line_of_the_users_own_code(
-    lines: list[FrameSummary], expected: FrameSummary | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lines: list[FrameSummary],
+    expected: FrameSummary | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = None if expected is None else f"{expected.filename}:{expected.lineno} in {expected.name}"
+    place = (
+        None if expected is None else f"{expected.filename}:{expected.lineno} in {expected.name}"
+    )
     assert Stack("a thread", "", tuple(lines)).own_line == place
 
 
-def test_a_place_is_reported_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_reported_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     frame = FrameSummary(str(tmp_path / "src" / "mine.py"), 37, "__getitem__")
     assert Stack("a thread", "", [frame]).own_line == "src/mine.py:37 in __getitem__"
@@ -84,10 +101,14 @@ class Catalogue:
     ],
     ids=["numbers", "keys", "texts"],
 )
-def test_the_samples_are_those_of_the_batch_that_is_loaded(asked: list[Any], expected: object) -> None:
+def test_the_samples_are_those_of_the_batch_that_is_loaded(
+    asked: list[Any], expected: object
+) -> None:
     from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-    fetcher = _MapDatasetFetcher(Catalogue(), auto_collation=True, collate_fn=lambda items: items[-1], drop_last=False)
+    fetcher = _MapDatasetFetcher(
+        Catalogue(), auto_collation=True, collate_fn=lambda items: items[-1], drop_last=False
+    )
     assert fetcher.fetch(asked) == expected  # type: ignore[no-untyped-call]
 
 
@@ -126,12 +147,20 @@ def stubborn(ready: Connection) -> None:
 def forked(target: Any) -> Iterator[int]:
     """A process that was forked from this one, and is where it shall be."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=target, args=(theirs,), daemon=True)
+    process = multiprocessing.get_context("fork").Process(
+        target=target, args=(theirs,), daemon=True
+    )
     process.start()
     try:
         assert ours.recv()
         assert process.pid is not None
-        while Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "S":
+        while (
+            Path(f"/proc/{process.pid}/stat")
+            .read_text(encoding="utf-8")
+            .rpartition(")")[2]
+            .split()[0]
+            != "S"
+        ):
             time.sleep(0.01)
         yield process.pid
         assert process.is_alive(), "asking it for its stack has ended it"
@@ -143,7 +172,9 @@ def forked(target: Any) -> Iterator[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are safe on Linux only")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("target", "line"), [(sleeping, "time.sleep(3600)"), (stubborn, "lock.acquire()")], ids=["sleep", "lock"]
+    ("target", "line"),
+    [(sleeping, "time.sleep(3600)"), (stubborn, "lock.acquire()")],
+    ids=["sleep", "lock"],
 )
 def test_a_forked_process_shows_where_it_stands_and_lives_on(
     target: Any, line: str, monkeypatch: pytest.MonkeyPatch

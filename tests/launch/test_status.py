@@ -60,7 +60,9 @@ def test_a_rank_does_not_wait_for_a_rank_0_that_has_ended(tmp_path: Path) -> Non
         rank_of(tmp_path / "b", 1).wait_for_run(3600)
 
 
-def test_the_log_of_a_rank_moves_into_the_run_where_an_earlier_one_keeps_another_name(tmp_path: Path) -> None:
+def test_the_log_of_a_rank_moves_into_the_run_where_an_earlier_one_keeps_another_name(
+    tmp_path: Path,
+) -> None:
     script = """
 import sys
 from pathlib import Path
@@ -82,7 +84,9 @@ print("after", flush=True)
     assert (tmp_path / "b" / "rank-1.log").read_text(encoding="utf-8") == expected["rank-1.log"]
 
 
-def test_the_log_of_a_launch_that_was_killed_does_not_keep_the_next_one_from_its_own(tmp_path: Path) -> None:
+def test_the_log_of_a_launch_that_was_killed_does_not_keep_the_next_one_from_its_own(
+    tmp_path: Path,
+) -> None:
     launch = tmp_path / ".launch" / "torchrun-none"
     launch.mkdir(parents=True)
     (launch / "rank-1.log").symlink_to(tmp_path / "deleted" / "logs" / "rank-1.log")

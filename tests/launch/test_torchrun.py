@@ -20,7 +20,9 @@ TRAIN_JOB = {
     "PET_MASTER_PORT": "29500",
 }
 """Of the second node of a TrainJob of Kubeflow Trainer 2."""
-TWO_NODES = LaunchSettings(engine="torchrun", processes=4, nodes="2", rendezvous="flowers-node-0-0.flowers:29500")
+TWO_NODES = LaunchSettings(
+    engine="torchrun", processes=4, nodes="2", rendezvous="flowers-node-0-0.flowers:29500"
+)
 ELASTIC = {
     "PET_NNODES": "1:3",
     "PET_NPROC_PER_NODE": "2",
@@ -40,14 +42,28 @@ ELASTIC = {
             TRAIN_JOB,
             LaunchSettings(engine="torchrun", processes=2, nodes="1:2", rendezvous="a:5"),
         ),
-        (LaunchSettings(), {**TRAIN_JOB, "PET_NPROC_PER_NODE": "auto"}, replace(TWO_NODES, processes=8)),
-        (LaunchSettings(), {**TRAIN_JOB, "PET_NNODES": "1"}, LaunchSettings("torchrun", 4, nodes="1")),
+        (
+            LaunchSettings(),
+            {**TRAIN_JOB, "PET_NPROC_PER_NODE": "auto"},
+            replace(TWO_NODES, processes=8),
+        ),
+        (
+            LaunchSettings(),
+            {**TRAIN_JOB, "PET_NNODES": "1"},
+            LaunchSettings("torchrun", 4, nodes="1"),
+        ),
         (
             LaunchSettings(),
             ELASTIC,
-            LaunchSettings("torchrun", 2, nodes="1:3", rendezvous="flowers-worker-0:23456", max_restarts=5),
+            LaunchSettings(
+                "torchrun", 2, nodes="1:3", rendezvous="flowers-worker-0:23456", max_restarts=5
+            ),
         ),
-        (LaunchSettings(), {**TRAIN_JOB, "PET_NNODES": "1", "PET_NPROC_PER_NODE": "1"}, LaunchSettings()),
+        (
+            LaunchSettings(),
+            {**TRAIN_JOB, "PET_NNODES": "1", "PET_NPROC_PER_NODE": "1"},
+            LaunchSettings(),
+        ),
         (LaunchSettings(engine="ray"), TRAIN_JOB, LaunchSettings(engine="ray")),
         (LaunchSettings(engine="local"), TRAIN_JOB, LaunchSettings(engine="local")),
         (LaunchSettings(hosts="a:1,b:1"), TRAIN_JOB, LaunchSettings(hosts="a:1,b:1")),
@@ -77,20 +93,30 @@ def test_a_node_takes_the_variables_that_the_config_leaves_out(
     ("changes", "says"),
     [
         ({"PET_NNODES": "two"}, "PET_NNODES='two'; expected a number of machines"),
-        ({"PET_NPROC_PER_NODE": "all"}, "PET_NPROC_PER_NODE='all'; expected a number of processes, or auto"),
+        (
+            {"PET_NPROC_PER_NODE": "all"},
+            "PET_NPROC_PER_NODE='all'; expected a number of processes, or auto",
+        ),
         ({"PET_MAX_RESTARTS": "-1"}, "PET_MAX_RESTARTS='-1'; expected a number of restarts"),
         ({"PET_NODE_RANK": ""}, "PET_NODE_RANK=''; expected the number of this machine"),
-        ({"PET_MASTER_ADDR": ""}, "PET_NNODES=2, but neither PET_MASTER_ADDR, .* nor launch.rendezvous"),
+        (
+            {"PET_MASTER_ADDR": ""},
+            "PET_NNODES=2, but neither PET_MASTER_ADDR, .* nor launch.rendezvous",
+        ),
     ],
     ids=["nodes", "processes", "restarts", "rank", "address"],
 )
-def test_a_variable_that_torchrun_would_not_take_is_named(changes: dict[str, str], says: str) -> None:
+def test_a_variable_that_torchrun_would_not_take_is_named(
+    changes: dict[str, str], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         complete_settings(LaunchSettings(), {**TRAIN_JOB, **changes})
 
 
 @pytest.mark.parametrize(("rank", "is_host"), [("0", "true"), ("1", "false")])
-def test_the_first_node_is_the_meeting_point_also_while_its_name_has_no_address(rank: str, is_host: str) -> None:
+def test_the_first_node_is_the_meeting_point_also_while_its_name_has_no_address(
+    rank: str, is_host: str
+) -> None:
     environ = {**TRAIN_JOB, "PET_NODE_RANK": rank}
     plan = plan_launch(complete_settings(LaunchSettings(), environ), strategy=None, processes=None)
     assert plan is not None
@@ -109,7 +135,13 @@ def test_a_meeting_point_of_the_config_is_not_that_of_the_variables() -> None:
 
 def test_a_node_of_a_pytorch_job_is_no_rank() -> None:
     """Its `RANK` is the number of the pod, its `WORLD_SIZE` that of all processes."""
-    environ = {**TRAIN_JOB, "RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "flowers-master-0", "MASTER_PORT": "23456"}
+    environ = {
+        **TRAIN_JOB,
+        "RANK": "1",
+        "WORLD_SIZE": "8",
+        "MASTER_ADDR": "flowers-master-0",
+        "MASTER_PORT": "23456",
+    }
     completed = dict(environ)
     complete_torch_variables(completed)
     assert completed == environ

@@ -18,7 +18,15 @@ from traceback import FrameSummary
 
 import pytest
 
-from lightkit.launch.watchdog import STALLED, Heartbeat, Hung, Stack, Stall, Watchdog, WatchdogSettings
+from lightkit.launch.watchdog import (
+    STALLED,
+    Heartbeat,
+    Hung,
+    Stack,
+    Stall,
+    Watchdog,
+    WatchdogSettings,
+)
 
 PATIENCE_S = 60.0
 LIMIT_S = 1000.0
@@ -39,7 +47,9 @@ class Kennel:
 
     @contextmanager
     def watching(self, *, gently: bool = False) -> Iterator[Watchdog]:
-        watchdog = Watchdog(self.heartbeat, limit_s=self._limit_s, report=self.reports.put, end=self._end)
+        watchdog = Watchdog(
+            self.heartbeat, limit_s=self._limit_s, report=self.reports.put, end=self._end
+        )
         watchdog.prepare(gently=gently)
         watchdog.start()
         try:
@@ -115,15 +125,23 @@ def test_no_limit_watches_nothing(kennel: Kennel, limit_s: float) -> None:
     assert kennel.ends.empty()
 
 
-def test_a_main_thread_that_sleeps_is_woken_by_an_exception_that_no_handler_of_failures_takes(kennel: Kennel) -> None:
-    with kennel.watching(gently=True) as watchdog, pytest.raises(Hung) as caught, suppress(Exception):
+def test_a_main_thread_that_sleeps_is_woken_by_an_exception_that_no_handler_of_failures_takes(
+    kennel: Kennel,
+) -> None:
+    with (
+        kennel.watching(gently=True) as watchdog,
+        pytest.raises(Hung) as caught,
+        suppress(Exception),
+    ):
         time.sleep(kennel.time_is_over())
     assert caught.value.stall is watchdog.stall is kennel.reports.get(timeout=PATIENCE_S)
     assert kennel.ends.empty()  # it was stopped in time
     assert signal.getsignal(signal.SIGURG) == signal.SIG_DFL
 
 
-def test_a_main_thread_that_goes_on_hanging_is_ended(kennel: Kennel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_main_thread_that_goes_on_hanging_is_ended(
+    kennel: Kennel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lightkit.launch.watchdog._UNWINDING_S", 0.5)
     with kennel.watching(gently=True):
         with pytest.raises(Hung) as kept:  # as while it goes up
@@ -142,7 +160,9 @@ def test_a_handler_of_the_users_own_for_the_signal_stays(kennel: Kennel) -> None
 
 
 @pytest.mark.parametrize(("file", "is_ended"), [("pdb.py", False), ("mine.py", True)])
-def test_a_debuggers_prompt_is_no_stall(kennel: Kennel, tmp_path: Path, file: str, is_ended: bool) -> None:
+def test_a_debuggers_prompt_is_no_stall(
+    kennel: Kennel, tmp_path: Path, file: str, is_ended: bool
+) -> None:
     source = compile("def ask(wait):\n    wait()\n", str(tmp_path / "lib" / file), "exec")
     names: dict[str, Callable[[Callable[[], None]], None]] = {}
     exec(source, names)  # a frame of a file of that name, as a prompt is
@@ -171,14 +191,19 @@ time.sleep(3600)
 @pytest.mark.slow
 def test_the_time_in_which_the_whole_process_was_stopped_does_not_count() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", STOPPED],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
     ) as process:
         try:
             assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
             time.sleep(3)  # as a machine that sleeps
             os.kill(process.pid, signal.SIGCONT)
             assert process.stdout is not None
-            assert float(process.stdout.readline()) > 1.5  # all three but the second in which it looks anyway
+            assert (
+                float(process.stdout.readline()) > 1.5
+            )  # all three but the second in which it looks anyway
             assert process.wait(PATIENCE_S) == STALLED
         finally:
             process.kill()
@@ -219,7 +244,9 @@ def test_the_limit_of_a_step_is_a_multiple_of_the_median_of_its_kind_and_of_no_s
     assert WatchdogSettings(floor_s=0).limit_s(at.heartbeat) == math.inf
 
 
-def test_the_median_is_of_the_newest_steps_and_leaves_out_what_lies_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_median_is_of_the_newest_steps_and_leaves_out_what_lies_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at = StepsAt(monkeypatch)
     at.steps("train", *[100.0] * 60, *[1.0] * 60)
     assert at.heartbeat.step_s == 1.0
@@ -231,5 +258,9 @@ def test_the_median_is_of_the_newest_steps_and_leaves_out_what_lies_between(monk
 
 def test_a_stall_names_process_line_and_sample() -> None:
     line = FrameSummary(str(Path.cwd() / "mine.py"), 37, "__getitem__")
-    stall = Stall("train", 2.0, 2.0, Stack("data loader worker 7", "", (line,), (36, 37), 37), None, "")
-    assert str(stall).endswith(": data loader worker 7 hangs at mine.py:37 in __getitem__, loading sample 37")
+    stall = Stall(
+        "train", 2.0, 2.0, Stack("data loader worker 7", "", (line,), (36, 37), 37), None, ""
+    )
+    assert str(stall).endswith(
+        ": data loader worker 7 hangs at mine.py:37 in __getitem__, loading sample 37"
+    )

@@ -21,7 +21,9 @@ def settings(folder: Path, block: str) -> WatchdogSettings:
 
 def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:
     assert read_watchdog(resolve([], environ={})) == WatchdogSettings()
-    assert settings(tmp_path, "null") == WatchdogSettings(factor=20, floor_s=300, on_nonfinite="stop")
+    assert settings(tmp_path, "null") == WatchdogSettings(
+        factor=20, floor_s=300, on_nonfinite="stop"
+    )
     found = settings(tmp_path, "{floor_s: 0, on_nonfinite: skip}")
     assert found == WatchdogSettings(floor_s=0, on_nonfinite="skip")
 

@@ -60,7 +60,9 @@ class Telling(pl.Callback):
 
 def loader() -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(7)
-    data = TensorDataset(torch.randn(32, 4, generator=generator), torch.randint(2, (32,), generator=generator))
+    data = TensorDataset(
+        torch.randn(32, 4, generator=generator), torch.randint(2, (32,), generator=generator)
+    )
     return DataLoader(data, batch_size=8)
 
 
@@ -83,7 +85,13 @@ def train(folder: Path, logger: Any, *callbacks: pl.Callback, **settings: Any) -
     with warnings.catch_warnings():
         # 2026-11: Lightning 2.6.6 advises more workers and shorter log intervals, and calls what torch 2.15 deprecates.
         warnings.simplefilter("ignore")
-        trainer.fit(module, loader(), loader(), ckpt_path=ckpt_path, weights_only=False if ckpt_path else None)
+        trainer.fit(
+            module,
+            loader(),
+            loader(),
+            ckpt_path=ckpt_path,
+            weights_only=False if ckpt_path else None,
+        )
     return trainer
 
 
@@ -107,7 +115,9 @@ def run(tmp_path: Path) -> Iterator[runs.Run]:
     """An active run."""
     folder = tmp_path / "runs" / "daisies" / "20261120-101112-ab12"
     folder.mkdir(parents=True)
-    with runs.activate(runs.Run(folder=folder, name="daisies", id=folder.name, root=tmp_path / "runs")) as active:
+    with runs.activate(
+        runs.Run(folder=folder, name="daisies", id=folder.name, root=tmp_path / "runs")
+    ) as active:
         yield active
 
 

@@ -57,7 +57,9 @@ def test_a_training_writes_every_metric(train: Any, run: runs.Run) -> None:
     assert [row["step"] for row in _rows(run.folder / "csv") if row["val_loss"]] == ["3", "7", "11"]
 
 
-def test_outside_a_run_versions_lie_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_run_versions_lie_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for version in ("version_0", "version_1"):
         logger = CSV()

@@ -9,7 +9,9 @@ from lightkit.errors import ConfigError, LightkitError
 from lightkit.loggers import Comet, WandB
 
 
-@pytest.mark.parametrize(("logger", "module", "extra"), [(Comet, "comet_ml", "comet"), (WandB, "wandb", "wandb")])
+@pytest.mark.parametrize(
+    ("logger", "module", "extra"), [(Comet, "comet_ml", "comet"), (WandB, "wandb", "wandb")]
+)
 def test_without_the_extra_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, logger: type[Comet | WandB], module: str, extra: str
 ) -> None:
@@ -18,7 +20,9 @@ def test_without_the_extra_the_error_says_what_to_install(
         logger()
 
 
-def test_without_an_api_key_wandb_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_an_api_key_wandb_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("wandb", reason="needs the extra wandb")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

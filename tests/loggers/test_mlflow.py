@@ -56,7 +56,12 @@ def _model_files(client: Any, model_id: str, folder: str | None = None) -> set[s
 
 
 def test_what_autolog_records_is_recorded(
-    train: Train, net: Any, loader: Any, mlflow_run: runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train,
+    net: Any,
+    loader: Any,
+    mlflow_run: runs.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import mlflow
 
@@ -71,7 +76,10 @@ def test_what_autolog_records_is_recorded(
     try:
         with mlflow.start_run() as active:
             trainer = train(
-                tmp_path / "theirs", False, EarlyStopping("val_loss", min_delta=100.0, patience=2), max_epochs=6
+                tmp_path / "theirs",
+                False,
+                EarlyStopping("val_loss", min_delta=100.0, patience=2),
+                max_epochs=6,
             )
             trainer.test(net(), loader())
     finally:
@@ -94,11 +102,20 @@ def test_what_autolog_records_is_recorded(
     assert theirs.data.params.items() <= ours.data.params.items()
     hidden = {"hidden", "train_loss"}  # from loggers, by the module or by Lightning
     assert theirs.data.metrics.keys() - hidden <= ours.data.metrics.keys()
-    for name in ("val_loss", "train_loss_epoch", "stopped_epoch", "restored_epoch", "best_score", "wait_count"):
+    for name in (
+        "val_loss",
+        "train_loss_epoch",
+        "stopped_epoch",
+        "restored_epoch",
+        "best_score",
+        "wait_count",
+    ):
         assert ours.data.metrics[name] == pytest.approx(theirs.data.metrics[name], rel=1e-6)
     assert theirs.data.tags.keys() - {"Mode"} <= ours.data.tags.keys()
     same = {"mlflow.user", "mlflow.source.name", "mlflow.source.type"}
-    assert {name: ours.data.tags[name] for name in same} == {name: theirs.data.tags[name] for name in same}
+    assert {name: ours.data.tags[name] for name in same} == {
+        name: theirs.data.tags[name] for name in same
+    }
 
     # The best checkpoint keeps its name here, and is kept once.
     named_here = {"checkpoints/latest_checkpoint.pth": "checkpoints/best.ckpt"}
@@ -111,40 +128,61 @@ def test_what_autolog_records_is_recorded(
     assert ours.data.tags["mlflow.latest_checkpoint_artifact"] == "checkpoints/best.ckpt"
 
     (their_model,), (our_model,) = theirs.outputs.model_outputs, ours.outputs.model_outputs
-    assert _model_files(client, their_model.model_id) == _model_files(ours_client, our_model.model_id)
+    assert _model_files(client, their_model.model_id) == _model_files(
+        ours_client, our_model.model_id
+    )
     their_logged, our_logged = (
         client.get_logged_model(their_model.model_id),
         ours_client.get_logged_model(our_model.model_id),
     )
     assert our_logged.status == their_logged.status
-    assert {metric.key for metric in their_logged.metrics} - hidden <= {metric.key for metric in our_logged.metrics}
+    assert {metric.key for metric in their_logged.metrics} - hidden <= {
+        metric.key for metric in our_logged.metrics
+    }
     assert their_logged.tags.keys() <= our_logged.tags.keys()
 
 
-def test_the_model_and_the_checkpoint_load_with_mlflow(train: Train, net: Any, mlflow_run: runs.Run) -> None:
+def test_the_model_and_the_checkpoint_load_with_mlflow(
+    train: Train, net: Any, mlflow_run: runs.Run
+) -> None:
     import mlflow
 
     logger = MLflow()
     module = net()
-    train(mlflow_run.folder, logger, ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss"), module=module)
+    train(
+        mlflow_run.folder,
+        logger,
+        ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss"),
+        module=module,
+    )
     (output,) = logger.experiment.get_run(logger.version).outputs.model_outputs
     mlflow.set_tracking_uri(f"sqlite:///{mlflow_run.root / 'mlflow.db'}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # 2026-11: what mlflow 3.17 and Lightning 2.6.6 say of pickle
+            warnings.simplefilter(
+                "ignore"
+            )  # 2026-11: what mlflow 3.17 and Lightning 2.6.6 say of pickle
             weights = mlflow.pytorch.load_state_dict(f"models:/{output.model_id}")
-            best = mlflow.pytorch.load_checkpoint(net, logger.version, kwargs={"weights_only": False})
+            best = mlflow.pytorch.load_checkpoint(
+                net, logger.version, kwargs={"weights_only": False}
+            )
     finally:
         mlflow.set_tracking_uri("")
     torch.testing.assert_close(weights, dict(module.state_dict()))
     assert isinstance(best, net)
 
 
-def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, mlflow_run: runs.Run) -> None:
+def test_a_run_is_named_and_tagged_and_holds_its_config(
+    train: Train, net: Any, mlflow_run: runs.Run
+) -> None:
     mlflow_run.config_path.write_text("trainer:\n  max_epochs: 3\n")
     logger = MLflow(tags={"team": "plants"})
     logger.log_manifest(
-        {"git": {"commit": "f00d", "dirty": True}, "data": {"fingerprint": "beef", "source": "photos"}, "seed": 7}
+        {
+            "git": {"commit": "f00d", "dirty": True},
+            "data": {"fingerprint": "beef", "source": "photos"},
+            "seed": 7,
+        }
     )
     logger.log_hyperparams({"model": {"width": 3, "blocks": [{"depth": 2}]}, "long": "x" * 7000})
     logger.add_picture("val/confusion", torch.zeros(3, 8, 9, dtype=torch.uint8), step=12)
@@ -155,19 +193,34 @@ def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, 
     assert client.get_experiment(recorded.info.experiment_id).name == "daisies"
     assert recorded.info.run_name == mlflow_run.id
     assert recorded.info.status == "FINISHED"
-    said = {"git_commit": "f00d", "git_dirty": "True", "data_fingerprint": "beef", "data_source": "photos"}
+    said = {
+        "git_commit": "f00d",
+        "git_dirty": "True",
+        "data_fingerprint": "beef",
+        "data_source": "photos",
+    }
     assert said.items() <= recorded.data.tags.items()
     assert {"team", "host", "run_folder"} <= recorded.data.tags.keys()
-    params = {"model.width": "3", "model.blocks.0.depth": "2", "long": "x" * 6000, "lr": "0.02", "stage.depth": "5"}
+    params = {
+        "model.width": "3",
+        "model.blocks.0.depth": "2",
+        "long": "x" * 6000,
+        "lr": "0.02",
+        "stage.depth": "5",
+    }
     assert params.items() <= recorded.data.params.items()
-    assert {"config.yaml", "model_summary.txt", "pictures/val/confusion/step=000012.png"} <= _artifacts(
-        client, logger.version
-    )
+    assert {
+        "config.yaml",
+        "model_summary.txt",
+        "pictures/val/confusion/step=000012.png",
+    } <= _artifacts(client, logger.version)
     history = client.get_metric_history(logger.version, "train_loss_step")
     assert [metric.step for metric in history] == [1, 3, 5, 7, 9, 11]
 
 
-def test_a_resumed_run_continues_and_keeps_first_values(train: Train, net: Any, mlflow_run: runs.Run) -> None:
+def test_a_resumed_run_continues_and_keeps_first_values(
+    train: Train, net: Any, mlflow_run: runs.Run
+) -> None:
     first = MLflow()
     keep = ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss", save_last=True)
     train(mlflow_run.folder, first, keep, max_epochs=2, module=net(lr=0.02))
@@ -188,10 +241,16 @@ def test_a_resumed_run_continues_and_keeps_first_values(train: Train, net: Any, 
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(KeyboardInterrupt(), "KILLED"), (SystemExit(143), "KILLED"), (ZeroDivisionError("no"), "FAILED")],
+    [
+        (KeyboardInterrupt(), "KILLED"),
+        (SystemExit(143), "KILLED"),
+        (ZeroDivisionError("no"), "FAILED"),
+    ],
     ids=["interrupted", "terminated", "crashed"],
 )
-def test_the_status_reports_how_it_ended(train: Train, mlflow_run: runs.Run, error: BaseException, status: str) -> None:
+def test_the_status_reports_how_it_ended(
+    train: Train, mlflow_run: runs.Run, error: BaseException, status: str
+) -> None:
     class Break(pl.Callback):
         def on_train_batch_end(self, *_: Any) -> None:
             raise error
@@ -215,7 +274,9 @@ def test_outside_a_run_it_works_in_the_working_directory(
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow-artifacts"}
 
 
-def test_a_deleted_run_is_replaced_by_a_new_one(mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_run_is_replaced_by_a_new_one(
+    mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
     first = MLflow()
     first.log_metrics({"x": 1.0}, step=1)
     first.finalize("success")
@@ -227,7 +288,9 @@ def test_a_deleted_run_is_replaced_by_a_new_one(mlflow_run: runs.Run, caplog: py
     assert f"no longer has run {first.version}" in caplog.text
 
 
-def test_a_refused_record_does_not_hold_up_the_others(mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_record_does_not_hold_up_the_others(
+    mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
     logger = MLflow()
     logger.experiment.log_param(logger.version, "taken", "by another process")
     logger.log_hyperparams({"taken": "here"})
@@ -321,8 +384,18 @@ def test_names_become_such_as_mlflow_takes() -> None:
         validation._validate_param_name(key)
 
 
-def test_names_that_mlflow_takes_stay_and_what_collides_is_numbered_and_kept(mlflow_run: runs.Run) -> None:
-    names = ["val/größe", "val/grösse", "val/精度", "val/損失", "val/acc@1", "val/acc#1", "val/acc_1"]
+def test_names_that_mlflow_takes_stay_and_what_collides_is_numbered_and_kept(
+    mlflow_run: runs.Run,
+) -> None:
+    names = [
+        "val/größe",
+        "val/grösse",
+        "val/精度",
+        "val/損失",
+        "val/acc@1",
+        "val/acc#1",
+        "val/acc_1",
+    ]
     names += ["x" * 260, "x" * 255]
     values = {name: float(at) for at, name in enumerate(names)}
     first = MLflow()
@@ -333,12 +406,23 @@ def test_names_that_mlflow_takes_stay_and_what_collides_is_numbered_and_kept(mlf
     resumed.log_metrics(dict(reversed(values.items())), step=2)
     resumed.finalize("success")
     run = resumed.experiment.get_run(resumed.version)
-    keys = ["val/größe", "val/grösse", "val/精度", "val/損失", "val/acc_1", "val/acc_1_2", "val/acc_1_3"]
+    keys = [
+        "val/größe",
+        "val/grösse",
+        "val/精度",
+        "val/損失",
+        "val/acc_1",
+        "val/acc_1_2",
+        "val/acc_1_3",
+    ]
     keys += ["x" * 250, f"{'x' * 248}_2"]
     expected = dict(zip(keys, values.values(), strict=True))
     assert run.data.metrics == expected
     assert run.data.params == {key: str(value) for key, value in expected.items()}
-    assert [metric.step for metric in resumed.experiment.get_metric_history(resumed.version, "val/acc_1_2")] == [1, 2]
+    assert [
+        metric.step
+        for metric in resumed.experiment.get_metric_history(resumed.version, "val/acc_1_2")
+    ] == [1, 2]
     assert resumed.unsent == 0
 
 
@@ -354,7 +438,9 @@ def test_a_metric_that_is_not_finite_belongs_to_the_run_alone(
     run = resumed.experiment.get_run(resumed.version)
     (output,) = run.outputs.model_outputs
     model = resumed.experiment.get_logged_model(output.model_id)
-    assert {metric.key for metric in model.metrics if metric.key.startswith("val/")} == {"val/other"}
+    assert {metric.key for metric in model.metrics if metric.key.startswith("val/")} == {
+        "val/other"
+    }
     assert math.isnan(run.data.metrics["val/score"]) or abs(run.data.metrics["val/score"]) > 1e300
 
 
@@ -370,7 +456,9 @@ def test_a_resume_of_a_finished_run_links_its_model_once_and_loses_nothing(
     assert len(run.outputs.model_outputs) == 1
 
 
-def test_a_deleted_experiment_is_an_error_whose_advice_works_as_printed(mlflow_run: runs.Run) -> None:
+def test_a_deleted_experiment_is_an_error_whose_advice_works_as_printed(
+    mlflow_run: runs.Run,
+) -> None:
     logger = MLflow(experiment_name="gone")
     logger.log_metrics({"x": 1.0}, step=1)
     logger.finalize("success")
@@ -390,5 +478,8 @@ def test_a_deleted_experiment_is_an_error_whose_advice_works_as_printed(mlflow_r
 def test_a_database_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     logger = MLflow(f"sqlite:///{tmp_path}/file/mlflow.db")
-    with pytest.raises(LightkitError, match=r"does not take this run: .*comes from tracking_uri of the logger MLflow"):
+    with pytest.raises(
+        LightkitError,
+        match=r"does not take this run: .*comes from tracking_uri of the logger MLflow",
+    ):
         _ = logger.experiment

@@ -34,10 +34,15 @@ def test_the_argument_comes_before_the_environment(monkeypatch: pytest.MonkeyPat
     assert find_address("sqlite:////data/x.db").artifacts == Path("/data/mlflow-artifacts")
 
 
-@pytest.mark.parametrize("uri", ["mlruns", "./mlruns", "/data/mlruns", "file:./mlruns", "file:///data", r"C:\runs"])
-def test_a_folder_is_refused_when_the_logger_is_made(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "uri", ["mlruns", "./mlruns", "/data/mlruns", "file:./mlruns", "file:///data", r"C:\runs"]
+)
+def test_a_folder_is_refused_when_the_logger_is_made(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(
-        ConfigError, match=r"^tracking_uri of the logger MLflow is .*, a folder\. MLflow 3.13 and later"
+        ConfigError,
+        match=r"^tracking_uri of the logger MLflow is .*, a folder\. MLflow 3.13 and later",
     ):
         MLflow(uri)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)

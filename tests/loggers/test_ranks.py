@@ -20,7 +20,9 @@ def _second_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", [CSV, MLflow, TensorBoard])
 def test_only_rank_zero_records(kind: Any, net: Any, run: runs.Run) -> None:
     logger = kind()
-    trainer = SimpleNamespace(callback_metrics={"x": torch.tensor(1.0)}, global_step=1, world_size=2)
+    trainer = SimpleNamespace(
+        callback_metrics={"x": torch.tensor(1.0)}, global_step=1, world_size=2
+    )
     logger.log_hyperparams({"lr": 0.1})
     logger.log_metrics({"x": 1.0}, step=1)
     logger.experiment.anything("goes")

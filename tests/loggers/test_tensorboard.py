@@ -108,7 +108,9 @@ def test_log_graph_can_be_switched_off(net: Any, run: runs.Run) -> None:
     assert _read(run.folder / "tensorboard").Tags()["graph"] is False
 
 
-def test_outside_a_run_versions_lie_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_run_versions_lie_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for version in ("version_0", "version_1"):
         logger = TensorBoard()

@@ -70,4 +70,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # 2026-11: Lightning 2.6 asks for loader workers, which would only slow down tests of a few batches
             item.add_marker(pytest.mark.filterwarnings("ignore:.*does not have many workers"))
             # and some of them train without validating
-            item.add_marker(pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no")
+            )

@@ -9,12 +9,20 @@ from torch import nn
 from torchvision import models
 
 from lightkit.errors import ConfigError
-from lightkit.models.backbones import build, check_name, image_size_of, small_cnn, subnetworks_of_head
+from lightkit.models.backbones import (
+    build,
+    check_name,
+    image_size_of,
+    small_cnn,
+    subnetworks_of_head,
+)
 
 NAMES = models.list_models(module=models)
 # RegNet computes its widths with tensors, which the meta device cannot do; the smallest of each kind are built for real
 REGNETS = [name for name in NAMES if name.startswith("regnet_")]
-FIRST_OF_ITS_MODULE = {models.get_model_builder(name).__module__: name for name in reversed(NAMES)}.values()
+FIRST_OF_ITS_MODULE = {
+    models.get_model_builder(name).__module__: name for name in reversed(NAMES)
+}.values()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,15 @@ def test_the_head_is_the_last_layer_even_where_others_have_as_many_outputs() -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["small_cnn", "alexnet", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5", "googlenet"]
+    "name",
+    [
+        "small_cnn",
+        "alexnet",
+        "mobilenet_v3_small",
+        "squeezenet1_1",
+        "shufflenet_v2_x0_5",
+        "googlenet",
+    ],
 )
 def test_a_backbone_in_train_mode_answers_with_logits(name: str) -> None:
     torch.manual_seed(0)
@@ -87,8 +103,12 @@ def test_timm_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) 
         check_name("timm/resnet18")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm, an extra, is not installed")
-@pytest.mark.parametrize("name", ["timm/resnet18", "timm/vit_tiny_patch16_224", "timm/deit_tiny_distilled_patch16_224"])
+@pytest.mark.skipif(
+    importlib.util.find_spec("timm") is None, reason="timm, an extra, is not installed"
+)
+@pytest.mark.parametrize(
+    "name", ["timm/resnet18", "timm/vit_tiny_patch16_224", "timm/deit_tiny_distilled_patch16_224"]
+)
 def test_timm_backbones_say_which_layers_are_the_head(name: str) -> None:
     check_name(name)
     network = build(name, 7)
@@ -97,7 +117,9 @@ def test_timm_backbones_say_which_layers_are_the_head(name: str) -> None:
     assert len(heads) == 1 + ("distilled" in name)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm, an extra, is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("timm") is None, reason="timm, an extra, is not installed"
+)
 def test_an_unknown_timm_name_is_refused_with_near_ones() -> None:
     with pytest.raises(ConfigError, match=r"did you mean .*timm/resnet18"):
         check_name("timm/resnet19")
@@ -110,7 +132,11 @@ def test_vision_transformers_know_their_image_size_and_others_take_any() -> None
         assert image_size_of(build("resnet18", 5)) is None
 
 
-@pytest.mark.parametrize(("weights", "transforms"), [(None, False), ("default", True), ("file.pth", True)])
-def test_pretrained_googlenets_scale_their_input_as_torchvisions_do(weights: str | None, transforms: bool) -> None:
+@pytest.mark.parametrize(
+    ("weights", "transforms"), [(None, False), ("default", True), ("file.pth", True)]
+)
+def test_pretrained_googlenets_scale_their_input_as_torchvisions_do(
+    weights: str | None, transforms: bool
+) -> None:
     with torch.device("meta"):
         assert vars(build("googlenet", 5, weights=weights))["transform_input"] is transforms

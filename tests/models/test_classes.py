@@ -32,7 +32,9 @@ def test_classes_come_from_the_data(data: object, names: list[str] | None) -> No
     ],
     ids=["one", "twice", "count"],
 )
-def test_names_that_cannot_be_are_refused(names: list[str], num_classes: int | None, says: str) -> None:
+def test_names_that_cannot_be_are_refused(
+    names: list[str], num_classes: int | None, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         check_class_names(names, num_classes)
 
@@ -55,7 +57,10 @@ def test_names_agree_with_numbers(names: list[str], current: list[str], agreed: 
     [
         (
             ["a", "c"],
-            r"The classes of the checkpoint are not those of the data: the checkpoint has 2 \(a, b\), the data",
+            (
+                r"The classes of the checkpoint are not those of the data: the checkpoint has 2"
+                r" \(a, b\), the data"
+            ),
         ),
         (["b", "a"], r"not those of the data, but in another order"),
         (["0", "1", "2"], r"the data 3 \(0, 1, 2\)"),

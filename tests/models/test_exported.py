@@ -64,7 +64,9 @@ def test_a_classifier_is_built_for_the_files_classes_and_gives_the_same_logits(
     assert torch.equal(again.eval()(images), model(images))
 
 
-def test_weights_that_two_layers_share_are_in_the_file_once_and_in_both_layers(tmp_path: Path) -> None:
+def test_weights_that_two_layers_share_are_in_the_file_once_and_in_both_layers(
+    tmp_path: Path,
+) -> None:
     torch.manual_seed(2)
     module, again = Tied(), Tied()
     save_model(module, str(tmp_path / "x.safetensors"), metadata=said())
@@ -75,7 +77,11 @@ def test_weights_that_two_layers_share_are_in_the_file_once_and_in_both_layers(t
 
 
 def test_a_module_that_is_built_late_is_built_before_it_gets_weights(tmp_path: Path) -> None:
-    save_file({"layer.weight": torch.eye(2), "layer.bias": torch.ones(2)}, tmp_path / "x.safetensors", metadata=said())
+    save_file(
+        {"layer.weight": torch.eye(2), "layer.bias": torch.ones(2)},
+        tmp_path / "x.safetensors",
+        metadata=said(),
+    )
     module = BuiltLate()
     load_exported(module, tmp_path / "x.safetensors")
     assert torch.equal(module.layer.weight, torch.eye(2))
@@ -84,8 +90,14 @@ def test_a_module_that_is_built_late_is_built_before_it_gets_weights(tmp_path: P
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (ImageClassifier(backbone="mobilenet_v2"), "these weights are not of this ImageClassifier. .*Missing key"),
-        (ImageClassifier(class_names=["daisy", "rose"]), "The classes of the weights are not those of the data"),
+        (
+            ImageClassifier(backbone="mobilenet_v2"),
+            "these weights are not of this ImageClassifier. .*Missing key",
+        ),
+        (
+            ImageClassifier(class_names=["daisy", "rose"]),
+            "The classes of the weights are not those of the data",
+        ),
         (Tied(), "these weights are not of this Tied. .*Missing key.*first.weight"),
     ],
     ids=["another-backbone", "other-classes", "another-class"],
@@ -98,7 +110,9 @@ def test_weights_of_another_model_are_refused(
 
 
 @pytest.mark.parametrize("at", [100, -2], ids=["head", "weights"])
-def test_a_file_that_was_altered_is_refused(classifier: tuple[ImageClassifier, Path], at: int) -> None:
+def test_a_file_that_was_altered_is_refused(
+    classifier: tuple[ImageClassifier, Path], at: int
+) -> None:
     file = classifier[1]
     record = {"artefacts": {file.name: {"sha256": digest(file)}}}
     file.with_name("export.json").write_text(json.dumps(record))
@@ -111,7 +125,9 @@ def test_a_file_that_was_altered_is_refused(classifier: tuple[ImageClassifier, P
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"text", b"\xff" * 64, b"PK\x03\x04" * 20], ids=["empty", "text", "long", "zip"]
+    "content",
+    [b"", b"text", b"\xff" * 64, b"PK\x03\x04" * 20],
+    ids=["empty", "text", "long", "zip"],
 )
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)

@@ -31,7 +31,9 @@ class OwnStep(ImageClassifier):
 class OwnHook(ImageClassifier):
     """Expects images in its batches."""
 
-    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_validation_batch_end(
+        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         assert batch[0].ndim == 4
 
 
@@ -67,13 +69,17 @@ def features_of(model: ImageClassifier) -> FrozenFeatures:
 
 
 @pytest.mark.parametrize("backbone", ["small_cnn", "mobilenet_v3_small", "squeezenet1_1"])
-def test_the_head_makes_the_same_logits(model_of: Callable[..., ImageClassifier], backbone: str) -> None:
+def test_the_head_makes_the_same_logits(
+    model_of: Callable[..., ImageClassifier], backbone: str
+) -> None:
     model = model_of(backbone=backbone).eval()
     features, images = features_of(model), torch.randn(4, 3, 64, 64)
     assert features.example((64, 64)) is not None
     (head,) = model._head_names
     with torch.no_grad():
-        torch.testing.assert_close(compute_logits(model._network, head, features.compute(images)), model(images))
+        torch.testing.assert_close(
+            compute_logits(model._network, head, features.compute(images)), model(images)
+        )
 
 
 def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> None:
@@ -91,14 +97,21 @@ def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> Non
 
 @pytest.mark.parametrize("layer", [Trembling, ByItsNeighbours])
 def test_what_is_another_each_time_is_not_kept(
-    model_of: Callable[..., ImageClassifier], layer: type[nn.Module], caplog: pytest.LogCaptureFixture
+    model_of: Callable[..., ImageClassifier],
+    layer: type[nn.Module],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = model_of(features="once")
-    first: Any = next(module for module in model._network.modules() if isinstance(module, nn.Conv2d))
+    first: Any = next(
+        module for module in model._network.modules() if isinstance(module, nn.Conv2d)
+    )
     first.register_forward_pre_hook(lambda _, inputs: (layer()(inputs[0]),))
     state = torch.get_rng_state()
     assert features_of(model).example((32, 32)) is None
-    assert "computed at each step: it is another each time, or with other images in its batch" in caplog.text
+    assert (
+        "computed at each step: it is another each time, or with other images in its batch"
+        in caplog.text
+    )
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -180,9 +193,14 @@ def test_a_copy_without_batch_norms_that_gives_other_numbers_is_not_used(
     model_of: Callable[..., ImageClassifier], network: type[nn.Module]
 ) -> None:
     model = model_of()
-    model.network, model._head_names = network().eval().requires_grad_(requires_grad=False), ("head",)
+    model.network, model._head_names = (
+        network().eval().requires_grad_(requires_grad=False),
+        ("head",),
+    )
     features, images = features_of(model), torch.randn(4, 3, 8, 8)
     assert features.example((8, 8)) is not None
     assert features._fused is None
     with torch.no_grad():
-        torch.testing.assert_close(compute_logits(model.network, "head", features.compute(images)), model(images))
+        torch.testing.assert_close(
+            compute_logits(model.network, "head", features.compute(images)), model(images)
+        )

@@ -27,13 +27,22 @@ class Rates(Callback):
 
 
 def pairs(num_batches: int) -> DataLoader[tuple[torch.Tensor, torch.Tensor]]:
-    return DataLoader([(torch.tensor([float(i)]), torch.tensor([float(i)])) for i in range(num_batches)])  # type: ignore[arg-type]
+    return DataLoader(
+        [(torch.tensor([float(i)]), torch.tensor([float(i)])) for i in range(num_batches)]
+    )  # type: ignore[arg-type]
 
 
-def test_the_learning_rate_falls_along_a_cosine_over_all_epochs(make_trainer: Callable[..., Trainer]) -> None:
+def test_the_learning_rate_falls_along_a_cosine_over_all_epochs(
+    make_trainer: Callable[..., Trainer],
+) -> None:
     rates = Rates()
-    make_trainer(max_epochs=2, callbacks=[rates]).fit(Regressor(learning_rate=0.1), pairs(STEPS // 2))
-    expected = [0.05 * (1 + torch.cos(torch.tensor(torch.pi * step / STEPS)).item()) for step in range(STEPS)]
+    make_trainer(max_epochs=2, callbacks=[rates]).fit(
+        Regressor(learning_rate=0.1), pairs(STEPS // 2)
+    )
+    expected = [
+        0.05 * (1 + torch.cos(torch.tensor(torch.pi * step / STEPS)).item())
+        for step in range(STEPS)
+    ]
     assert rates.seen == pytest.approx(expected, abs=1e-7)
 
 
@@ -47,7 +56,9 @@ def test_a_run_without_an_end_keeps_its_learning_rate(make_trainer: Callable[...
     assert rates.seen == [0.1] * 6
 
 
-def test_making_the_optimizer_does_not_start_the_loaders(make_trainer: Callable[..., Trainer]) -> None:
+def test_making_the_optimizer_does_not_start_the_loaders(
+    make_trainer: Callable[..., Trainer],
+) -> None:
     class Watch(Regressor):
         def configure_optimizers(self):  # type: ignore[no-untyped-def]
             made = super().configure_optimizers()

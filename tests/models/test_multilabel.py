@@ -17,15 +17,29 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.models.classes import find_factors
 from lightkit.models.classifier import ImageClassifier
 from lightkit.models.label_scores import LabelScores
-from lightkit.reports.predictions import Predictions, read_predictions, score_class, score_classes, write_predictions
+from lightkit.reports.predictions import (
+    Predictions,
+    read_predictions,
+    score_class,
+    score_classes,
+    write_predictions,
+)
 from lightkit.reports.statistics import compute_interval, reproduces_score
 from lightkit.task import MULTILABEL
-from lightkit.task.multilabel import LabelForm, average_precision, choose_threshold, mean_average_precision, mean_f1
+from lightkit.task.multilabel import (
+    LabelForm,
+    average_precision,
+    choose_threshold,
+    mean_average_precision,
+    mean_f1,
+)
 
 NAMES = ("cat", "dog", "fish", "none of them")
 
 
-def draw(num: int, *, seed: int = 0, digits: int = 2) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def draw(
+    num: int, *, seed: int = 0, digits: int = 2
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Targets and probabilities with ties; the last label has no positive sample."""
     random = np.random.default_rng(seed)
     target = random.integers(0, 2, (num, 4))
@@ -53,27 +67,38 @@ def test_average_precision_is_that_of_scikit_learn(seed: int) -> None:
     target, probability = draw(40, seed=seed, digits=1)
     for at in range(3):
         found = average_precision(target[:, at], probability[:, at])
-        assert found == pytest.approx(sk.average_precision_score(target[:, at], probability[:, at]), abs=1e-12)
+        assert found == pytest.approx(
+            sk.average_precision_score(target[:, at], probability[:, at]), abs=1e-12
+        )
 
 
 def test_a_label_that_no_sample_has_is_in_no_mean() -> None:
     target, probability = draw(40)
     assert average_precision(target[:, 3], probability[:, 3]) is None
-    mean = np.mean([sk.average_precision_score(target[:, at], probability[:, at]) for at in range(3)])
+    mean = np.mean(
+        [sk.average_precision_score(target[:, at], probability[:, at]) for at in range(3)]
+    )
     assert mean_average_precision(target, probability) == pytest.approx(mean, abs=1e-12)
     assert math.isnan(mean_average_precision(np.zeros((4, 2)), np.zeros((4, 2))))
     predicted = (probability >= 0.9).astype(int)
     predicted[:, 3] = 0
-    assert mean_f1(target, predicted) == pytest.approx(sk.f1_score(target[:, :3], predicted[:, :3], average="macro"))
+    assert mean_f1(target, predicted) == pytest.approx(
+        sk.f1_score(target[:, :3], predicted[:, :3], average="macro")
+    )
     predicted[0, 3] = 1  # a prediction without a sample counts as 0
-    assert mean_f1(target, predicted) == pytest.approx(sk.f1_score(target, predicted, average="macro"))
+    assert mean_f1(target, predicted) == pytest.approx(
+        sk.f1_score(target, predicted, average="macro")
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_threshold_has_the_largest_f1_of_all(seed: int) -> None:
     target, probability = draw(30, seed=seed)
     chosen = choose_threshold(target[:, 0], probability[:, 0])
-    best = max(sk.f1_score(target[:, 0], probability[:, 0] >= each) for each in np.unique(probability[:, 0]))
+    best = max(
+        sk.f1_score(target[:, 0], probability[:, 0] >= each)
+        for each in np.unique(probability[:, 0])
+    )
     found = sk.f1_score(target[:, 0], probability[:, 0] >= np.float32(chosen))
     assert found == pytest.approx(best, abs=1e-12)
 
@@ -103,8 +128,12 @@ def test_the_metrics_of_an_epoch_are_those_of_scikit_learn_over_uneven_batches()
     assert metric.left_out == [3]
     assert float(found["map"]) == pytest.approx(np.mean(each), abs=1e-6)
     assert predicted[:, 3].any()  # without a sample, so that it counts as 0
-    assert float(found["f1"]) == pytest.approx(sk.f1_score(target, predicted, average="macro"), abs=1e-6)
-    assert float(found["subset_accuracy"]) == pytest.approx(sk.accuracy_score(target, predicted), abs=1e-6)
+    assert float(found["f1"]) == pytest.approx(
+        sk.f1_score(target, predicted, average="macro"), abs=1e-6
+    )
+    assert float(found["subset_accuracy"]) == pytest.approx(
+        sk.accuracy_score(target, predicted), abs=1e-6
+    )
 
 
 def test_recorded_predictions_are_read_back_and_give_each_metric(tmp_path: Path) -> None:
@@ -115,7 +144,9 @@ def test_recorded_predictions_are_read_back_and_give_each_metric(tmp_path: Path)
     for name in ("target", "prediction", "probability", "label_probability"):
         np.testing.assert_array_equal(getattr(read, name), getattr(predictions, name))
     target, probability = read.target, read.probability
-    losses = functional.binary_cross_entropy(torch.tensor(probability), torch.tensor(target).float())
+    losses = functional.binary_cross_entropy(
+        torch.tensor(probability), torch.tensor(target).float()
+    )
     each = [sk.average_precision_score(target[:, at], probability[:, at]) for at in range(3)]
     expected = {
         "test/map": np.mean(each),
@@ -133,17 +164,24 @@ def test_recorded_predictions_are_read_back_and_give_each_metric(tmp_path: Path)
     assert (clipped > 0).all()
     assert score_class(read, 0, "test/map") == pytest.approx(each[0])
     assert score_class(read, 3, "test/map") is None
-    assert score_class(read, 0, "test/f1") == pytest.approx(sk.f1_score(target[:, 0], read.prediction[:, 0]))
+    assert score_class(read, 0, "test/f1") == pytest.approx(
+        sk.f1_score(target[:, 0], read.prediction[:, 0])
+    )
     scores = score_classes(read, 20)
     assert [each.num_samples for each in scores] == target.sum(axis=0).tolist()
-    assert scores[1].precision == pytest.approx(sk.precision_score(target[:, 1], read.prediction[:, 1]))
+    assert scores[1].precision == pytest.approx(
+        sk.precision_score(target[:, 1], read.prediction[:, 1])
+    )
     assert scores[3].average_precision is None
 
 
 def test_a_row_of_predictions_has_the_labels_and_a_probability_of_each() -> None:
     form = LabelForm([0.5, 0.2, 0.9, 0.5])
     values = np.array([0.6, 0.3, 0.8, 0.1], np.float32)
-    assert form.name_columns(NAMES, top_k=3) == ["labels", *(f"probability_{name}" for name in NAMES)]
+    assert form.name_columns(NAMES, top_k=3) == [
+        "labels",
+        *(f"probability_{name}" for name in NAMES),
+    ]
     assert form.list_cells(values, NAMES, top_k=3) == ["cat|dog", *values]
     assert LabelForm().name_columns(NAMES, top_k=3) == [f"probability_{name}" for name in NAMES]
 
@@ -190,7 +228,10 @@ def test_automatic_factors_balance_the_labels() -> None:
 
 @pytest.mark.parametrize(
     ("options", "key"),
-    [({"pos_weight": "auto"}, "class_weight"), ({"multilabel": True, "class_weight": "auto"}, "pos_weight")],
+    [
+        ({"pos_weight": "auto"}, "class_weight"),
+        ({"multilabel": True, "class_weight": "auto"}, "pos_weight"),
+    ],
 )
 def test_factors_of_the_other_task_are_refused(options: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=key):

@@ -20,7 +20,9 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.models.backbones import build, load_into, read_weights, subnetworks_of_head
 
 WEIGHTS = Path(__file__).parents[2].parent / "shared" / "data" / "weights"
-needs_weights = pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"the pretrained weights in {WEIGHTS} are absent")
+needs_weights = pytest.mark.skipif(
+    not WEIGHTS.is_dir(), reason=f"the pretrained weights in {WEIGHTS} are absent"
+)
 
 
 def state_of(name: str, *, num_classes: int = 5) -> OrderedDict[str, Tensor]:
@@ -30,20 +32,30 @@ def state_of(name: str, *, num_classes: int = 5) -> OrderedDict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("backbone", "head"), [("mobilenet_v2", "classifier.1"), ("squeezenet1_0", "classifier.1")], ids=lambda value: value
+    ("backbone", "head"),
+    [("mobilenet_v2", "classifier.1"), ("squeezenet1_0", "classifier.1")],
+    ids=lambda value: value,
 )
 @needs_weights
-def test_real_weights_give_torchvisions_features_under_a_fresh_head(backbone: str, head: str) -> None:
+def test_real_weights_give_torchvisions_features_under_a_fresh_head(
+    backbone: str, head: str
+) -> None:
     path = WEIGHTS / f"{backbone}_in1k_torchvision.pth"
     network, reference = build(backbone, 5), models.get_model(backbone)
     reference.load_state_dict(torch.load(path, weights_only=True))
     fresh = network.state_dict()[f"{head}.weight"].clone()
-    assert not load_into(network, read_weights(str(path), backbone=backbone), heads=(head,), source="file")
+    assert not load_into(
+        network, read_weights(str(path), backbone=backbone), heads=(head,), source="file"
+    )
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        features, expected = (net.eval().get_submodule("features")(images) for net in (network, reference))
+        features, expected = (
+            net.eval().get_submodule("features")(images) for net in (network, reference)
+        )
     scale = float(expected.abs().max())
-    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4 * scale)  # other layout, other order of sums
+    torch.testing.assert_close(
+        features, expected, rtol=1e-3, atol=1e-4 * scale
+    )  # other layout, other order of sums
     assert torch.equal(network.state_dict()[f"{head}.weight"], fresh)
 
 
@@ -65,7 +77,11 @@ def test_another_number_of_classes_drops_the_head_alone(name: str) -> None:
     given._metadata = metadata  # type: ignore[attr-defined]
     heads = subnetworks_of_head(network, 5)
     assert not load_into(network, given, heads=heads, source="file")
-    unequal = {key.rpartition(".")[0] for key, value in network.state_dict().items() if not bool((value == 2).all())}
+    unequal = {
+        key.rpartition(".")[0]
+        for key, value in network.state_dict().items()
+        if not bool((value == 2).all())
+    }
     assert unequal == set(heads)
 
 
@@ -79,14 +95,18 @@ def test_files_of_old_torchvision_versions_fit() -> None:
             old[re.sub(r"(denselayer\d+\.(?:norm|conv))([12])", r"\1.\2", name)] = tensor
     assert any("norm.1" in name for name in old)
     assert load_into(network, old, heads=("classifier",), source="file")
-    assert torch.equal(network.state_dict()["features.conv0.weight"], state["features.conv0.weight"])
+    assert torch.equal(
+        network.state_dict()["features.conv0.weight"], state["features.conv0.weight"]
+    )
 
 
 def test_auxiliary_heads_are_passed_over() -> None:
     reference = models.get_model("googlenet", num_classes=9, aux_logits=True, init_weights=False)
     network = build("googlenet", 5, weights="file")
     load_into(network, reference.state_dict(), heads=("fc",), source="file")
-    assert torch.equal(network.state_dict()["conv1.conv.weight"], reference.state_dict()["conv1.conv.weight"])
+    assert torch.equal(
+        network.state_dict()["conv1.conv.weight"], reference.state_dict()["conv1.conv.weight"]
+    )
 
 
 def test_anything_else_is_an_error_that_lists_it() -> None:
@@ -112,7 +132,10 @@ def test_weights_of_another_backbone_change_nothing() -> None:
 
 def test_a_lightning_checkpoint_gives_its_network(tmp_path: Path) -> None:
     state = state_of("small_cnn")
-    content = {"pytorch-lightning_version": "2.6.6", "state_dict": {f"network.{k}": v for k, v in state.items()}}
+    content = {
+        "pytorch-lightning_version": "2.6.6",
+        "state_dict": {f"network.{k}": v for k, v in state.items()},
+    }
     torch.save(content, tmp_path / "run.ckpt")
     found = read_weights(str(tmp_path / "run.ckpt"), backbone="small_cnn")
     assert found.keys() == state.keys()
@@ -120,7 +143,9 @@ def test_a_lightning_checkpoint_gives_its_network(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named_with_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "mobilenet.pth").touch()
-    with pytest.raises(ConfigError, match=r"there is no file .*mobilnet\.pth; did you mean '?mobilenet\.pth"):
+    with pytest.raises(
+        ConfigError, match=r"there is no file .*mobilnet\.pth; did you mean '?mobilenet\.pth"
+    ):
         read_weights(str(tmp_path / "mobilnet.pth"), backbone="mobilenet_v2")
 
 
@@ -134,7 +159,9 @@ def test_a_truncated_file_is_named(tmp_path: Path, part: float) -> None:
         read_weights(str(cut), backbone="small_cnn")
 
 
-@pytest.mark.parametrize("content", [b"no weights at all", b"\x80\x02K\x05.", b"{}\n", bytes(range(256))])
+@pytest.mark.parametrize(
+    "content", [b"no weights at all", b"\x80\x02K\x05.", b"{}\n", bytes(range(256))]
+)
 def test_a_file_of_something_else_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other.pth").write_bytes(content)
     with pytest.raises(ConfigError, match=r"weights: .*other\.pth (cannot be read as|holds)"):
@@ -144,7 +171,10 @@ def test_a_file_of_something_else_is_named(tmp_path: Path, content: bytes) -> No
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"model": {"a": torch.ones(1)}, "epoch": 3}, "holds a dict of epoch, model, not a state dict"),
+        (
+            {"model": {"a": torch.ones(1)}, "epoch": 3},
+            "holds a dict of epoch, model, not a state dict",
+        ),
         (torch.ones(3), "holds a Tensor, not a state dict"),
         ({}, "holds a dict, not a state dict"),
         ([1, 2], "holds a list, not a state dict"),
@@ -158,8 +188,12 @@ def test_a_file_that_is_no_state_dict_is_named(tmp_path: Path, content: object, 
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
-    torch.save(build("small_cnn", 5), tmp_path / "module.pth")  # a whole module, which unpickling would construct
-    with pytest.raises(ConfigError, match=r"holds torch\.nn\..*\.Sequential, .* besides tensors .* --trust"):
+    torch.save(
+        build("small_cnn", 5), tmp_path / "module.pth"
+    )  # a whole module, which unpickling would construct
+    with pytest.raises(
+        ConfigError, match=r"holds torch\.nn\..*\.Sequential, .* besides tensors .* --trust"
+    ):
         read_weights(str(tmp_path / "module.pth"), backbone="small_cnn")
 
 
@@ -193,10 +227,17 @@ def test_default_weights_are_downloaded_checked_and_kept(
     (folder / "file").rename(folder / name)
     monkeypatch.setattr(models.SqueezeNet1_1_Weights.DEFAULT.value, "url", f"{address}/{name}")
     network = build("squeezenet1_1", 5, weights="default")
-    load_into(network, read_weights("default", backbone="squeezenet1_1"), heads=("classifier.1",), source="default")
+    load_into(
+        network,
+        read_weights("default", backbone="squeezenet1_1"),
+        heads=("classifier.1",),
+        source="default",
+    )
     assert torch.equal(network.state_dict()["features.0.weight"], state["features.0.weight"])
     (folder / name).unlink()
-    assert read_weights("default", backbone="squeezenet1_1").keys() == state.keys()  # from the cache
+    assert (
+        read_weights("default", backbone="squeezenet1_1").keys() == state.keys()
+    )  # from the cache
 
 
 @pytest.mark.parametrize("content", [None, b"an error page"], ids=["missing", "damaged"])
@@ -206,8 +247,12 @@ def test_a_failed_download_says_what_to_do(
     folder, address = served
     if content is not None:
         (folder / "squeezenet1_1-0123abcd.pth").write_bytes(content)
-    monkeypatch.setattr(models.SqueezeNet1_1_Weights.DEFAULT.value, "url", f"{address}/squeezenet1_1-0123abcd.pth")
-    with pytest.raises(DataError, match=r"default weights of squeezenet1_1 cannot be downloaded: .*set weights to"):
+    monkeypatch.setattr(
+        models.SqueezeNet1_1_Weights.DEFAULT.value, "url", f"{address}/squeezenet1_1-0123abcd.pth"
+    )
+    with pytest.raises(
+        DataError, match=r"default weights of squeezenet1_1 cannot be downloaded: .*set weights to"
+    ):
         read_weights("default", backbone="squeezenet1_1")
 
 
@@ -232,7 +277,9 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
         torch.save(content, folder / "file")
         digest = digest or hashlib.sha256((folder / "file").read_bytes()).hexdigest()[:8]
         path = (folder / "file").rename(folder / f"squeezenet1_1-{digest}.pth")
-        monkeypatch.setattr(models.SqueezeNet1_1_Weights.DEFAULT.value, "url", f"http://127.0.0.1:9/{path.name}")
+        monkeypatch.setattr(
+            models.SqueezeNet1_1_Weights.DEFAULT.value, "url", f"http://127.0.0.1:9/{path.name}"
+        )
         return path
 
     return put
@@ -240,7 +287,10 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 
 @pytest.mark.parametrize(
     ("digest", "says"),
-    [("0123abcd", r"its digest begins with \w{8}, its name promises 0123abcd"), (None, "besides tensors")],
+    [
+        ("0123abcd", r"its digest begins with \w{8}, its name promises 0123abcd"),
+        (None, "besides tensors"),
+    ],
     ids=["altered", "of that digest"],
 )
 def test_code_in_torchs_cache_is_not_run(
@@ -255,14 +305,20 @@ def test_code_in_torchs_cache_is_not_run(
 
 def test_what_is_no_state_dict_in_torchs_cache_is_named(cached: Callable[..., Path]) -> None:
     cached([1, 2])
-    with pytest.raises(ConfigError, match=r"squeezenet1_1-\w{8}\.pth holds a list, not a state dict"):
+    with pytest.raises(
+        ConfigError, match=r"squeezenet1_1-\w{8}\.pth holds a list, not a state dict"
+    ):
         read_weights("default", backbone="squeezenet1_1")
 
 
-def test_damaged_weights_in_torchs_cache_are_reported_with_what_to_do(cached: Callable[..., Path]) -> None:
+def test_damaged_weights_in_torchs_cache_are_reported_with_what_to_do(
+    cached: Callable[..., Path],
+) -> None:
     path = cached(state_of("squeezenet1_1"))
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"is damaged, or not what torchvision offers: .* Remove it, and it is"):
+    with pytest.raises(
+        ConfigError, match=r"is damaged, or not what torchvision offers: .* Remove it, and it is"
+    ):
         read_weights("default", backbone="squeezenet1_1")
 
 

@@ -23,7 +23,9 @@ def test_the_network_is_read_with_and_without_its_prefix(tmp_path: Path, prefix:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x00" * 100], ids=["empty", "text", "zeros"])
-def test_what_is_no_safetensors_file_is_reported_with_its_key(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_safetensors_file_is_reported_with_its_key(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(ConfigError, match=r"model\.init_args\.weights: .*x\.safetensors"):
         read_weights(str(tmp_path / "x.safetensors"), backbone="small_cnn")
@@ -35,5 +37,7 @@ def test_weights_that_were_altered_since_their_export_are_refused(tmp_path: Path
     embed_digest(file)
     assert list(read_weights(str(file), backbone="small_cnn")) == ["0.weight"]
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(ConfigError, match=r"model\.init_args\.weights: .*: this is not what was exported"):
+    with pytest.raises(
+        ConfigError, match=r"model\.init_args\.weights: .*: this is not what was exported"
+    ):
         read_weights(str(file), backbone="small_cnn")

@@ -16,10 +16,16 @@ from lightkit.models import Regressor
 Pairs = DataLoader[tuple[torch.Tensor, ...]]
 
 
-def temperatures(num_pairs: int, *, seed: int, batch_size: int = 32, shuffle: bool = False) -> Pairs:
+def temperatures(
+    num_pairs: int, *, seed: int, batch_size: int = 32, shuffle: bool = False
+) -> Pairs:
     generator = torch.Generator().manual_seed(seed)
-    fahrenheit = torch.rand(num_pairs, 1, generator=generator) * 288 - 40  # -40 to 248 F is -40 to 120 C
-    return DataLoader(TensorDataset(fahrenheit, (fahrenheit - 32) / 1.8), batch_size=batch_size, shuffle=shuffle)
+    fahrenheit = (
+        torch.rand(num_pairs, 1, generator=generator) * 288 - 40
+    )  # -40 to 248 F is -40 to 120 C
+    return DataLoader(
+        TensorDataset(fahrenheit, (fahrenheit - 32) / 1.8), batch_size=batch_size, shuffle=shuffle
+    )
 
 
 def test_it_learns_to_convert_temperatures(make_trainer: Callable[..., Trainer]) -> None:
@@ -61,7 +67,10 @@ def test_scales_of_the_training_split_stay_in_the_checkpoint(
 
 
 def test_a_constant_input_is_no_division_by_zero(make_trainer: Callable[..., Trainer]) -> None:
-    model, same = Regressor(), torch.full((7, 1), 248.3)  # seven of it, divided by seven, are not quite it
+    model, same = (
+        Regressor(),
+        torch.full((7, 1), 248.3),
+    )  # seven of it, divided by seven, are not quite it
     make_trainer().fit(model, DataLoader(TensorDataset(same, same), batch_size=7))
     assert (float(model.input_std), float(model.output_std)) == (1, 1)
     assert model(torch.ones(1, 1)).isfinite().all()
@@ -80,13 +89,18 @@ def test_a_batch_of_another_shape_is_reported_in_words(
     make_trainer: Callable[..., Trainer], inputs: torch.Tensor, targets: torch.Tensor, says: str
 ) -> None:
     with pytest.raises(DataError, match=says):
-        make_trainer().test(Regressor(), DataLoader(TensorDataset(inputs, targets), batch_size=4), verbose=False)
+        make_trainer().test(
+            Regressor(), DataLoader(TensorDataset(inputs, targets), batch_size=4), verbose=False
+        )
 
 
 def test_predictions_need_no_targets(make_trainer: Callable[..., Trainer]) -> None:
     predictions = make_trainer().predict(Regressor(), DataLoader(torch.ones(4, 1), batch_size=3))  # type: ignore[arg-type]
     assert predictions is not None
-    assert [tuple(part.shape) for part in predictions if isinstance(part, torch.Tensor)] == [(3, 1), (1, 1)]
+    assert [tuple(part.shape) for part in predictions if isinstance(part, torch.Tensor)] == [
+        (3, 1),
+        (1, 1),
+    ]
 
 
 def test_sizes_below_one_are_refused() -> None:
@@ -102,5 +116,7 @@ def test_importing_the_models_and_reading_arguments_loads_no_tracker_and_no_extr
         "ArgumentParser().add_class_arguments(lightkit.loggers.MLflow, 'logger')\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert found.strip() == "[]"

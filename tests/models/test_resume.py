@@ -37,7 +37,11 @@ class Rows(Callback):
         self._note(trainer)
 
     def _note(self, trainer: Trainer) -> None:
-        values = {name: float(v) for name, v in trainer.callback_metrics.items() if name.startswith("train/")}
+        values = {
+            name: float(v)
+            for name, v in trainer.callback_metrics.items()
+            if name.startswith("train/")
+        }
         if values:
             self.seen.setdefault(self._epoch, values)
 
@@ -60,7 +64,12 @@ class SkipsDone(DataLoader[Any]):
 
 
 def fit(
-    make_trainer: MakeTrainer, data: Any, *, callbacks: list[Callback], ckpt_path: Path | None = None, num_done: int = 0
+    make_trainer: MakeTrainer,
+    data: Any,
+    *,
+    callbacks: list[Callback],
+    ckpt_path: Path | None = None,
+    num_done: int = 0,
 ) -> dict[int, dict[str, float]]:
     seed_everything(7)
     rows, model = Rows(), ImageClassifier(learning_rate=0.01)
@@ -89,12 +98,18 @@ def test_an_interrupted_epoch_has_the_values_of_an_undisturbed_one(
         )
         assert set(resumed) == set(range(epoch, 3))
         for later in resumed:
-            assert resumed[later] == pytest.approx(undisturbed[later], abs=1e-6), f"step {step}, epoch {later}"
+            assert resumed[later] == pytest.approx(undisturbed[later], abs=1e-6), (
+                f"step {step}, epoch {later}"
+            )
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"save_on_train_epoch_end": True}, {"save_on_train_epoch_end": False}, {"every_n_train_steps": 4}],
+    [
+        {"save_on_train_epoch_end": True},
+        {"save_on_train_epoch_end": False},
+        {"every_n_train_steps": 4},
+    ],
     ids=["after the epoch", "after validation", "after the last batch"],
 )
 def test_a_finished_epoch_is_not_counted_twice(
@@ -102,18 +117,26 @@ def test_a_finished_epoch_is_not_counted_twice(
 ) -> None:
     saving = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **settings)
     undisturbed = fit(make_trainer, small_images(num_images=30), callbacks=[saving])
-    resumed = fit(make_trainer, small_images(num_images=30), callbacks=[], ckpt_path=tmp_path / "step=4.ckpt")
+    resumed = fit(
+        make_trainer, small_images(num_images=30), callbacks=[], ckpt_path=tmp_path / "step=4.ckpt"
+    )
     assert {1, 2} <= set(resumed)
     for epoch, values in resumed.items():
         assert values == pytest.approx(undisturbed[epoch], abs=1e-6), f"epoch {epoch}"
 
 
-@pytest.mark.parametrize("on_train_epoch_end", [True, False], ids=["after the epoch", "after validation"])
+@pytest.mark.parametrize(
+    "on_train_epoch_end", [True, False], ids=["after the epoch", "after validation"]
+)
 def test_a_finished_run_that_is_resumed_logs_nothing_wrong(
     tmp_path: Path, make_trainer: MakeTrainer, small_images: MakeData, on_train_epoch_end: bool
 ) -> None:
-    saving = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, save_on_train_epoch_end=on_train_epoch_end)
+    saving = ModelCheckpoint(
+        tmp_path, filename="{step}", save_top_k=-1, save_on_train_epoch_end=on_train_epoch_end
+    )
     undisturbed = fit(make_trainer, small_images(num_images=30), callbacks=[saving])
-    resumed = fit(make_trainer, small_images(num_images=30), callbacks=[], ckpt_path=tmp_path / "step=12.ckpt")
+    resumed = fit(
+        make_trainer, small_images(num_images=30), callbacks=[], ckpt_path=tmp_path / "step=12.ckpt"
+    )
     for epoch, values in resumed.items():
         assert values == pytest.approx(undisturbed[epoch], abs=1e-6)

@@ -36,7 +36,9 @@ def loaders() -> dict[str, DataLoader[Any]]:
         "in order": DataLoader(dataset, batch_size=8),
         "shuffled": DataLoader(dataset, batch_size=4, shuffle=True),
         "dropping": DataLoader(dataset, batch_size=25, shuffle=True, drop_last=True),
-        "sampler of one's own": DataLoader(dataset, batch_size=8, sampler=SubsetRandomSampler(range(61))),
+        "sampler of one's own": DataLoader(
+            dataset, batch_size=8, sampler=SubsetRandomSampler(range(61))
+        ),
         "stream": DataLoader(Stream(), batch_size=8),
     }
 
@@ -62,7 +64,9 @@ def test_scales_are_those_of_all_rows_that_count(name: str) -> None:
         (model.output_std, Y[counts].astype(np.float64).std(0)),
     ):
         np.testing.assert_allclose(buffer.numpy(), expected.astype(np.float32), rtol=1e-7)
-    assert model.metric_units["loss"] == pytest.approx([float(Y[counts].astype(np.float64).std()) ** 2], rel=1e-6)
+    assert model.metric_units["loss"] == pytest.approx(
+        [float(Y[counts].astype(np.float64).std()) ** 2], rel=1e-6
+    )
 
 
 def test_measuring_changes_no_random_number_of_the_training() -> None:
@@ -98,7 +102,9 @@ def test_batches_of_any_size_give_the_same_scale(sizes: list[int]) -> None:
     np.testing.assert_allclose(std.numpy(), X[W > 0].astype(np.float64).std(0), rtol=1e-10)
 
 
-def test_values_that_are_not_finite_count_for_nothing_and_a_constant_column_has_a_scale_of_one() -> None:
+def test_values_that_are_not_finite_count_for_nothing_and_a_constant_column_has_a_scale_of_one() -> (
+    None
+):
     scale = RunningScale(2)
     scale.add(torch.tensor([[float("nan"), 7.1], [2.0, 7.1], [float("inf"), 7.1]]), None)
     scale.add(torch.tensor([[4.0, 7.1]]), None)

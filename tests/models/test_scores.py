@@ -18,7 +18,9 @@ SIZES = [8, 8, 3]  # the last batch is smaller
 
 def batches() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    return torch.randn(sum(SIZES), 4, generator=generator), torch.randint(4, (sum(SIZES),), generator=generator)
+    return torch.randn(sum(SIZES), 4, generator=generator), torch.randint(
+        4, (sum(SIZES),), generator=generator
+    )
 
 
 def count(scores: Scores, logits: Tensor, labels: Tensor, sizes: list[int]) -> None:

@@ -23,7 +23,9 @@ IGNORED = -100
 NAMES = ("sky", "road", "car", "bird")  # of which no pixel is a bird
 
 
-def make_batches(sizes: tuple[int, ...] = (3, 1, 4), *, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def make_batches(
+    sizes: tuple[int, ...] = (3, 1, 4), *, seed: int = 0
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Make batches of logits and masks with pixels that count for nothing."""
     generator = torch.Generator().manual_seed(seed)
     batches = []
@@ -50,7 +52,9 @@ def test_metrics_are_those_of_scikit_learn_over_all_pixels() -> None:
     values = {name: float(value) for name, value in metric.compute().items()}
     predicted, masks = join(batches)
     counted = masks != IGNORED
-    assert values["iou"] == pytest.approx(jaccard_score(masks[counted], predicted[counted], average="macro"), abs=1e-6)
+    assert values["iou"] == pytest.approx(
+        jaccard_score(masks[counted], predicted[counted], average="macro"), abs=1e-6
+    )
     table = confusion_matrix(masks[counted], predicted[counted])
     by_table = np.diag(table) / (table.sum(axis=0) + table.sum(axis=1) - np.diag(table))
     assert values["iou"] == pytest.approx(by_table.mean(), abs=1e-6)
@@ -59,7 +63,9 @@ def test_metrics_are_those_of_scikit_learn_over_all_pixels() -> None:
         for mask, prediction, known in zip(masks, predicted, counted, strict=True)
     ]
     assert values["image_iou"] == pytest.approx(np.mean(each), abs=1e-6)
-    assert values["pixel_accuracy"] == pytest.approx(accuracy_score(masks[counted], predicted[counted]), abs=1e-6)
+    assert values["pixel_accuracy"] == pytest.approx(
+        accuracy_score(masks[counted], predicted[counted]), abs=1e-6
+    )
     assert metric.left_out == [3]
 
 
@@ -89,8 +95,12 @@ def test_recorded_predictions_give_the_metrics_that_are_logged() -> None:
         assert found is not None
         for name, column in rows.items():
             column.append(found[0][name].float().numpy())
-    arrays: dict[str, Any] = form.arrange({name: np.concatenate(column) for name, column in rows.items()})
-    predictions = Predictions("test", np.arange(8), [None] * 8, class_names=NAMES, output_kind="mask_logits", **arrays)
+    arrays: dict[str, Any] = form.arrange(
+        {name: np.concatenate(column) for name, column in rows.items()}
+    )
+    predictions = Predictions(
+        "test", np.arange(8), [None] * 8, class_names=NAMES, output_kind="mask_logits", **arrays
+    )
     values = metric.compute()
     statistics = form.list_statistics(predictions, 0.0)
     for name in ("iou", "image_iou", "pixel_accuracy"):
@@ -100,7 +110,10 @@ def test_recorded_predictions_give_the_metrics_that_are_logged() -> None:
     predicted, masks = join(batches)
     counted = masks != IGNORED
     each = jaccard_score(masks[counted], predicted[counted], average=None)
-    assert [form.score_class(predictions, at, "iou") for at in range(4)] == [*map(pytest.approx, each), None]
+    assert [form.score_class(predictions, at, "iou") for at in range(4)] == [
+        *map(pytest.approx, each),
+        None,
+    ]
     again = form.from_columns(_Table(form.to_columns(predictions)), NAMES)
     for name in ("target", "prediction"):
         assert (again[name] == arrays[name]).all()
@@ -126,7 +139,15 @@ def test_the_chance_level_is_that_of_one_class_everywhere() -> None:
     prediction = np.stack([np.array([[100, 0]]), np.array([[90, 0]])], axis=2)
     none = np.empty(0, np.float32)
     predictions = Predictions(
-        "test", np.arange(1), [None], target, prediction, none, none, ("a", "b"), output_kind="mask_logits"
+        "test",
+        np.arange(1),
+        [None],
+        target,
+        prediction,
+        none,
+        none,
+        ("a", "b"),
+        output_kind="mask_logits",
     )
     measure = SEGMENTATION.form.measure(predictions)
     assert measure.chance == pytest.approx(measure.statistic(measure.values)) == pytest.approx(0.45)
@@ -157,7 +178,12 @@ def test_a_decoder_stands_on_each_kind_of_backbone(name: str) -> None:
     network = UNet(name, 3, width=4).eval()
     with torch.no_grad():
         assert network(torch.zeros(1, 3, 64, 96)).shape == (1, 3, 64, 96)
-        assert network(torch.zeros(2, 3, 77, 65)).shape == (2, 3, 77, 65)  # sizes that no stride divides
+        assert network(torch.zeros(2, 3, 77, 65)).shape == (
+            2,
+            3,
+            77,
+            65,
+        )  # sizes that no stride divides
     assert len(network.encoder.channels) >= 3
 
 
@@ -188,7 +214,9 @@ def test_a_frozen_backbone_stays_as_it_is() -> None:
     model.train()
     optimizer = model.create_optimizer()
     images = torch.randn(2, 3, 32, 32)
-    loss = compute_mask_losses(model(images), torch.zeros(2, 32, 32, dtype=torch.long), dice=1.0).mean()
+    loss = compute_mask_losses(
+        model(images), torch.zeros(2, 32, 32, dtype=torch.long), dice=1.0
+    ).mean()
     torch.autograd.backward(loss)
     optimizer.step()
     after = model.network.encoder.state_dict()

@@ -25,7 +25,11 @@ def prepare() -> TablePreprocessing:
     types: dict[str, ColumnType] = {"a": "number", "b": "number", "c": "category"}
     fitted = TableFit(types, scaling="standard")
     random = np.random.default_rng(0)
-    fitted.add(pa.table({"a": random.normal(size=90), "b": random.normal(size=90), "c": ["x", "y", "z"] * 30}))
+    fitted.add(
+        pa.table(
+            {"a": random.normal(size=90), "b": random.normal(size=90), "c": ["x", "y", "z"] * 30}
+        )
+    )
     return fitted.finish()
 
 
@@ -87,7 +91,10 @@ def test_each_member_is_trained_for_itself() -> None:
     members = torch.randn(5, 4, 3)
     targets = torch.tensor([0, 1, 2, 0, 1])
     losses = model._compute_member_losses(members, targets)
-    expected = [np.mean([-members[row, at].log_softmax(0)[targets[row]].item() for at in range(4)]) for row in range(5)]
+    expected = [
+        np.mean([-members[row, at].log_softmax(0)[targets[row]].item() for at in range(4)])
+        for row in range(5)
+    ]
     np.testing.assert_allclose(losses.numpy(), expected, rtol=1e-5)
 
 
@@ -98,7 +105,15 @@ def write_weighted(path: Path) -> list[tuple[Any, ...]]:
     for at in range(107):
         kind = str(random.choice(["low", "mid", "high"], p=[0.6, 0.3, 0.1]))
         value = round(1000 + 50 * random.normal(), 2)
-        rows.append((round(random.normal(), 3), kind, value, (0, 0.5, 3)[at % 3], "train" if at < 60 else "test"))
+        rows.append(
+            (
+                round(random.normal(), 3),
+                kind,
+                value,
+                (0, 0.5, 3)[at % 3],
+                "train" if at < 60 else "test",
+            )
+        )
     lines = [",".join(map(str, row)) for row in [("a", "kind", "value", "w", "split"), *rows]]
     path.write_text("\n".join(lines), encoding="utf-8")
     return rows
@@ -116,7 +131,9 @@ def predict_test(target: str, path: Path) -> tuple[dict[str, float], np.ndarray[
     inputs = data.encoded("test").__getitems__(range(47))[0]
     with torch.no_grad():
         outputs = model.eval()(*inputs)
-    return {name.partition("/")[2]: value for name, value in logged.items()}, outputs.double().numpy()
+    return {
+        name.partition("/")[2]: value for name, value in logged.items()
+    }, outputs.double().numpy()
 
 
 @pytest.fixture
@@ -142,7 +159,9 @@ def test_metrics_of_classes_are_those_of_scikit_learn_on_the_rows_that_count(
         "f1": sk.f1_score(label, predicted, **macro),
         "precision": sk.precision_score(label, predicted, **macro),
         "recall": sk.recall_score(label, predicted, **macro),
-        "loss": sk.log_loss(label, probability, labels=[0, 1, 2], sample_weight=weights[weights > 0]),
+        "loss": sk.log_loss(
+            label, probability, labels=[0, 1, 2], sample_weight=weights[weights > 0]
+        ),
     }
     assert logged == pytest.approx(expected, rel=1e-5)
 
@@ -160,13 +179,18 @@ def test_metrics_of_values_are_those_of_scikit_learn_in_the_units_of_the_target(
     expected = {
         "mae": sk.mean_absolute_error(value, outputs[counts, 0]),
         "mse": sk.mean_squared_error(value, outputs[counts, 0]),
-        "loss": sk.mean_squared_error(value, outputs[counts, 0], sample_weight=weights[counts]) / trained.var(),
+        "loss": (
+            sk.mean_squared_error(value, outputs[counts, 0], sample_weight=weights[counts])
+            / trained.var()
+        ),
     }
     assert 20 < expected["mae"] < 200  # in units of the target, of which the deviation is 50
     assert logged == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_test_split_of_weight_0_is_an_error_and_no_score_of_0(weighted: tuple[Path, list[tuple[Any, ...]]]) -> None:
+def test_a_test_split_of_weight_0_is_an_error_and_no_score_of_0(
+    weighted: tuple[Path, list[tuple[Any, ...]]],
+) -> None:
     path, rows = weighted
     lines = [",".join(map(str, (*row[:3], 0 if row[4] == "test" else 1, row[4]))) for row in rows]
     path.write_text("\n".join(["a,kind,value,w,split", *lines]), encoding="utf-8")
@@ -180,7 +204,9 @@ def test_the_importance_of_a_column_is_what_its_shuffling_costs() -> None:
     numbers = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
     categories = torch.full((500, 1), 2)
     found = measure_importance(
-        lambda parts: torch.stack([-parts[0][:, 1], parts[0][:, 1]], dim=1),  # of the second number alone
+        lambda parts: torch.stack(
+            [-parts[0][:, 1], parts[0][:, 1]], dim=1
+        ),  # of the second number alone
         [numbers, categories],
         (numbers[:, 1] > 0).long(),
         preprocessing,

@@ -39,15 +39,25 @@ def write_table(folder: Path, num: int = 60) -> Path:
     for at in range(num):
         text = " ".join(random.choice(halves[at % 2], 2 + at % 7))
         split = "train" if at < num * 2 // 3 else "val" if at < num * 5 // 6 else "test"
-        lines.append(json.dumps({"text": text, "label": ["first", "second"][at % 2], "split": split}) + "\n")
+        lines.append(
+            json.dumps({"text": text, "label": ["first", "second"][at % 2], "split": split}) + "\n"
+        )
     path = folder / "texts.jsonl"
     path.write_text("".join(lines), encoding="utf-8")
     return path
 
 
 def make_trainer(folder: Path, **options: Any) -> Trainer:
-    given = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False, **options}
-    return Trainer(default_root_dir=folder, enable_model_summary=False, num_sanity_val_steps=0, **given)
+    given = {
+        "max_epochs": 1,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_progress_bar": False,
+        **options,
+    }
+    return Trainer(
+        default_root_dir=folder, enable_model_summary=False, num_sanity_val_steps=0, **given
+    )
 
 
 def test_a_text_without_ngrams_has_the_outputs_of_the_bias() -> None:
@@ -68,7 +78,9 @@ def test_the_vector_of_a_text_is_the_weighted_sum_of_its_ngrams() -> None:
     weights = torch.tensor([1 + np.log(2.0), 3.0])
     weights = (weights / weights.square().sum().sqrt()).float()
     table = network.vectors.weight
-    expected = functional.linear(weights[0] * table[3] + weights[1] * table[7], network.head.weight, network.head.bias)
+    expected = functional.linear(
+        weights[0] * table[3] + weights[1] * table[7], network.head.weight, network.head.bias
+    )
     with torch.no_grad():
         found = network(torch.tensor([[3, 7]]), torch.tensor([[2.0, 1.0]]))
     assert torch.allclose(found[0], expected, atol=1e-6)
@@ -99,12 +111,17 @@ def test_ngrams_are_learnt_and_a_checkpoint_brings_what_a_text_becomes(tmp_path:
     trainer.save_checkpoint(checkpoint)
 
     again = TextClassifier(buckets=4096)
-    scores = make_trainer(tmp_path).test(again, TextData(str(path), num_workers=0), ckpt_path=checkpoint, verbose=False)
+    scores = make_trainer(tmp_path).test(
+        again, TextData(str(path), num_workers=0), ckpt_path=checkpoint, verbose=False
+    )
     assert scores[0] == pytest.approx(found)
     assert again.row_preprocessing == model.row_preprocessing
     with pytest.raises(ConfigError, match="not of encoder ngrams"):
         make_trainer(tmp_path).test(
-            TextClassifier(buckets=1000), TextData(str(path), num_workers=0), ckpt_path=checkpoint, verbose=False
+            TextClassifier(buckets=1000),
+            TextData(str(path), num_workers=0),
+            ckpt_path=checkpoint,
+            verbose=False,
         )
 
 
@@ -151,7 +168,9 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def test_a_frozen_encoder_keeps_its_weights_in_float32_and_is_in_eval_mode(bert: Path, tmp_path: Path) -> None:
+def test_a_frozen_encoder_keeps_its_weights_in_float32_and_is_in_eval_mode(
+    bert: Path, tmp_path: Path
+) -> None:
     path = write_table(tmp_path)
     model = TextClassifier(encoder=str(bert), freeze="encoder")
     make_trainer(tmp_path).fit(model, TextData(str(path), batch_size=8, num_workers=0))
@@ -168,7 +187,9 @@ def test_a_frozen_encoder_keeps_its_weights_in_float32_and_is_in_eval_mode(bert:
     assert model.learning_rate == 1e-3
 
 
-def test_a_checkpoint_of_a_transformer_is_read_without_its_folder(bert: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_transformer_is_read_without_its_folder(
+    bert: Path, tmp_path: Path
+) -> None:
     path = write_table(tmp_path)
     folder = tmp_path / "moved"
     shutil.copytree(bert, folder)
@@ -213,7 +234,9 @@ def test_a_folder_of_something_else_is_reported(bert: Path, tmp_path: Path) -> N
     shutil.copytree(bert, folder)
     (folder / "config.json").write_text("{}", encoding="utf-8")
     model = TextClassifier(encoder=str(folder), num_classes=2)
-    with pytest.raises(ConfigError, match=r"model\.init_args\.encoder: .*odd cannot be read by transformers"):
+    with pytest.raises(
+        ConfigError, match=r"model\.init_args\.encoder: .*odd cannot be read by transformers"
+    ):
         model.configure_model()
     with pytest.raises(ConfigError, match=r"the folder .*nowhere does not exist"):
         TextClassifier(encoder=str(tmp_path / "nowhere"), num_classes=2).configure_model()

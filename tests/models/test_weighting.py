@@ -78,14 +78,18 @@ def test_a_weighted_mean_is_over_the_weights() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_the_mean_of_the_losses_of_all_batches_is_that_over_all_weights(batch_size: int, num_ranks: int) -> None:
+def test_the_mean_of_the_losses_of_all_batches_is_that_over_all_weights(
+    batch_size: int, num_ranks: int
+) -> None:
     random = np.random.default_rng(4)
     losses, weights = random.normal(size=240) ** 2, random.integers(0, 20, 240).astype(float)
     order = random.permutation(240)
     of_steps = []
     for step in order.reshape(-1, num_ranks, batch_size):
         of_ranks = [
-            weighted_loss(torch.tensor(losses[rows]), torch.tensor(weights[rows]), mean_weight=weights.mean())
+            weighted_loss(
+                torch.tensor(losses[rows]), torch.tensor(weights[rows]), mean_weight=weights.mean()
+            )
             for rows in step
         ]
         of_steps.append(sum(map(float, of_ranks)) / num_ranks)  # as DDP takes the mean of gradients
@@ -127,13 +131,18 @@ def test_a_batch_without_weights_counts_all_its_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "batch"), [(classifier, images), (Regressor, numbers)], ids=["classifier", "regressor"]
+    ("model", "batch"),
+    [(classifier, images), (Regressor, numbers)],
+    ids=["classifier", "regressor"],
 )
 def test_a_sample_of_weight_0_changes_neither_loss_nor_gradients(
     model: Callable[[], Any], batch: Callable[..., Any]
 ) -> None:
     gradients = []
-    for given, mean_weight in ((batch(4), None), (with_blank(batch(4)), 4 / 5)):  # of a split that is this batch
+    for given, mean_weight in (
+        (batch(4), None),
+        (with_blank(batch(4)), 4 / 5),
+    ):  # of a split that is this batch
         torch.manual_seed(0)
         module = model().eval()  # in training mode a batch's statistics are of all its samples
         module._trainer = SimpleNamespace(datamodule=SimpleNamespace(mean_weight=mean_weight))
@@ -144,12 +153,20 @@ def test_a_sample_of_weight_0_changes_neither_loss_nor_gradients(
 
 
 @pytest.mark.parametrize(
-    ("model", "batch"), [(classifier, images), (Regressor, numbers)], ids=["classifier", "regressor"]
+    ("model", "batch"),
+    [(classifier, images), (Regressor, numbers)],
+    ids=["classifier", "regressor"],
 )
-def test_batches_of_nothing_leave_an_epochs_metrics_alone(model: type[LightningModule], batch: type) -> None:
+def test_batches_of_nothing_leave_an_epochs_metrics_alone(
+    model: type[LightningModule], batch: type
+) -> None:
     first, second = batch(4, seed=1), batch(3, seed=2)
     torch.manual_seed(0)
-    plain = {name: value for name, value in trained(model(), [first, second]).items() if name.startswith("train/")}
+    plain = {
+        name: value
+        for name, value in trained(model(), [first, second]).items()
+        if name.startswith("train/")
+    }
     torch.manual_seed(0)
     padded = trained(model(), [first, second, only_blank(first)])
     assert {name: padded[name] for name in plain} == pytest.approx(plain)
@@ -162,7 +179,11 @@ def test_metrics_leave_out_what_weighs_nothing(kind: str) -> None:
     generator = torch.Generator().manual_seed(3)
     shape = (5, 3) if kind == "classification" else (5, 1)
     preds = torch.randn(shape, generator=generator)
-    target = torch.tensor([0, 1, 2, 0, 1]) if kind == "classification" else torch.randn(shape, generator=generator)
+    target = (
+        torch.tensor([0, 1, 2, 0, 1])
+        if kind == "classification"
+        else torch.randn(shape, generator=generator)
+    )
     weights = torch.tensor([1.0, 0.0, 2.0, 1.0, 0.0])
     loss = torch.tensor(0.5)
     with_weights, without = Scores(metrics), Scores(metrics)
@@ -178,7 +199,9 @@ def test_the_logged_loss_of_an_epoch_is_over_all_weights() -> None:
     scores = Scores(regression_metrics())
     for loss, weights in ((1.0, [1.0, 2.0]), (5.0, [1.0])):
         rows = torch.zeros(len(weights), 1)
-        scores.update("val", preds=rows, target=rows, loss=torch.tensor(loss), weights=torch.tensor(weights))
+        scores.update(
+            "val", preds=rows, target=rows, loss=torch.tensor(loss), weights=torch.tensor(weights)
+        )
     assert scores.finish("val")["val/loss"] == pytest.approx((3 * 1 + 1 * 5) / 4)
 
 

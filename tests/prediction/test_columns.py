@@ -24,24 +24,48 @@ def predicted(*values: float, path: str = "a.jpg") -> Prediction:
     ],
     ids=["one", "two", "more than there are", "default"],
 )
-def test_a_classifier_has_a_label_and_a_probability_for_each_rank(top_k: int | None, names: list[str]) -> None:
+def test_a_classifier_has_a_label_and_a_probability_for_each_rank(
+    top_k: int | None, names: list[str]
+) -> None:
     found = PredictionColumns(NAMES, top_k).names
     assert found == names if found[-1] == names[-1] else found[-3:-1] == names
 
 
 def test_classes_are_ranked_and_of_equals_the_first_comes_first() -> None:
     row = PredictionColumns(NAMES).row(predicted(0.25, 0.1, 0.4, 0.25))
-    assert row == ["a.jpg", "cat", np.float32(0.4), "ant", np.float32(0.25), "dog", np.float32(0.25), None]
+    assert row == [
+        "a.jpg",
+        "cat",
+        np.float32(0.4),
+        "ant",
+        np.float32(0.25),
+        "dog",
+        np.float32(0.25),
+        None,
+    ]
 
 
 def test_all_classes_have_a_column_of_their_own() -> None:
     columns = PredictionColumns(NAMES, "all")
-    assert columns.names == ["path", "label", "probability", *(f"probability_{name}" for name in NAMES), "error"]
+    assert columns.names == [
+        "path",
+        "label",
+        "probability",
+        *(f"probability_{name}" for name in NAMES),
+        "error",
+    ]
     values = np.array([0.25, 0.1, 0.4, 0.25], np.float32)
     assert columns.row(predicted(*values)) == ["a.jpg", "cat", values[2], *values, None]
-    labels = [PredictionColumns(("a", "b"), top_k, task=MULTILABEL).names for top_k in ("all", None)]
+    labels = [
+        PredictionColumns(("a", "b"), top_k, task=MULTILABEL).names for top_k in ("all", None)
+    ]
     assert labels[0] == labels[1]
-    assert PredictionColumns(None, "all", 2).names == ["path", "prediction_0", "prediction_1", "error"]
+    assert PredictionColumns(None, "all", 2).names == [
+        "path",
+        "prediction_0",
+        "prediction_1",
+        "error",
+    ]
 
 
 def test_a_model_without_classes_has_its_outputs_in_order() -> None:
@@ -56,7 +80,10 @@ def test_a_bad_image_has_a_path_and_its_reason_only() -> None:
 
 
 def test_bytes_of_a_name_that_are_no_text_are_written_as_escapes() -> None:
-    assert PredictionColumns(NAMES, 1).row(predicted(1, 0, 0, 0, path="caf\udce9.jpg"))[0] == r"caf\udce9.jpg"
+    assert (
+        PredictionColumns(NAMES, 1).row(predicted(1, 0, 0, 0, path="caf\udce9.jpg"))[0]
+        == r"caf\udce9.jpg"
+    )
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ class _Addresses(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        self.found += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        self.found += [
+            value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")
+        ]
 
 
 def test_the_least_certain_come_first(tmp_path: Path) -> None:
@@ -62,7 +64,9 @@ def test_the_least_certain_come_first(tmp_path: Path) -> None:
     assert captions(sheet.render_sheet()) == ["1.jpg", "3.jpg", "0.jpg", "2.jpg"]
 
 
-def test_of_many_images_the_least_certain_are_kept_and_it_says_of_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_images_the_least_certain_are_kept_and_it_says_of_how_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(table_module, "_MAX_THUMBNAILS", 10)
     sheet = sheet_of(PredictionColumns(["x", "y"]))
     order = np.random.default_rng(0).permutation(2_000)
@@ -119,7 +123,11 @@ def test_bad_images_are_listed_at_the_end_up_to_a_number(tmp_path: Path) -> None
         sheet.add(Prediction(index, f"{index}.jpg", None, f"defect {index}"))
     sheet.add(predicted(999, "good.jpg", 0.9, 0.1))
     page = sheet.render_sheet()
-    assert page.index("good.jpg") < page.index("120 images were not predicted") < page.index("defect 0")
+    assert (
+        page.index("good.jpg")
+        < page.index("120 images were not predicted")
+        < page.index("defect 0")
+    )
     assert len(re.findall("<li>", page)) == 100
     assert f"The first {100} are listed." in page
 
@@ -149,7 +157,9 @@ def test_a_page_of_few_images_says_so(num: int) -> None:
     sheet = sheet_of(PredictionColumns(["x", "y"]))
     for index in range(num):
         sheet.add(predicted(index, "a.jpg", 0.9, 0.1))
-    assert ("1 image, least certain first." if num else "0 images, least certain first.") in sheet.render_sheet()
+    assert (
+        "1 image, least certain first." if num else "0 images, least certain first."
+    ) in sheet.render_sheet()
 
 
 def test_an_image_that_has_gone_meanwhile_leaves_its_caption() -> None:

@@ -47,7 +47,9 @@ def test_a_mask_is_a_png_with_the_share_of_each_class() -> None:
         assert (np.asarray(image) == np.repeat([2, 0], 12).reshape(4, 6)).all()
     shares = {each["label"]: each["share"] for each in answer["classes"]}
     assert shares == {"sky": 0.5, "road": 0.0, "car": 0.5}
-    with pytest.raises(DataError, match=r"a\.png: the model's output has values that are not finite"):
+    with pytest.raises(
+        DataError, match=r"a\.png: the model's output has values that are not finite"
+    ):
         predictor.describe("a.png", np.full_like(values, np.nan))
 
 
@@ -56,7 +58,9 @@ def test_probabilities_are_enlarged_before_a_class_is_chosen() -> None:
     values[1] = [0.0, 0.9]
     values[0] = 1 - values[1]
     mask = decide_mask(values, (2, 20))
-    border = int((mask[0] == 0).sum())  # where the enlarged 0 to 0.9 passes 0.5: between the centres 4.5 and 14.5
+    border = int(
+        (mask[0] == 0).sum()
+    )  # where the enlarged 0 to 0.9 passes 0.5: between the centres 4.5 and 14.5
     assert border == 11
     assert (mask[:, border:] == 1).all()
     assert (decide_mask(np.array([[0, 1]]), (2, 20))[0] == np.repeat([0, 1], 10)).all()
@@ -75,7 +79,9 @@ class CountedQueue(Queue[Any]):
 def test_a_server_without_a_request_asks_once_a_second_and_then_takes_all_that_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = pytest.importorskip("lightkit.serving.server", reason="needs the extra lightkit[serve]")
+    server = pytest.importorskip(
+        "lightkit.serving.server", reason="needs the extra lightkit[serve]"
+    )
     monkeypatch.setattr(server, "_IDLE_WAIT_S", 0.05)
     settings = server.ServerSettings(host="127.0.0.1", port=8000, max_batch_size=2, max_bytes=1)
     api = server.ModelAPI(Path("model.onnx"), settings)
@@ -85,5 +91,8 @@ def test_a_server_without_a_request_asks_once_a_second_and_then_takes_all_that_a
     assert queue.num_asked == 1
     for number in range(3):
         queue.put((0, f"request {number}", time.monotonic(), number))
-    assert api.loop.get_batch_requests(api, queue, None)[0] == [(0, "request 0", 0), (0, "request 1", 1)]
+    assert api.loop.get_batch_requests(api, queue, None)[0] == [
+        (0, "request 0", 0),
+        (0, "request 1", 1),
+    ]
     assert queue.qsize() == 1

@@ -10,7 +10,13 @@ import pytest
 from pyarrow import parquet
 
 from lightkit.errors import ConfigError
-from lightkit.prediction.table import STANDARD_OUTPUT, TABLES, Prediction, PredictionColumns, check_output_path
+from lightkit.prediction.table import (
+    STANDARD_OUTPUT,
+    TABLES,
+    Prediction,
+    PredictionColumns,
+    check_output_path,
+)
 
 ODD = 'a,"b"\n\r;\t é\udcff.jpg'
 PREDICTIONS = [
@@ -30,7 +36,9 @@ def written(path: Path, columns: PredictionColumns) -> Path:
 
 
 def test_csv_is_read_back_with_odd_names_and_six_decimals(tmp_path: Path) -> None:
-    with written(tmp_path / "t.csv", PredictionColumns(["x", "y"])).open(newline="", encoding="utf-8") as file:
+    with written(tmp_path / "t.csv", PredictionColumns(["x", "y"])).open(
+        newline="", encoding="utf-8"
+    ) as file:
         head, *rows = csv.reader(file)
     assert head == ["path", "label", "probability", "label_2", "probability_2", "error"]
     assert rows == [
@@ -41,14 +49,20 @@ def test_csv_is_read_back_with_odd_names_and_six_decimals(tmp_path: Path) -> Non
 
 
 def test_csv_of_a_model_without_classes_keeps_each_number_exactly(tmp_path: Path) -> None:
-    with written(tmp_path / "t.csv", PredictionColumns(None, num_values=2)).open(newline="", encoding="utf-8") as file:
+    with written(tmp_path / "t.csv", PredictionColumns(None, num_values=2)).open(
+        newline="", encoding="utf-8"
+    ) as file:
         rows = list(csv.DictReader(file))
     assert np.float32(rows[2]["prediction_1"]) == np.float32(1e-9)
     assert rows[0]["prediction_0"] == "0.1"
 
 
 def test_json_lines_hold_one_object_a_line(tmp_path: Path) -> None:
-    lines = written(tmp_path / "t.jsonl", PredictionColumns(["x", "y"], 1)).read_text(encoding="utf-8").split("\n")
+    lines = (
+        written(tmp_path / "t.jsonl", PredictionColumns(["x", "y"], 1))
+        .read_text(encoding="utf-8")
+        .split("\n")
+    )
     assert [json.loads(line) for line in lines[:-1]] == [
         {"path": SOUND, "label": "y", "probability": 0.9, "error": None},
         {"path": "b.jpg", "label": None, "probability": None, "error": "broken,\nbadly"},
@@ -92,8 +106,16 @@ def test_parquet_is_written_in_pieces_of_a_few_thousand_rows(tmp_path: Path) -> 
         ("t.xlsx", {}, r"--output t.xlsx: expected a file that ends in .csv, .parquet or .jsonl"),
         ("t", {}, r"--output t: expected a file that ends in"),
         ("folder.csv", {}, r"--output folder.csv: this is a folder"),
-        ("s.pdf", {"option": "--sheet", "suffixes": (".html",)}, r"--sheet s.pdf: expected a file that ends in .html"),
-        ("-", {"option": "--sheet", "suffixes": (".html",)}, r"--sheet -: expected a file that ends in .html"),
+        (
+            "s.pdf",
+            {"option": "--sheet", "suffixes": (".html",)},
+            r"--sheet s.pdf: expected a file that ends in .html",
+        ),
+        (
+            "-",
+            {"option": "--sheet", "suffixes": (".html",)},
+            r"--sheet -: expected a file that ends in .html",
+        ),
     ],
     ids=["suffix", "none", "folder", "sheet", "sheet to standard output"],
 )

@@ -33,19 +33,25 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
 def test_files_appear_together_when_all_is_written(tmp_path: Path, name: str) -> None:
-    with write_predictions(tmp_path / name, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
+    with write_predictions(
+        tmp_path / name, class_names=["x", "y"], contact_sheet=tmp_path / "s.html"
+    ) as writer:
         writer.add(good(0))
         assert not {name, "s.html"} & {*names_in(tmp_path)}
     assert names_in(tmp_path) == ["s.html", name]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, DataError])
-def test_an_exception_leaves_what_was_there_before(tmp_path: Path, kind: type[BaseException]) -> None:
+def test_an_exception_leaves_what_was_there_before(
+    tmp_path: Path, kind: type[BaseException]
+) -> None:
     (tmp_path / "t.csv").write_text("before")
 
     def interrupted() -> None:
         sheet = tmp_path / "s.html"
-        with write_predictions(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=sheet) as writer:
+        with write_predictions(
+            tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=sheet
+        ) as writer:
             writer.add(good(0))
             raise kind
 
@@ -75,9 +81,16 @@ def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> Non
     assert (row["label"], row["error"]) == ("", "the model's output has values that are not finite")
 
 
-def test_a_value_that_is_no_number_is_no_prediction_and_one_of_unknown_meaning_is(tmp_path: Path) -> None:
-    for task, error in ((REGRESSION, "the model's output has values that are not finite"), (UNDECLARED, "")):
-        with write_predictions(tmp_path / "t.csv", class_names=None, num_values=1, task=task) as writer:
+def test_a_value_that_is_no_number_is_no_prediction_and_one_of_unknown_meaning_is(
+    tmp_path: Path,
+) -> None:
+    for task, error in (
+        (REGRESSION, "the model's output has values that are not finite"),
+        (UNDECLARED, ""),
+    ):
+        with write_predictions(
+            tmp_path / "t.csv", class_names=None, num_values=1, task=task
+        ) as writer:
             writer.add(good(0, np.inf))
             writer.add(good(1, -2.5))
         rows = rows_of(tmp_path / "t.csv")
@@ -92,7 +105,9 @@ def test_a_class_that_is_a_negative_number_is_written_as_one(tmp_path: Path) -> 
     assert (row["label"], row["label_2"]) == ("-1", "'=1")
 
 
-def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(tmp_path: Path) -> None:
+def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(
+    tmp_path: Path,
+) -> None:
     with write_predictions(tmp_path / "t.csv", class_names=None, num_values=2) as writer:
         for prediction in (bad(0), bad(1), good(2), bad(3)):
             writer.add(prediction)
@@ -107,7 +122,9 @@ def test_a_table_of_bad_images_alone_is_written(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "t.csv") == [{"path": "0.jpg", "error": "defect 0"}]
 
 
-def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_standard_output_gets_csv_and_no_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with write_predictions(Path("-"), class_names=["x", "y"], top_k=1) as writer:
         writer.add(good(0))
     printed = capsys.readouterr().out
@@ -117,7 +134,9 @@ def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str]
 
 def test_a_folder_that_cannot_be_is_reported_before_anything_is_predicted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    writer = write_predictions(tmp_path / "file" / "t.csv", class_names=None, contact_sheet=tmp_path / "s.html")
+    writer = write_predictions(
+        tmp_path / "file" / "t.csv", class_names=None, contact_sheet=tmp_path / "s.html"
+    )
     with pytest.raises(ConfigError, match="file: no file can be written there"), writer:
         pytest.fail("it began")
     assert names_in(tmp_path) == ["file"]
@@ -151,13 +170,25 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.parametrize("num", [150, 20_000], ids=["at-the-end", "in-the-middle"])
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
 @pytest.mark.usefixtures("small_disk")
-def test_a_full_disk_is_reported_with_the_file_and_nothing_is_left(tmp_path: Path, name: str, num: int) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_nothing_is_left(
+    tmp_path: Path, name: str, num: int
+) -> None:
     def written() -> None:
         with write_predictions(tmp_path / name, class_names=["x", "y"]) as writer:
             for index in range(num):
-                writer.add(Prediction(index, f"{index * 2654435761}" * 3, np.array([0.1, 0.9], dtype=np.float32), None))
+                writer.add(
+                    Prediction(
+                        index,
+                        f"{index * 2654435761}" * 3,
+                        np.array([0.1, 0.9], dtype=np.float32),
+                        None,
+                    )
+                )
 
-    with pytest.raises(LightkitError, match=rf"{name}: the predictions cannot be written there \(.*[Ff]ile too large"):
+    with pytest.raises(
+        LightkitError,
+        match=rf"{name}: the predictions cannot be written there \(.*[Ff]ile too large",
+    ):
         written()
     assert names_in(tmp_path) == []
 
@@ -165,10 +196,14 @@ def test_a_full_disk_is_reported_with_the_file_and_nothing_is_left(tmp_path: Pat
 @pytest.mark.usefixtures("small_disk")
 def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: Path) -> None:
     def written() -> None:
-        with write_predictions(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
+        with write_predictions(
+            tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=tmp_path / "s.html"
+        ) as writer:
             for index in range(20):
                 writer.add(good(index))
 
-    with pytest.raises(LightkitError, match=r"s.html: the predictions cannot be written there \(File too large"):
+    with pytest.raises(
+        LightkitError, match=r"s.html: the predictions cannot be written there \(File too large"
+    ):
         written()
     assert names_in(tmp_path) == []

@@ -11,7 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightkit.registry.batches import count_samples, find_labels, map_labels, replace_labels, take_samples
+from lightkit.registry.batches import (
+    count_samples,
+    find_labels,
+    map_labels,
+    replace_labels,
+    take_samples,
+)
 
 Pair = namedtuple("Pair", "inputs labels")  # as people write them
 

@@ -16,7 +16,9 @@ class Plain:
 
     input_folders = ("photos",)
 
-    def __init__(self, root: str = ".", window: int = 8, batch_size: int = 4, photos: str = ".") -> None: ...
+    def __init__(
+        self, root: str = ".", window: int = 8, batch_size: int = 4, photos: str = "."
+    ) -> None: ...
 
 
 class Declared(Plain):
@@ -54,7 +56,11 @@ def section(**arguments: Any) -> dict[str, Any]:
          "columns", "rows and label", "image size"],
 )  # fmt: skip
 def test_a_baseline_keeps_what_prepares_its_inputs_and_takes_the_samples_of_the_gate(
-    kind: type, own: dict[str, Any], here: dict[str, Any], expected: dict[str, Any], unclear: tuple[str, ...]
+    kind: type,
+    own: dict[str, Any],
+    here: dict[str, Any],
+    expected: dict[str, Any],
+    unclear: tuple[str, ...],
 ) -> None:
     of_gate = section(**here)
     found = choose_data_settings(section(**own), of_gate=of_gate, of_run=of_gate, kind=kind)
@@ -63,7 +69,9 @@ def test_a_baseline_keeps_what_prepares_its_inputs_and_takes_the_samples_of_the_
 
 
 def test_what_the_command_line_of_the_gate_changes_counts_for_both() -> None:
-    found = choose_data_settings(section(window=16), of_gate=section(window=24), of_run=section(window=32), kind=Plain)
+    found = choose_data_settings(
+        section(window=16), of_gate=section(window=24), of_run=section(window=32), kind=Plain
+    )
     assert found.section["init_args"] == {"window": 24}
     assert found.unclear == ()
 

@@ -30,7 +30,11 @@ def judged(
     drift: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The decision on a model of one score."""
-    other = None if baseline is None else ModelScores("flowers version 1 (champion)", {METRIC: baseline})
+    other = (
+        None
+        if baseline is None
+        else ModelScores("flowers version 1 (champion)", {METRIC: baseline})
+    )
     candidate = ModelScores("run", {METRIC: value}, slices or {})
     return decide(settings, candidate, other, drift=drift, num_samples=9, run="a/b")
 
@@ -85,7 +89,9 @@ def test_a_score_passes_by_its_conditions(
      ("max", 0.0, None, False)],
     ids=["enough", "too little", "too much", "little enough", "no sample"],
 )  # fmt: skip
-def test_each_class_has_a_bound_of_its_own(mode: str, bound: float, value: float | None, passes: bool) -> None:
+def test_each_class_has_a_bound_of_its_own(
+    mode: str, bound: float, value: float | None, passes: bool
+) -> None:
     settings = GateSettings(METRIC, mode=mode, slices={"roses": bound})  # type: ignore[arg-type]
     decision = judged(settings, 0.9, slices={"roses": value})
     assert decision["passed"] is passes
@@ -98,15 +104,19 @@ def test_each_class_has_a_bound_of_its_own(mode: str, bound: float, value: float
     [(0.9, 0.87, True), (0.9, 0.869, False), (None, 0.1, True)],
     ids=["within", "slid", "nothing promoted"],
 )
-def test_the_best_of_late_bounds_a_slow_slide(best: float | None, value: float, passes: bool) -> None:
+def test_the_best_of_late_bounds_a_slow_slide(
+    best: float | None, value: float, passes: bool
+) -> None:
     settings = GateSettings(METRIC, drift={"window": 5, "max_drop": 0.03})
     drift = {"window": 5, "best": best, "version": None if best is None else "2"}
     decision = judged(settings, value, 0.88, drift=drift)
     assert decision["passed"] is passes
     if not passes:
         assert decision["reasons"] == [
-            "test/accuracy of late is 0.869, expected at most 0.03 worse than the best of the last 5 promoted models "
-            "(version 2: 0.9)",
+            (
+                "test/accuracy of late is 0.869, expected at most 0.03 worse than the best of the"
+                " last 5 promoted models (version 2: 0.9)"
+            ),
         ]
 
 
@@ -118,15 +128,22 @@ def test_the_record_holds_every_field_and_is_json() -> None:
     assert record["baseline"] == "flowers version 1 (champion)"
     assert record["reasons"] == [
         "test/accuracy is 0.5, expected at least 0.8",
-        "test/accuracy is 0.5, expected at most 0.01 worse than flowers version 1 (champion) (that has 0.9); "
-        "it is worse by 0.4",
+        (
+            "test/accuracy is 0.5, expected at most 0.01 worse than flowers version 1 (champion)"
+            " (that has 0.9); it is worse by 0.4"
+        ),
     ]
     assert (record["schema"], record["num_samples"], record["run"]) == (1, 9, "a/b")
 
 
 def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() -> None:
     settings = GateSettings(
-        METRIC, min=0.5, max=0.6, max_drop=0.05, slices={"roses": 0.7}, drift={"window": 1, "max_drop": 0.1}
+        METRIC,
+        min=0.5,
+        max=0.6,
+        max_drop=0.05,
+        slices={"roses": 0.7},
+        drift={"window": 1, "max_drop": 0.1},
     )
     candidate = ModelScores("run", {METRIC: 0.75}, {"roses": 0.5})
     baseline = ModelScores("net version 1", {METRIC: 0.85}, {"roses": 0.625})
@@ -145,7 +162,10 @@ def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() ->
     assert [*decision["checks"][0]] == [*keys]
     assert decision["reasons"] == [
         "test/accuracy is 0.75, expected at most 0.6",
-        "test/accuracy is 0.75, expected at most 0.05 worse than net version 1 (that has 0.85); it is worse by 0.1",
+        (
+            "test/accuracy is 0.75, expected at most 0.05 worse than net version 1 (that has 0.85);"
+            " it is worse by 0.1"
+        ),
         "test/accuracy of roses is 0.5, expected at least 0.7",
         f"test/accuracy of late is 0.75, expected {late}",
     ]
@@ -154,7 +174,17 @@ def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() ->
     }
     assert decision["smallest_drop"] == pytest.approx(5 / 9)
     assert [*decision] == [
-        *("schema", "passed", "metric", "mode", "scores", "slices", "intervals", "significance", "non_inferiority"),
+        *(
+            "schema",
+            "passed",
+            "metric",
+            "mode",
+            "scores",
+            "slices",
+            "intervals",
+            "significance",
+            "non_inferiority",
+        ),
         *("smallest_drop", "drift", "reasons", "baseline", "num_samples", "run", "checks"),
     ]
 
@@ -203,18 +233,25 @@ def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() ->
          "margin to NaN with a threshold", "margin to NaN alone", "margin to nothing"],
 )  # fmt: skip
 def test_a_reason_says_what_was_found_and_what_was_expected(
-    settings: GateSettings, mine: dict[str, float], theirs: dict[str, float] | None, reasons: list[str]
+    settings: GateSettings,
+    mine: dict[str, float],
+    theirs: dict[str, float] | None,
+    reasons: list[str],
 ) -> None:
     baseline = None if theirs is None else ModelScores("net", theirs)
     decision = decide(settings, ModelScores("run", mine), baseline, num_samples=9, run="a/b")
     assert decision["reasons"] == reasons
 
 
-@pytest.mark.parametrize(("value", "passes"), [(0.7, False), (0.9, True)], ids=["smaller", "larger"])
+@pytest.mark.parametrize(
+    ("value", "passes"), [(0.7, False), (0.9, True)], ids=["smaller", "larger"]
+)
 def test_of_a_metric_whose_mode_is_unknown_large_values_are_good_and_no_mode_is_recorded(
     value: float, passes: bool
 ) -> None:
-    models = [ModelScores(name, {"test/foo": each}) for name, each in (("run", value), ("net", 0.8))]
+    models = [
+        ModelScores(name, {"test/foo": each}) for name, each in (("run", value), ("net", 0.8))
+    ]
     decision = decide(GateSettings("test/foo", max_drop=0.05), *models, num_samples=9, run="a/b")
     assert decision["mode"] is None
     assert decision["passed"] is passes
@@ -242,7 +279,11 @@ def test_what_flags_say_is_read_as_numbers_on_top_of_the_file(tmp_path: Path) ->
         "--gate.baseline=3",
     )
     assert read_gate(config) == GateSettings(
-        "test/accuracy", min=0.7, baseline="3", slices={"roses": 0.5}, drift={"window": 5.0, "max_drop": 0.03}
+        "test/accuracy",
+        min=0.7,
+        baseline="3",
+        slices={"roses": 0.5},
+        drift={"window": 5.0, "max_drop": 0.03},
     )
 
 
@@ -280,7 +321,9 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
          "part of a window", "drift drop", "half a drift", "min above max", "no baseline", "no metric",
          "slices of no metric", "drift of no metric"],
 )  # fmt: skip
-def test_an_error_is_reported_with_its_places(tmp_path: Path, gate: str, says: str, places: int) -> None:
+def test_an_error_is_reported_with_its_places(
+    tmp_path: Path, gate: str, says: str, places: int
+) -> None:
     with pytest.raises(ConfigError) as told:
         read_gate(resolved(tmp_path, gate))
     assert str(told.value).startswith(says)
@@ -289,7 +332,13 @@ def test_an_error_is_reported_with_its_places(tmp_path: Path, gate: str, says: s
 
 @pytest.mark.parametrize(
     ("metric", "split"),
-    [("test/accuracy", "test"), ("val/loss", "val"), ("val_loss", "val"), ("valid/f1", "val"), ("f1", "test")],
+    [
+        ("test/accuracy", "test"),
+        ("val/loss", "val"),
+        ("val_loss", "val"),
+        ("valid/f1", "val"),
+        ("f1", "test"),
+    ],
 )
 def test_the_first_part_of_a_metric_names_the_split(metric: str, split: str) -> None:
     assert split_of(metric) == split
@@ -303,7 +352,14 @@ def right_on(samples: Any) -> Predictions:
     predicted = np.where(np.isin(np.arange(30), [*samples]), LABELS, (LABELS + 1) % 3)
     certainty = np.where(predicted == LABELS, 0.9, 0.1).astype(np.float32)
     return Predictions(
-        "test", np.arange(30), [None] * 30, LABELS, predicted, np.full(30, 0.9, np.float32), certainty, ("a", "b", "c")
+        "test",
+        np.arange(30),
+        [None] * 30,
+        LABELS,
+        predicted,
+        np.full(30, 0.9, np.float32),
+        certainty,
+        ("a", "b", "c"),
     )
 
 
@@ -318,10 +374,28 @@ def compared(settings: GateSettings, mine: Predictions, theirs: Predictions) -> 
 
 @pytest.mark.parametrize(
     ("lost", "won", "passes"),
-    [(0, 0, True), (1, 0, True), (2, 0, False), (2, 2, True), (3, 3, True), (5, 5, False), (0, 5, True)],
-    ids=["equal", "one worse", "two worse", "as good", "as good with six", "as good with ten", "better"],
+    [
+        (0, 0, True),
+        (1, 0, True),
+        (2, 0, False),
+        (2, 2, True),
+        (3, 3, True),
+        (5, 5, False),
+        (0, 5, True),
+    ],
+    ids=[
+        "equal",
+        "one worse",
+        "two worse",
+        "as good",
+        "as good with six",
+        "as good with ten",
+        "better",
+    ],
 )
-def test_a_model_passes_that_is_shown_to_be_no_worse_than_the_margin(lost: int, won: int, passes: bool) -> None:
+def test_a_model_passes_that_is_shown_to_be_no_worse_than_the_margin(
+    lost: int, won: int, passes: bool
+) -> None:
     theirs = right_on(range(20))
     mine = right_on([*range(lost, 20), *range(20, 20 + won)])
     decision = compared(GateSettings(METRIC, margin=0.17), mine, theirs)
@@ -335,10 +409,16 @@ def test_a_model_passes_that_is_shown_to_be_no_worse_than_the_margin(lost: int, 
 def test_a_drop_that_looks_like_noise_is_no_proof_of_none() -> None:
     """Three of 30 lost: no significant difference, and still as much as 0.2 may be lost."""
     mine, theirs = right_on(range(3, 20)), right_on(range(20))
-    assert compared(GateSettings(METRIC, max_drop=0.0, confidence=0.95), mine, theirs)["passed"] is True
+    assert (
+        compared(GateSettings(METRIC, max_drop=0.0, confidence=0.95), mine, theirs)["passed"]
+        is True
+    )
     refused = compared(GateSettings(METRIC, margin=0.17), mine, theirs)
     assert refused["passed"] is False
-    assert "expected less than 0.17 worse than net version 1, with 0.95 confidence" in refused["reasons"][0]
+    assert (
+        "expected less than 0.17 worse than net version 1, with 0.95 confidence"
+        in refused["reasons"][0]
+    )
 
 
 def test_a_margin_that_no_model_can_show_is_reported() -> None:
@@ -354,7 +434,9 @@ def test_the_baseline_itself_is_no_worse_than_it() -> None:
 
 def test_a_margin_needs_predictions_of_each_sample_also_before_there_is_a_champion() -> None:
     settings = GateSettings(METRIC, margin=0.1)
-    with pytest.raises(ConfigError, match=r"gate\.margin: run has no prediction of each sample.*test_step"):
+    with pytest.raises(
+        ConfigError, match=r"gate\.margin: run has no prediction of each sample.*test_step"
+    ):
         judged(settings, 0.9)
     with pytest.raises(ConfigError, match=r"gate\.margin: .*has no prediction of each sample"):
         judged(settings, 0.9, 0.9)

@@ -22,11 +22,15 @@ from lightkit.registry.logged_model import load_logged_model, load_module
 from lightkit.runs.checkpoints import digest
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),  # 2026-11: of mlflow 3.17 to itself
+    pytest.mark.filterwarnings(
+        "ignore:.*Any type hint is inferred:UserWarning"
+    ),  # 2026-11: of mlflow 3.17 to itself
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector, and advises on pickle.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # 2026-11: of torch 2.15 to itself
+    pytest.mark.filterwarnings(
+        "ignore:.*torch.jit:DeprecationWarning"
+    ),  # 2026-11: of torch 2.15 to itself
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 REQUIREMENTS = ["torch", "numpy"]
@@ -36,7 +40,9 @@ def log(module: nn.Module, example: Any = None, **more: Any) -> str:
     """Log a module as people do, and give the address of it in its run."""
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     with mlflow.start_run() as run:
-        mlflow.pytorch.log_model(module, name="model", input_example=example, pip_requirements=REQUIREMENTS, **more)  # type: ignore[no-untyped-call, unused-ignore]
+        mlflow.pytorch.log_model(
+            module, name="model", input_example=example, pip_requirements=REQUIREMENTS, **more
+        )  # type: ignore[no-untyped-call, unused-ignore]
     return f"runs:/{run.info.run_id}/model"
 
 
@@ -44,7 +50,9 @@ def pictures(channels: int, number: int = 2) -> np.ndarray[Any, np.dtype[np.floa
     return np.random.default_rng(3).random((number, channels, 28, 28), dtype=np.float32)
 
 
-@pytest.mark.parametrize("address", ["runs:/", "runs:/ab12", "models:/", "models:/a@b@c", "models:/a/b/c"])
+@pytest.mark.parametrize(
+    "address", ["runs:/", "runs:/ab12", "models:/", "models:/a@b@c", "models:/a/b/c"]
+)
 def test_an_address_that_mlflow_cannot_have_is_reported_before_it_is_asked(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,7 +64,9 @@ def test_an_address_that_mlflow_cannot_have_is_reported_before_it_is_asked(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
-def test_a_model_that_says_nothing_of_its_inputs_is_refused_with_what_to_do(resnet: Callable[[int], nn.Module]) -> None:
+def test_a_model_that_says_nothing_of_its_inputs_is_refused_with_what_to_do(
+    resnet: Callable[[int], nn.Module],
+) -> None:
     uri = log(resnet(1), serialization_format="pickle")
     with pytest.raises(ConfigError, match=r"without an input example.*input_example="):
         load_logged_model(uri, trust=True, root=Path("runs"), num_samples=32)
@@ -82,7 +92,9 @@ def graph(tmp_path: Path) -> Path:
     file.parent.mkdir()
     batch = torch.export.Dim("batch", min=2)
     torch.manual_seed(0)
-    program = torch.export.export(nn.Linear(3, 2).eval(), (torch.rand(4, 3),), dynamic_shapes=({0: batch},))
+    program = torch.export.export(
+        nn.Linear(3, 2).eval(), (torch.rand(4, 3),), dynamic_shapes=({0: batch},)
+    )
     torch.export.save(program, file)
     record = {"artefacts": {"model.pt2": {"sha256": digest(file)}}}
     file.with_name("export.json").write_text(json.dumps(record), encoding="utf-8")
@@ -97,14 +109,18 @@ def test_a_recorded_graph_needs_no_trust(graph: Path) -> None:
     assert load(graph)(torch.rand(5, 3)).shape == (5, 2)
 
 
-@pytest.mark.parametrize("variable", [None, "DATABRICKS_RUNTIME_VERSION", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"])
+@pytest.mark.parametrize(
+    "variable", [None, "DATABRICKS_RUNTIME_VERSION", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"]
+)
 def test_a_graph_without_a_record_is_refused_wherever_it_is_loaded(
     graph: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
 ) -> None:
     if variable is not None:
         monkeypatch.setenv(variable, "true")
     (graph / "data" / "export.json").unlink()
-    with pytest.raises(ConfigError, match=r"^models:/net@best holds a graph that .* Give --trust") as raised:
+    with pytest.raises(
+        ConfigError, match=r"^models:/net@best holds a graph that .* Give --trust"
+    ) as raised:
         load(graph)
     assert raised.value.exit_code == 2
 
@@ -120,7 +136,10 @@ def test_so_is_one_that_was_altered(graph: Path) -> None:
     ("flavors", "says"),
     [
         ({"sklearn": {}}, "is not a PyTorch model: it has the flavours sklearn"),
-        ({"pytorch": {"model_data": "data", "code": "code"}}, "holds code of its own, .* Give --trust"),
+        (
+            {"pytorch": {"model_data": "data", "code": "code"}},
+            "holds code of its own, .* Give --trust",
+        ),
     ],
     ids=["another flavour", "code"],
 )
@@ -141,7 +160,9 @@ def test_a_program_that_was_cut_is_reported(graph: Path) -> None:
     (graph / "data" / "model.pt2").unlink()
     with zipfile.ZipFile(graph / "data" / "model.pth", "w") as archive:
         archive.writestr("model/constants.pkl", b"")
-    with pytest.raises(CheckpointError, match=r"models:/net@best cannot be loaded: .* Log a damaged file again."):
+    with pytest.raises(
+        CheckpointError, match=r"models:/net@best cannot be loaded: .* Log a damaged file again."
+    ):
         load(graph)
 
 
@@ -159,7 +180,9 @@ def test_the_example_comes_first_and_more_of_its_kind_after_it(example: torch.Te
     assert len(set(samples.flatten().tolist())) > 1
 
 
-def test_whole_numbers_are_those_of_the_example() -> None:  # others may be beyond a table of embeddings
+def test_whole_numbers_are_those_of_the_example() -> (
+    None
+):  # others may be beyond a table of embeddings
     assert set(extend_example(torch.tensor([[3, 9]]), 30).flatten().tolist()) == {3, 9}
 
 

@@ -52,10 +52,14 @@ class ByLength(nn.Module):
 
 def described(module: nn.Module, *example: Tensor) -> Any:
     torch.manual_seed(2)
-    return ExportTarget(module.eval(), example, describe_model(module, example), EvaluationSamples((), ()))
+    return ExportTarget(
+        module.eval(), example, describe_model(module, example), EvaluationSamples((), ())
+    )
 
 
-def test_a_model_with_two_inputs_and_a_dictionary_is_written_but_cannot_be_served(tmp_path: Path) -> None:
+def test_a_model_with_two_inputs_and_a_dictionary_is_written_but_cannot_be_served(
+    tmp_path: Path,
+) -> None:
     subject = described(TwoIn(), torch.rand(2, 3), torch.rand(2, 3))
     write_package(subject, tmp_path / "model", form="torch_export")
     import mlflow.pytorch  # late: 2 s
@@ -68,7 +72,9 @@ def test_a_model_with_two_inputs_and_a_dictionary_is_written_but_cannot_be_serve
 
 def test_a_model_that_depends_on_the_batch_size_is_refused_in_one_line(tmp_path: Path) -> None:
     subject = described(ByLength(), torch.rand(2, 3))
-    with pytest.raises(ExportError, match=r"^register: .*ByLength.*--format torchscript\.$") as raised:
+    with pytest.raises(
+        ExportError, match=r"^register: .*ByLength.*--format torchscript\.$"
+    ) as raised:
         write_package(subject, tmp_path / "model", form="torch_export")
     assert "\n" not in str(raised.value)
 
@@ -96,10 +102,14 @@ class Means(nn.Module):
         return torch.stack([means, -means], 1)
 
 
-def subject(output_kind: OutputKind = "logits", preprocessing: Preprocessing | None = PREPROCESSING) -> ExportTarget:
+def subject(
+    output_kind: OutputKind = "logits", preprocessing: Preprocessing | None = PREPROCESSING
+) -> ExportTarget:
     example = (torch.rand(2, 3, 8, 8),)
     model = Means(output_kind).eval()
-    metadata = describe_model(model, example, class_names=["light", "dark"], preprocessing=preprocessing)
+    metadata = describe_model(
+        model, example, class_names=["light", "dark"], preprocessing=preprocessing
+    )
     return ExportTarget(model, example, metadata, EvaluationSamples((), ()))
 
 
@@ -121,23 +131,34 @@ class OneLogit(Means):
         return -x.mean((1, 2, 3))[:, None]
 
 
-@pytest.mark.parametrize("model", [OneLogit("logits"), OneLogit("binary_logit")], ids=["logits", "binary_logit"])
+@pytest.mark.parametrize(
+    "model", [OneLogit("logits"), OneLogit("binary_logit")], ids=["logits", "binary_logit"]
+)
 def test_one_logit_is_served_as_the_probabilities_of_both_classes(model: Means) -> None:
     example = (torch.rand(2, 3, 8, 8),)
-    metadata = describe_model(model.eval(), example, class_names=["light", "dark"], preprocessing=PREPROCESSING)
+    metadata = describe_model(
+        model.eval(), example, class_names=["light", "dark"], preprocessing=PREPROCESSING
+    )
     served = add_preprocessing(ExportTarget(model, example, metadata, EvaluationSamples((), ())))
     images = torch.full((1, 20, 30, 3), 160, dtype=torch.uint8)
     mean = (160 / 255 - 0.5) / 0.2
     found = served.model(images)[0]
-    assert found.tolist() == pytest.approx([1 / (1 + math.exp(-mean)), 1 / (1 + math.exp(mean))], abs=1e-5)
-    assert (served.metadata.output_kind, served.metadata.class_names) == ("probabilities", ("light", "dark"))
+    assert found.tolist() == pytest.approx(
+        [1 / (1 + math.exp(-mean)), 1 / (1 + math.exp(mean))], abs=1e-5
+    )
+    assert (served.metadata.output_kind, served.metadata.class_names) == (
+        "probabilities",
+        ("light", "dark"),
+    )
 
 
 def test_labels_that_are_independent_of_each_other_are_served_with_a_probability_each() -> None:
     served = add_preprocessing(subject("multilabel_logits"))
     mean = (160 / 255 - 0.5) / 0.2
     found = served.model(torch.full((1, 20, 30, 3), 160, dtype=torch.uint8))[0]
-    assert found.tolist() == pytest.approx([1 / (1 + math.exp(-mean)), 1 / (1 + math.exp(mean))], abs=1e-5)
+    assert found.tolist() == pytest.approx(
+        [1 / (1 + math.exp(-mean)), 1 / (1 + math.exp(mean))], abs=1e-5
+    )
     assert served.metadata.output_kind == "multilabel_probabilities"
 
 

@@ -33,7 +33,9 @@ from lightkit.registry.store import Registry
 from lightkit.runs.files import write_json
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # 2026-11: mlflow 3.17 leaves connections to the collector
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning"
+    ),  # 2026-11: mlflow 3.17 leaves connections to the collector
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -55,7 +57,9 @@ def registry(client: MlflowClient, database: str, tmp_path: Path) -> Registry:
     return registry
 
 
-def done(kind: str, version: str, before: str | None = None, alias: str = "champion", **more: Any) -> Move:
+def done(
+    kind: str, version: str, before: str | None = None, alias: str = "champion", **more: Any
+) -> Move:
     """A move; a promotion has its version as its score."""
     scores = {"challenger": float(version)} if kind == "promote" else {}
     return Move(kind, alias, before, version, **{"scores": scores, **more})
@@ -83,7 +87,9 @@ def chain(registry: Registry) -> list[tuple[str, str | None, str]]:
     ids=["none", "two", "first by other means", "back", "twice back", "forth again", "back outside", "forth outside",
          "to another"],
 )  # fmt: skip
-def test_versions_that_were_rolled_back_from_are_no_champions(moves: list[Move], expected: list[str]) -> None:
+def test_versions_that_were_rolled_back_from_are_no_champions(
+    moves: list[Move], expected: list[str]
+) -> None:
     assert champions(moves, "champion") == expected
     assert champions(moves, "shadow") == []
 
@@ -91,18 +97,28 @@ def test_versions_that_were_rolled_back_from_are_no_champions(moves: list[Move],
 def test_who_is_the_actor_in_ci_and_else_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GITHUB_ACTOR", raising=False)
     assert "@" in describe_actor()
-    for name, value in {"GITHUB_ACTOR": "octo", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "7"}.items():
+    for name, value in {
+        "GITHUB_ACTOR": "octo",
+        "GITHUB_REPOSITORY": "a/b",
+        "GITHUB_RUN_ID": "7",
+    }.items():
         monkeypatch.setenv(name, value)
     assert describe_actor() == "octo (CI a/b/7)"
 
 
-def test_a_reason_that_no_tag_can_hold_is_refused_before_anything_is_written(registry: Registry) -> None:
-    with pytest.raises(ConfigError, match=r"--reason: the entry of the log has .* characters; shorten the reason"):
+def test_a_reason_that_no_tag_can_hold_is_refused_before_anything_is_written(
+    registry: Registry,
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--reason: the entry of the log has .* characters; shorten the reason"
+    ):
         move_alias(registry, "net", done("promote", "1", reason="x" * 5001))
     assert (read_moves(registry, "net"), alias_version(registry, "net", "champion")) == ([], None)
 
 
-def test_a_move_without_a_record_is_one_from_outside(registry: Registry, client: MlflowClient) -> None:
+def test_a_move_without_a_record_is_one_from_outside(
+    registry: Registry, client: MlflowClient
+) -> None:
     client.set_registered_model_alias("net", "challenger", "1")
     move_alias(registry, "net", done("promote", "1"))
     client.set_registered_model_alias("net", "champion", "2")
@@ -122,7 +138,9 @@ def test_a_record_that_is_missing_is_written_once(registry: Registry, client: Ml
 
 def test_an_alias_that_has_moved_meanwhile_is_left_alone(registry: Registry) -> None:
     move_alias(registry, "net", done("promote", "1"))
-    with pytest.raises(RunLocked, match=r"another process has moved net@champion meanwhile: it is version 1\."):
+    with pytest.raises(
+        RunLocked, match=r"another process has moved net@champion meanwhile: it is version 1\."
+    ):
         move_alias(registry, "net", done("promote", "2"))
     assert chain(registry) == [("promote", None, "1")]
 
@@ -156,7 +174,14 @@ def test_tags_of_somebody_else_are_passed_over(registry: Registry, client: Mlflo
     ("moves", "expected"),
     [
         ([done("promote", "1"), done("promote", "2", "1"), done("promote", "3", "2")], ["2", "3"]),
-        ([done("promote", "1"), done("promote", "9", alias="staging"), done("promote", "8", alias="staging")], ["1"]),
+        (
+            [
+                done("promote", "1"),
+                done("promote", "9", alias="staging"),
+                done("promote", "8", alias="staging"),
+            ],
+            ["1"],
+        ),
         ([done("promote", "1"), done("promote", "2", "1"), done("rollback", "1", "2")], ["1"]),
         ([done("promote", "2", "1")], ["1", "2"]),
         ([done("promote", "1"), done("promote", "2", "1"), done("promote", "1", "2")], ["2", "1"]),
@@ -176,7 +201,10 @@ def test_a_version_comes_with_its_scores_whatever_moved_last() -> None:
 
 
 INPUTS = {"config": "c", "data": "d", "code": "e"}
-FIRST, SECOND = done("promote", "1", weights="w1"), done("promote", "2", "1", weights="w2", inputs=INPUTS)
+FIRST, SECOND = (
+    done("promote", "1", weights="w1"),
+    done("promote", "2", "1", weights="w2", inputs=INPUTS),
+)
 BACK = done("rollback", "1", "2")
 
 
@@ -196,7 +224,9 @@ BACK = done("rollback", "1", "2")
     ids=["none", "one", "promoted again", "the same weights by force", "the same inputs by force", "another since then",
          "moved back outside", "two", "another alias"],
 )  # fmt: skip
-def test_what_was_rolled_back_is_rejected_until_it_is_promoted_again(moves: list[Move], expected: list[str]) -> None:
+def test_what_was_rolled_back_is_rejected_until_it_is_promoted_again(
+    moves: list[Move], expected: list[str]
+) -> None:
     assert [each.version for each in list_rejections(moves, "champion")] == expected
 
 
@@ -222,8 +252,14 @@ def test_a_model_that_was_rolled_back_is_known_by_version_weights_or_inputs(
         assert words in found[1]
 
 
-def test_a_log_of_before_is_completed_by_the_tags_of_the_version_and_its_run(tmp_path: Path) -> None:
-    inputs = {"config": "c", "data": {"digest": "d", "num_files": 2}, "code": {"digest": "e", "num_files": 1}}
+def test_a_log_of_before_is_completed_by_the_tags_of_the_version_and_its_run(
+    tmp_path: Path,
+) -> None:
+    inputs = {
+        "config": "c",
+        "data": {"digest": "d", "num_files": 2},
+        "code": {"digest": "e", "num_files": 1},
+    }
     write_json(tmp_path / "manifest.json", {"inputs": inputs})
     tags = {"weights_sha256": "w", "run_folder": str(tmp_path)}
     moves = [done("promote", "1"), done("promote", "2", "1"), BACK]
@@ -241,7 +277,11 @@ def test_a_log_of_before_is_completed_by_the_tags_of_the_version_and_its_run(tmp
         {},
         {"config": "c", "data": None, "code": {"digest": "e"}},
         {"config": "c", "data": {"digest": "d", "num_files": 0}, "code": {"digest": "e"}},
-        {"config": "c", "data": {"digest": "d", "num_files": 3, "unseen": ["data.url"]}, "code": {"digest": "e"}},
+        {
+            "config": "c",
+            "data": {"digest": "d", "num_files": 3, "unseen": ["data.url"]},
+            "code": {"digest": "e"},
+        },
         {"config": "c", "data": "torn", "code": 3},
     ],
     ids=["none", "empty", "data not read", "data in no file", "data behind an address", "torn"],
@@ -254,8 +294,16 @@ def test_the_digest_by_the_list_of_earlier_versions_is_kept_beside_that_of_today
     inputs = {"config": "c", "data": {"digest": "d", "num_files": 1}, "code": {"digest": "e"}}
     both = {"inputs": {**inputs, "earlier_config": "b"}}
     assert digests_of_inputs(both) == {"config": "c", "data": "d", "code": "e"}
-    assert digests_of_inputs(both, by_earlier_list=True) == {"config": "b", "data": "d", "code": "e"}
-    assert digests_of_inputs({"inputs": inputs}, by_earlier_list=True) == {"config": "c", "data": "d", "code": "e"}
+    assert digests_of_inputs(both, by_earlier_list=True) == {
+        "config": "b",
+        "data": "d",
+        "code": "e",
+    }
+    assert digests_of_inputs({"inputs": inputs}, by_earlier_list=True) == {
+        "config": "c",
+        "data": "d",
+        "code": "e",
+    }
 
 
 def test_an_alias_that_is_held_is_not_promoted_but_rolled_back(registry: Registry) -> None:
@@ -263,7 +311,9 @@ def test_an_alias_that_is_held_is_not_promoted_but_rolled_back(registry: Registr
     move_alias(registry, "net", done("promote", "2", "1"))
     hold = hold_alias(registry, "net", "champion", reason="an audit")
     assert hold_alias(registry, "net", "champion", reason="of another") == hold
-    with pytest.raises(GateFailed, match=r"net@champion is held by .*@.* since 20.* \(an audit\)\. .*--release net"):
+    with pytest.raises(
+        GateFailed, match=r"net@champion is held by .*@.* since 20.* \(an audit\)\. .*--release net"
+    ):
         move_alias(registry, "net", done("promote", "3", "2"))
     require_no_hold(registry, "net", "shadow")
     move_alias(registry, "net", done("rollback", "1", "2"))
@@ -274,7 +324,9 @@ def test_an_alias_that_is_held_is_not_promoted_but_rolled_back(registry: Registr
 
 
 @pytest.mark.parametrize("text", ["by hand", "[1]", "{}", '{"by": 3}'], ids=str)
-def test_a_hold_that_was_set_by_hand_holds(registry: Registry, client: MlflowClient, text: str) -> None:
+def test_a_hold_that_was_set_by_hand_holds(
+    registry: Registry, client: MlflowClient, text: str
+) -> None:
     client.set_registered_model_tag("net", "lightkit.hold.champion", text)
     assert read_hold(registry, "net", "champion") is not None
     with pytest.raises(GateFailed, match=r"net@champion is held by"):

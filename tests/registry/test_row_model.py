@@ -60,7 +60,9 @@ def make_target() -> ExportTarget:
     model = Labels(preprocessing).eval()
     example = tuple(map(torch.from_numpy, preprocessing.encode(rows)))
     names = ["warm", "hard", "old"]
-    metadata = describe_model(model, example, class_names=names, rows=dump_preprocessing(preprocessing))
+    metadata = describe_model(
+        model, example, class_names=names, rows=dump_preprocessing(preprocessing)
+    )
     return ExportTarget(model, example, metadata, EvaluationSamples((), ()))
 
 
@@ -72,7 +74,9 @@ def test_labels_of_raw_rows_are_those_of_the_model(form: PackageFormat, tmp_path
     assert is_servable(target)
     write_package(target, tmp_path / "model", form=form)
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
-    frame = pd.DataFrame({"other": 0, "wood": ROWS["wood"], "size": ROWS["size"]}, index=[7, 5, 3, 1])
+    frame = pd.DataFrame(
+        {"other": 0, "wood": ROWS["wood"], "size": ROWS["size"]}, index=[7, 5, 3, 1]
+    )
     answers = loaded.predict(frame)
     assert list(answers.columns) == ["probability_warm", "probability_hard", "probability_old"]
     assert list(answers.index) == [7, 5, 3, 1]
@@ -97,5 +101,7 @@ def test_a_graph_that_was_altered_is_not_loaded(tmp_path: Path) -> None:
     entries = json.loads(record.read_text(encoding="utf-8"))
     entries["artefacts"]["model.pt2"]["sha256"] = "0" * 64
     record.write_text(json.dumps(entries), encoding="utf-8")
-    with pytest.raises(DataError, match=r"model\.pt2: this is not the graph that lightkit register wrote"):
+    with pytest.raises(
+        DataError, match=r"model\.pt2: this is not the graph that lightkit register wrote"
+    ):
         mlflow.pyfunc.load_model(str(tmp_path / "model"))

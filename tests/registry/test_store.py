@@ -35,7 +35,10 @@ def test_within_a_store_mlflow_speaks_to_its_address_and_not_after_it(database: 
 
 @pytest.mark.slow
 def test_what_mlflow_refuses_is_reported_in_its_words_and_without_secrets(database: str) -> None:
-    says = r"^MLflow at sqlite:///.* cannot find it: Invalid model name 'http://\*\*\*@host'\. Names cannot .*'\.$"
+    says = (
+        r"^MLflow at sqlite:///.* cannot find it: Invalid model name 'http://\*\*\*@host'\. Names"
+        r" cannot .*'\.$"
+    )
     with (
         open_registry(find_address(database)) as registry,
         pytest.raises(ConfigError, match=says),
@@ -81,7 +84,12 @@ def test_a_server_that_is_away_is_reported_from_a_wrong_name(
 
 @pytest.mark.parametrize(
     ("uri", "answer"),
-    [("databricks-uc", True), ("databricks-uc://work", True), ("databricks", False), ("sqlite:///x.db", False)],
+    [
+        ("databricks-uc", True),
+        ("databricks-uc://work", True),
+        ("databricks", False),
+        ("sqlite:///x.db", False),
+    ],
 )
 def test_unity_catalog_is_reported_from_other_registries(uri: str, answer: bool) -> None:
     registry = Registry(find_address("http://host"))
@@ -97,9 +105,13 @@ def test_a_name_that_mlflow_takes_comes_back(name: str) -> None:
     assert check_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "models:flowers", " flowers", "..", "f" * 300, "two\nlines"], ids=repr)
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "models:flowers", " flowers", "..", "f" * 300, "two\nlines"], ids=repr
+)
 def test_a_name_that_mlflow_refuses_is_reported_with_the_rule(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--name: .* is not a valid model name: expected 1 to 256 printable"):
+    with pytest.raises(
+        ConfigError, match=r"^--name: .* is not a valid model name: expected 1 to 256 printable"
+    ):
         check_name(name)
 
 
@@ -117,5 +129,7 @@ def test_an_alias_that_mlflow_takes_comes_back(alias: str) -> None:
 
 @pytest.mark.parametrize("alias", ["", "two words", "latest", "Latest", "v3", "a" * 256])
 def test_an_alias_that_mlflow_refuses_is_reported_with_the_rule(alias: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--alias: .* is not a valid alias: expected 1 to 255 letters"):
+    with pytest.raises(
+        ConfigError, match=r"^--alias: .* is not a valid alias: expected 1 to 255 letters"
+    ):
         check_alias(alias)

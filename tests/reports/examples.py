@@ -36,14 +36,18 @@ def predict(targets: Sequence[int], predicted: Sequence[int], **changes: Any) ->
 def regress(targets: Sequence[float], predicted: Sequence[float]) -> Predictions:
     values = predict([0] * len(targets), [0] * len(targets))
     arrays: dict[str, Any] = {"target": np.array(targets), "prediction": np.array(predicted)}
-    return replace(values, class_names=(), probability=np.array([]), label_probability=np.array([]), **arrays)
+    return replace(
+        values, class_names=(), probability=np.array([]), label_probability=np.array([]), **arrays
+    )
 
 
 def facts_of(folder: Path, predictions: Predictions | None = None, **changes: Any) -> RunFacts:
     run_id = "20260101-030000-0001"
     run = Run(folder / "runs" / "job" / run_id, "job", run_id, folder / "runs")
     empty: dict[str, Any] = {key: {} for key in ("manifest", "summary", "gate")}
-    lists: dict[str, Any] = {key: [] for key in ("rows", "events", "settings", "bad_images", "exports", "problems")}
+    lists: dict[str, Any] = {
+        key: [] for key in ("rows", "events", "settings", "bad_images", "exports", "problems")
+    }
     found = {} if predictions is None else {predictions.split: predictions}
     facts = RunFacts(run=run, status="done", predictions=found, **empty, **lists)
     return replace(facts, **changes)

@@ -33,14 +33,24 @@ def run(tmp_path: Path) -> Run:
 
 def score(run: Run, name: str, value: float, **changes: Any) -> dict[str, Any]:
     path = run.checkpoints / f"{name}.ckpt"
-    of = {"checkpoint": f"checkpoints/{name}.ckpt", "sha256": runs.digest(path), "data": "f1", "num_samples": 4}
+    of = {
+        "checkpoint": f"checkpoints/{name}.ckpt",
+        "sha256": runs.digest(path),
+        "data": "f1",
+        "num_samples": 4,
+    }
     return {"stage": "test", "metrics": {"test/accuracy": value}, **of, **changes}
 
 
 def record(run: Run, scores: list[dict[str, Any]]) -> None:
-    metrics = {"best": {"epoch": 1, "val/accuracy": 0.5}, "last": {"epoch": 2, "val/accuracy": 0.25}}
+    metrics = {
+        "best": {"epoch": 1, "val/accuracy": 0.5},
+        "last": {"epoch": 2, "val/accuracy": 0.25},
+    }
     summary = runs.new_summary(f"job/{_RUN_ID}")
-    runs.write_json(run.summary_path, {**summary, "status": "done", "metrics": metrics, "scores": scores})
+    runs.write_json(
+        run.summary_path, {**summary, "status": "done", "metrics": metrics, "scores": scores}
+    )
 
 
 def shown(facts: RunFacts) -> dict[str, float]:
@@ -57,7 +67,14 @@ def shown(facts: RunFacts) -> dict[str, float]:
         ({"sha256": None}, False),
         ({"changed": {"trainer.limit_test_batches": 1}}, False),
     ],
-    ids=["own", "other data", "data without a fingerprint", "other weights", "unknown weights", "another limit"],
+    ids=[
+        "own",
+        "other data",
+        "data without a fingerprint",
+        "other weights",
+        "unknown weights",
+        "another limit",
+    ],
 )
 def test_a_score_is_the_best_checkpoints_where_weights_data_and_settings_are(
     run: Run, changes: dict[str, Any], is_shown: bool
@@ -65,33 +82,55 @@ def test_a_score_is_the_best_checkpoints_where_weights_data_and_settings_are(
     record(run, [score(run, "best", 0.75, **changes)])
     facts = read_facts(run)
     assert shown(facts) == {"val/accuracy": 0.5} | ({"test/accuracy": 0.75} if is_shown else {})
-    assert [each.metrics["test/accuracy"] for each in facts.other_scores] == ([] if is_shown else [0.75])
+    assert [each.metrics["test/accuracy"] for each in facts.other_scores] == (
+        [] if is_shown else [0.75]
+    )
 
 
 @pytest.mark.parametrize(
     ("about", "is_shown"),
-    [({}, True), ({"sha256": "0" * 64}, False), ({"fingerprint": "f2"}, False), ({"changed": ("data.root",)}, False)],
+    [
+        ({}, True),
+        ({"sha256": "0" * 64}, False),
+        ({"fingerprint": "f2"}, False),
+        ({"changed": ("data.root",)}, False),
+    ],
     ids=["own", "other weights", "other data", "other settings"],
 )
 def test_predictions_are_the_best_checkpoints_where_weights_data_and_settings_are(
     run: Run, about: dict[str, Any], is_shown: bool
 ) -> None:
-    found = predict([0, 0, 1, 1], [0, 0, 1, 0], **{"sha256": runs.digest(run.checkpoints / "best.ckpt"), **about})
+    found = predict(
+        [0, 0, 1, 1],
+        [0, 0, 1, 0],
+        **{"sha256": runs.digest(run.checkpoints / "best.ckpt"), **about},
+    )
     write_predictions(predictions_path(run.folder, "test"), found)
     assert ("test" in read_facts(run).predictions) == is_shown
 
 
 @pytest.mark.parametrize(
     ("about", "is_shown"),
-    [({}, True), ({"sha256": "0" * 64}, False), ({"fingerprint": "f2"}, False), ({"sha256": None}, False)],
+    [
+        ({}, True),
+        ({"sha256": "0" * 64}, False),
+        ({"fingerprint": "f2"}, False),
+        ({"sha256": None}, False),
+    ],
     ids=["own", "other weights", "other data", "unknown weights"],
 )
 def test_the_importance_of_columns_is_that_of_the_best_checkpoint(
     run: Run, about: dict[str, Any], is_shown: bool
 ) -> None:
-    own = {"fingerprint": "f1", "sha256": runs.digest(run.checkpoints / "best.ckpt"), "split": "test"}
+    own = {
+        "fingerprint": "f1",
+        "sha256": runs.digest(run.checkpoints / "best.ckpt"),
+        "split": "test",
+    }
     columns = [{"name": "age", "importance": 0.25, "std": 0.0}]
-    runs.write_json(run.folder / "importance.json", {"schema": 1, **own, "columns": columns, **about})
+    runs.write_json(
+        run.folder / "importance.json", {"schema": 1, **own, "columns": columns, **about}
+    )
     facts = read_facts(run)
     assert bool(facts.importance) == is_shown
     assert not select_checkpoint(facts, runs.digest(run.checkpoints / "last.ckpt")).importance
@@ -113,13 +152,20 @@ def test_another_checkpoint_has_its_own_score_and_digest_and_nothing_of_the_best
 
 
 def test_a_gates_decision_on_another_checkpoint_is_not_shown(run: Run) -> None:
-    decision = {"metric": "test/loss", "scores": {"challenger": {"test/loss": 0.1}, "baseline": {"test/loss": 0.3}}}
+    decision = {
+        "metric": "test/loss",
+        "scores": {"challenger": {"test/loss": 0.1}, "baseline": {"test/loss": 0.3}},
+    }
     for name, is_shown in (("best", True), ("last", False)):
         digest = runs.digest(run.checkpoints / f"{name}.ckpt")
-        runs.write_json(run.folder / "gate.json", {**decision, "passed": True, "checkpoint": {"sha256": digest}})
+        runs.write_json(
+            run.folder / "gate.json", {**decision, "passed": True, "checkpoint": {"sha256": digest}}
+        )
         facts = read_facts(run)
         assert bool(facts.gate) == is_shown
-        assert any("gate.json is of another checkpoint" in each for each in facts.problems) != is_shown
+        assert (
+            any("gate.json is of another checkpoint" in each for each in facts.problems) != is_shown
+        )
 
 
 def test_the_digest_beside_a_checkpoint_counts_while_it_is_as_new(run: Run) -> None:

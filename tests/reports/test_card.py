@@ -19,7 +19,12 @@ SLUG = {"type": "string", "pattern": r"^[\w.-]+$"}
 
 def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
     properties = {**required, **optional}
-    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*required],
+        "additionalProperties": False,
+    }
 
 
 METRIC = _object({"type": SLUG, "value": {"type": "number"}}, name=TEXT)
@@ -50,8 +55,15 @@ def split_card(card: str) -> tuple[dict[str, Any], str]:
 
 
 def classifier(folder: Path, **changes: Any) -> RunFacts:
-    data = {"root": "/home/me/my photos", "class_names": ["cat", "dog"], "counts": {"val": 10, "test": 4}}
-    summary = {"metrics": {"best": {"val/accuracy": 0.5, "val/loss": 0.7}}, "stages": {"test": {"test/f1": 0.25}}}
+    data = {
+        "root": "/home/me/my photos",
+        "class_names": ["cat", "dog"],
+        "counts": {"val": 10, "test": 4},
+    }
+    summary = {
+        "metrics": {"best": {"val/accuracy": 0.5, "val/loss": 0.7}},
+        "stages": {"test": {"test/f1": 0.25}},
+    }
     facts: dict[str, Any] = {"manifest": {"data": data}, "summary": summary, **changes}
     return facts_of(folder, predict([0, 1, 1, 1], [0, 1, 1, 0]), **facts)
 
@@ -64,8 +76,16 @@ def test_the_metadata_of_a_card_is_what_the_hub_takes(tmp_path: Path) -> None:
         for result in index["results"]
         for metric in result["metrics"]
     }
-    assert values == {("test", "accuracy"): 0.75, ("test", "f1"): 0.25, ("validation", "accuracy"): 0.5}
-    assert index["results"][0]["dataset"] == {"name": "my photos", "type": "my-photos", "split": "test"}
+    assert values == {
+        ("test", "accuracy"): 0.75,
+        ("test", "f1"): 0.25,
+        ("validation", "accuracy"): 0.5,
+    }
+    assert index["results"][0]["dataset"] == {
+        "name": "my photos",
+        "type": "my-photos",
+        "split": "test",
+    }
     assert metadata["metrics"] == ["accuracy", "f1"]
     assert "license" not in metadata
     assert "| test/accuracy | 0.75 | 0.301 to 0.954 | 4 |" in text
@@ -75,8 +95,12 @@ def test_the_metadata_of_a_card_is_what_the_hub_takes(tmp_path: Path) -> None:
 def test_the_hubs_own_library_reads_the_results_of_a_card(tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub comes with the extra timm")
     card = hub.ModelCard(render_card(classifier(tmp_path)))
-    (accuracy, *_) = card.data.eval_results
-    assert (accuracy.metric_type, accuracy.metric_value, accuracy.dataset_split) == ("accuracy", 0.75, "test")
+    accuracy, *_ = card.data.eval_results
+    assert (accuracy.metric_type, accuracy.metric_value, accuracy.dataset_split) == (
+        "accuracy",
+        0.75,
+        "test",
+    )
     assert card.data.pipeline_tag == "image-classification"
 
 

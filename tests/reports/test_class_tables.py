@@ -16,9 +16,11 @@ def test_classes_and_their_confusions_are_two_tables() -> None:
     texts = format_class_tables(predict([0, 0, 1, 1], [0, 1, 1, 1]), width=80)
     # of two cats one is found, and of three dogs two are some
     assert texts == [
-        "class  precision  recall     f1  samples\n"
-        "cat        1.000   0.500  0.667        2\n"
-        "dog        0.667   1.000  0.800        2",
+        (
+            "class  precision  recall     f1  samples\n"
+            "cat        1.000   0.500  0.667        2\n"
+            "dog        0.667   1.000  0.800        2"
+        ),
         "confusion matrix: labels in rows, predictions in columns",
         "label  0  1\n0 cat  1  1\n1 dog  0  2",
     ]

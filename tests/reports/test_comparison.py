@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from lightkit.reports import comparison, figures
-from lightkit.reports.comparison import describe_difference, match_samples, pair_predictions, render_comparison
+from lightkit.reports.comparison import (
+    describe_difference,
+    match_samples,
+    pair_predictions,
+    render_comparison,
+)
 from lightkit.reports.facts import RunFacts, Score, Setting
 from lightkit.reports.predictions import Predictions
 from lightkit.reports.statistics import mark_differences
@@ -21,7 +26,9 @@ from tests.reports.examples import facts_of, predict, regress
 
 def test_samples_are_matched_by_path_below_the_folder_of_the_data() -> None:
     first = predict([0, 1, 1], [0, 1, 1], paths=["/a/x.png", "/a/y.png", "/a/z.png"])
-    second = predict([1, 0, 1], [1, 0, 1], paths=["/b/y.png", "/b/x.png", "/b/other.png"], fingerprint="f2")
+    second = predict(
+        [1, 0, 1], [1, 0, 1], paths=["/b/y.png", "/b/x.png", "/b/other.png"], fingerprint="f2"
+    )
     rows = match_samples(first, second, roots=("/a", "/b/"))
     assert rows is not None
     assert rows.tolist() == [[0, 1], [1, 0]]
@@ -35,7 +42,9 @@ def test_a_sample_whose_label_has_changed_is_another() -> None:
 
 
 def test_classes_may_be_numbered_differently() -> None:
-    rows = match_samples(predict([0, 1], [0, 1]), predict([1, 0], [1, 0], class_names=("dog", "cat")))
+    rows = match_samples(
+        predict([0, 1], [0, 1]), predict([1, 0], [1, 0], class_names=("dog", "cat"))
+    )
     assert rows is not None
     assert len(rows) == 2
 
@@ -65,7 +74,9 @@ def test_a_classifier_and_a_regressor_have_no_sample_in_common() -> None:
 def test_equal_models_have_no_difference_beyond_noise(tmp_path: Path) -> None:
     labels = [0, 1] * 20
     first, second = ([1 - labels[0], *labels[1:]], [labels[0], 1 - labels[1], *labels[2:]])
-    pair = pair_predictions(facts_of(tmp_path, predict(labels, first)), facts_of(tmp_path, predict(labels, second)))
+    pair = pair_predictions(
+        facts_of(tmp_path, predict(labels, first)), facts_of(tmp_path, predict(labels, second))
+    )
     assert pair is not None
     headline, detail = describe_difference(*pair, "AB")
     assert headline == "No difference beyond noise between A and B."
@@ -98,18 +109,26 @@ def test_models_that_are_equally_often_right_are_compared_by_their_losses_too() 
     unsure = predict(labels, labels, label_probability=np.full(40, 0.6, np.float32))
     logged = [log_scores(sure), log_scores(unsure)]
     headline, detail = describe_difference(sure, unsure, "AB", logged=logged)
-    assert headline == "B is worse than A in test/loss; no difference beyond noise in test/accuracy."
+    assert (
+        headline == "B is worse than A in test/loss; no difference beyond noise in test/accuracy."
+    )
     first, second = detail.splitlines()
     assert first.startswith("test/accuracy of B against A: equal (0 to 0).")
     # ln(0.9 / 0.6) = 0.405 for each sample
     assert second.startswith("test/loss of B against A: worse by 0.405 (0.405 to 0.405).")
-    assert describe_difference(sure, sure, "AB", logged=logged[:1] * 2)[0].startswith("No difference")
+    assert describe_difference(sure, sure, "AB", logged=logged[:1] * 2)[0].startswith(
+        "No difference"
+    )
 
 
 def test_a_model_that_is_more_often_right_and_has_a_larger_loss_is_both() -> None:
     labels = [0, 1] * 20
     wrong = [1 - label for label in labels[:10]] + labels[10:]
-    weak = predict(labels, wrong, label_probability=np.where(np.equal(labels, wrong), 0.9, 0.45).astype(np.float32))
+    weak = predict(
+        labels,
+        wrong,
+        label_probability=np.where(np.equal(labels, wrong), 0.9, 0.45).astype(np.float32),
+    )
     good = predict(labels, labels, label_probability=np.full(40, 0.52, np.float32))
     headline, _ = describe_difference(weak, good, "AB", logged=[log_scores(weak), log_scores(good)])
     assert headline == "B is better than A in test/accuracy, and worse in test/loss."
@@ -151,13 +170,31 @@ def test_a_target_that_has_changed_by_little_is_another_sample() -> None:
 
 def test_the_page_shows_what_differs_alone(tmp_path: Path) -> None:
     def trained(rate: float, commit: str) -> RunFacts:
-        settings = [Setting("model.learning_rate", rate, "a.yaml:3"), Setting("data.root", "photos", "a.yaml:5")]
-        manifest = {"git": {"commit": commit, "dirty": False}, "python": "3.12", "data": {"fingerprint": "f1"}}
-        rows = [{"epoch": 0, "step": 5, "val/loss": 1.0}, {"epoch": 1, "step": 10, "val/loss": rate}]
+        settings = [
+            Setting("model.learning_rate", rate, "a.yaml:3"),
+            Setting("data.root", "photos", "a.yaml:5"),
+        ]
+        manifest = {
+            "git": {"commit": commit, "dirty": False},
+            "python": "3.12",
+            "data": {"fingerprint": "f1"},
+        }
+        rows = [
+            {"epoch": 0, "step": 5, "val/loss": 1.0},
+            {"epoch": 1, "step": 10, "val/loss": rate},
+        ]
         return facts_of(tmp_path, settings=settings, manifest=manifest, rows=rows)
 
     page = render_comparison([trained(0.25, "c0ffee"), trained(0.125, "decade")])
-    for shown in ("model.learning_rate", "0.125", "a.yaml:3", "git.commit", "c0ffee", "decade", "val/loss"):
+    for shown in (
+        "model.learning_rate",
+        "0.125",
+        "a.yaml:3",
+        "git.commit",
+        "c0ffee",
+        "decade",
+        "val/loss",
+    ):
         assert shown in page
     for hidden in ("data.root", "git.dirty", "3.12", "The data differs"):
         assert hidden not in page
@@ -191,7 +228,9 @@ def test_usual_metrics_have_the_first_curves_and_each_says_how_the_runs_end(tmp_
     assert [chart["name"] for chart in charts] == names
 
 
-def test_of_long_runs_every_third_epoch_and_the_last_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_long_runs_every_third_epoch_and_the_last_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn = []
     draw = figures.draw_curves
 
@@ -200,7 +239,9 @@ def test_of_long_runs_every_third_epoch_and_the_last_are_drawn(tmp_path: Path, m
         return draw(rows, *words, **options)
 
     monkeypatch.setattr(figures, "draw_curves", note)
-    monkeypatch.setattr(comparison, "_MAX_POINTS", 10)  # of 22, so that one in 1 + 22 // 10 is drawn
+    monkeypatch.setattr(
+        comparison, "_MAX_POINTS", 10
+    )  # of 22, so that one in 1 + 22 // 10 is drawn
     rows = [{"epoch": epoch, "step": epoch, "val/loss": float(epoch)} for epoch in range(11)]
     render_comparison([facts_of(tmp_path, rows=rows), facts_of(tmp_path, rows=rows[:9])])
     assert drawn == [

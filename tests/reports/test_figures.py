@@ -38,7 +38,9 @@ def test_text_in_a_figure_is_text_and_is_escaped() -> None:
 
 def test_svg_has_classes_for_colours_and_no_style_attributes() -> None:
     rows = [{"epoch": epoch, "train/loss": 1 / (1 + epoch), "lr": 0.1} for epoch in range(5)]
-    drawing = figures.draw_curves(rows, ["train/loss"], best_epoch=4, resumed_at=[2], with_learning_rate=True)
+    drawing = figures.draw_curves(
+        rows, ["train/loss"], best_epoch=4, resumed_at=[2], with_learning_rate=True
+    )
     svg = figures.to_svg(drawing, name="loss", label="loss")
     assert 'class="s-c0"' in svg
     assert not any(part in svg for part in ("style=", "#0868ac", "xmlns", "http"))
@@ -51,7 +53,12 @@ def test_ids_of_two_figures_differ() -> None:
 
     rows = [{"epoch": epoch, "loss": 0.5} for epoch in range(3)]
     first, second = (
-        {*re.findall(r' id="([^"]*)"', figures.to_svg(figures.draw_curves(rows, ["loss"]), name=name, label=""))}
+        {
+            *re.findall(
+                r' id="([^"]*)"',
+                figures.to_svg(figures.draw_curves(rows, ["loss"]), name=name, label=""),
+            )
+        }
         for name in ("one", "two")
     )
     assert first
@@ -64,11 +71,19 @@ def test_a_line_of_many_epochs_is_thinned() -> None:
 
 
 def test_values_that_are_not_finite_are_gaps() -> None:
-    rows = [{"epoch": 0, "loss": 1.0}, {"epoch": 1, "loss": float("nan")}, {"epoch": 2, "loss": float("inf")}]
-    assert "nan" not in figures.to_svg(figures.draw_curves(rows, ["loss"]), name="a", label="").lower()
+    rows = [
+        {"epoch": 0, "loss": 1.0},
+        {"epoch": 1, "loss": float("nan")},
+        {"epoch": 2, "loss": float("inf")},
+    ]
+    assert (
+        "nan" not in figures.to_svg(figures.draw_curves(rows, ["loss"]), name="a", label="").lower()
+    )
 
 
-@pytest.mark.parametrize(("low", "shown"), [(-4, {"0.0001", "0.001", "0.01"}), (-2.5, {"0.005", "0.01"})])
+@pytest.mark.parametrize(
+    ("low", "shown"), [(-4, {"0.0001", "0.001", "0.01"}), (-2.5, {"0.005", "0.01"})]
+)
 def test_a_logarithmic_axis_has_numbers_and_no_formulas(low: float, shown: set[str]) -> None:
     values = np.logspace(low, -2, 9)
     rows = [{"epoch": epoch, "train/loss": value} for epoch, value in enumerate(values)]
@@ -79,6 +94,8 @@ def test_a_logarithmic_axis_has_numbers_and_no_formulas(low: float, shown: set[s
         figures.draw_residuals(values, values, has_log_axis=True),
     ]
     for drawing in drawings:
-        texts = re.findall(r"<text[^>]*>([^<]*)</text>", figures.to_svg(drawing, name="x", label="x"))
+        texts = re.findall(
+            r"<text[^>]*>([^<]*)</text>", figures.to_svg(drawing, name="x", label="x")
+        )
         assert shown <= {*texts}
         assert not [text for text in texts if "$" in text]

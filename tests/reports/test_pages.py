@@ -11,8 +11,20 @@ from lightkit.reports import figures
 from lightkit.reports.pages import draw_metric_curves
 from tests.reports.examples import facts_of
 
-FIRST = {"val/f1": 0.25, "val/loss": 1.5, "train/loss": 2.0, "val/accuracy": 0.5, "train/mae_step": 4.0}
-LAST = {"val/f1": 0.5, "val/loss": 1.0, "train/loss": 1.25, "val/accuracy": 0.75, "train/mae_step": 3.0}
+FIRST = {
+    "val/f1": 0.25,
+    "val/loss": 1.5,
+    "train/loss": 2.0,
+    "val/accuracy": 0.5,
+    "train/mae_step": 4.0,
+}
+LAST = {
+    "val/f1": 0.5,
+    "val/loss": 1.0,
+    "train/loss": 1.25,
+    "val/accuracy": 0.75,
+    "train/mae_step": 3.0,
+}
 
 
 def test_shares_have_one_figure_and_the_loss_comes_first(tmp_path: Path) -> None:
@@ -20,14 +32,23 @@ def test_shares_have_one_figure_and_the_loss_comes_first(tmp_path: Path) -> None
     drawn = draw_metric_curves(facts_of(tmp_path, rows=rows))
     assert [(each.name, each.caption, each.label) for each in drawn] == [
         ("curve-loss", "loss", "loss over 2 epochs; at the end: train/loss 1.25, val/loss 1"),
-        ("curve-accuracy", "accuracy, f1", "accuracy, f1 over 2 epochs; at the end: val/accuracy 0.75, val/f1 0.5"),
+        (
+            "curve-accuracy",
+            "accuracy, f1",
+            "accuracy, f1 over 2 epochs; at the end: val/accuracy 0.75, val/f1 0.5",
+        ),
         (
             "curve-mae-step",
             "mae_step (the value of the last step of each epoch)",
-            "mae_step (the value of the last step of each epoch) over 2 epochs; at the end: train/mae_step 3",
+            (
+                "mae_step (the value of the last step of each epoch) over 2 epochs; at the end:"
+                " train/mae_step 3"
+            ),
         ),
     ]
-    assert [[curve.key for curve in each.chart.curves] for each in drawn if each.chart is not None] == [
+    assert [
+        [curve.key for curve in each.chart.curves] for each in drawn if each.chart is not None
+    ] == [
         ["train/loss", "val/loss"],
         ["val/accuracy", "val/f1"],
         ["train/mae_step"],
@@ -51,7 +72,10 @@ def test_a_figure_marks_the_best_epoch_and_what_happened_to_the_training(
         return draw(rows, names, **options)
 
     monkeypatch.setattr(figures, "draw_curves", note)
-    rows = [{"epoch": 0, "val/loss": 200.0, "val/f1": 0.5}, {"epoch": 1, "val/loss": 1.0, "val/f1": 0.5}]
+    rows = [
+        {"epoch": 0, "val/loss": 200.0, "val/f1": 0.5},
+        {"epoch": 1, "val/loss": 1.0, "val/f1": 0.5},
+    ]
     events = [
         {"event": "nonfinite", "epoch": 1},
         {"event": "resume", "epoch": 1},

@@ -51,7 +51,9 @@ def of_regressor() -> Predictions:
 
 
 @pytest.mark.parametrize(
-    "make", [of_classifier, of_probabilities, of_regressor], ids=["classifier", "all classes", "regressor"]
+    "make",
+    [of_classifier, of_probabilities, of_regressor],
+    ids=["classifier", "all classes", "regressor"],
 )
 def test_a_file_is_read_as_it_was_written(make: object, tmp_path: Path) -> None:
     assert callable(make)
@@ -77,7 +79,9 @@ def test_chosen_samples_keep_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 torn"], ids=["missing", "empty", "torn"])
-def test_a_file_that_cannot_be_read_is_an_error_with_its_name(content: bytes | None, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_with_its_name(
+    content: bytes | None, tmp_path: Path
+) -> None:
     if content is not None:
         (tmp_path / "p.parquet").write_bytes(content)
     with pytest.raises(DataError, match=r"p\.parquet: no predictions can be read"):
@@ -104,31 +108,47 @@ def test_scores_of_each_class_are_those_of_scikit_learn() -> None:
     target, prediction = made.integers(0, 9, 500), made.integers(0, 9, 500)
     none = np.zeros(500, np.float32)
     names = tuple("abcdefghij")  # the last has no sample
-    predictions = Predictions("test", np.arange(500), [None] * 500, target, prediction, none, none, names)
+    predictions = Predictions(
+        "test", np.arange(500), [None] * 500, target, prediction, none, none, names
+    )
     found = score_classes(predictions, 10)
-    mine = zip(*((each.precision, each.recall, each.f1, each.num_samples) for each in found), strict=True)
-    expected = sklearn.precision_recall_fscore_support(target, prediction, labels=range(10), zero_division=0)
+    mine = zip(
+        *((each.precision, each.recall, each.f1, each.num_samples) for each in found), strict=True
+    )
+    expected = sklearn.precision_recall_fscore_support(
+        target, prediction, labels=range(10), zero_division=0
+    )
     for one, other in zip(mine, expected, strict=True):
         assert_allclose(one, other, rtol=1e-12)
-    assert [each.f1 for each in score_classes(predictions, 3)] == sorted(each.f1 for each in found if each.num_samples)[
-        :3
-    ]
+    assert [each.f1 for each in score_classes(predictions, 3)] == sorted(
+        each.f1 for each in found if each.num_samples
+    )[:3]
 
 
-@pytest.mark.parametrize("metric", ["test/f1", "val_f1_macro", "test/precision", "test/recall", "test/accuracy"])
+@pytest.mark.parametrize(
+    "metric", ["test/f1", "val_f1_macro", "test/precision", "test/recall", "test/accuracy"]
+)
 def test_a_class_has_its_own_value_of_a_metric_as_scikit_learn_has_it(metric: str) -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     made = np.random.default_rng(8)
     target, prediction = made.integers(0, 4, 90), made.integers(0, 5, 90)
     none = np.zeros(90, np.float32)
-    predictions = Predictions("test", np.arange(90), [None] * 90, target, prediction, none, none, tuple("abcde"))
+    predictions = Predictions(
+        "test", np.arange(90), [None] * 90, target, prediction, none, none, tuple("abcde")
+    )
     column = {"f1": 2, "precision": 0}.get("f1" if "f1" in metric else metric.partition("/")[2], 1)
-    expected = sklearn.precision_recall_fscore_support(target, prediction, labels=range(4), zero_division=0)[column]
-    assert_allclose([score_class(predictions, each, metric) or 0.0 for each in range(4)], expected, rtol=1e-12)
+    expected = sklearn.precision_recall_fscore_support(
+        target, prediction, labels=range(4), zero_division=0
+    )[column]
+    assert_allclose(
+        [score_class(predictions, each, metric) or 0.0 for each in range(4)], expected, rtol=1e-12
+    )
     assert score_class(predictions, 4, metric) is None  # it has no samples
 
 
-@pytest.mark.parametrize("metric", ["test/auroc", "test/top_5_accuracy", "test/accuracy_of_words", "test/loss"])
+@pytest.mark.parametrize(
+    "metric", ["test/auroc", "test/top_5_accuracy", "test/accuracy_of_words", "test/loss"]
+)
 def test_of_other_metrics_no_value_of_a_class_is_known(metric: str) -> None:
     assert score_class(of_classifier(), 0, metric) is UNKNOWN_SCORE
 

@@ -28,7 +28,9 @@ from lightkit.reports.statistics import (
 )
 
 
-def classified(targets: Any, predicted: Any, *, names: tuple[str, ...] = ("a", "b", "c"), **more: Any) -> Predictions:
+def classified(
+    targets: Any, predicted: Any, *, names: tuple[str, ...] = ("a", "b", "c"), **more: Any
+) -> Predictions:
     targets, predicted = np.asarray(targets), np.asarray(predicted)
     certainty = np.where(targets == predicted, 0.9, 0.1).astype(np.float32)
     paths: list[str | None] = [f"{index}.jpg" for index in range(len(targets))]
@@ -41,7 +43,9 @@ def classified(targets: Any, predicted: Any, *, names: tuple[str, ...] = ("a", "
 def regressed(targets: Any, predicted: Any) -> Predictions:
     targets, predicted = np.asarray(targets, np.float32), np.asarray(predicted, np.float32)
     none = targets[:0]
-    return Predictions("test", np.arange(len(targets)), [None] * len(targets), targets, predicted, none, none)
+    return Predictions(
+        "test", np.arange(len(targets)), [None] * len(targets), targets, predicted, none, none
+    )
 
 
 LABELS = np.arange(100) % 3
@@ -56,9 +60,15 @@ def right_below(number: int) -> Predictions:
     [(80, 90, 2 / 2**10, True), (88, 90, 0.5, False), (90, 90, 1.0, False)],
     ids=["ten lost", "two lost", "equal"],
 )
-def test_accuracy_is_compared_by_mcnemars_test(mine: int, theirs: int, p_value: float, counts: bool) -> None:
+def test_accuracy_is_compared_by_mcnemars_test(
+    mine: int, theirs: int, p_value: float, counts: bool
+) -> None:
     found = compare_on_same_samples(
-        "test/accuracy", (mine / 100, theirs / 100), right_below(mine), right_below(theirs), confidence=0.95
+        "test/accuracy",
+        (mine / 100, theirs / 100),
+        right_below(mine),
+        right_below(theirs),
+        confidence=0.95,
     )
     assert (found["test"], found["counts"]) == ("McNemar's exact test", counts)
     assert found["p_value"] == pytest.approx(p_value)
@@ -70,7 +80,9 @@ def test_classes_in_another_order_are_the_same_samples() -> None:
     theirs = right_below(90)
     order = np.array([2, 0, 1])
     other = classified(order[theirs.target], order[theirs.prediction], names=("b", "c", "a"))
-    found = compare_on_same_samples("test/accuracy", (0.8, 0.9), right_below(80), other, confidence=0.95)
+    found = compare_on_same_samples(
+        "test/accuracy", (0.8, 0.9), right_below(80), other, confidence=0.95
+    )
     assert found["counts"]
     assert found["test"]
 
@@ -86,9 +98,13 @@ def test_classes_in_another_order_are_the_same_samples() -> None:
     ],
     ids=["no predictions", "another value", "another metric", "NaN", "other labels"],
 )
-def test_a_difference_that_cannot_be_tested_counts(metric: str, score: float, baseline: Predictions | None) -> None:
+def test_a_difference_that_cannot_be_tested_counts(
+    metric: str, score: float, baseline: Predictions | None
+) -> None:
     reference = 1.0 if baseline is not None and baseline.is_correct.all() else 0.9
-    found = compare_on_same_samples(metric, (score, reference), right_below(80), baseline, confidence=0.95)
+    found = compare_on_same_samples(
+        metric, (score, reference), right_below(80), baseline, confidence=0.95
+    )
     assert (found["test"], found["counts"]) == (None, True)
     assert found["reason"]
 
@@ -97,14 +113,22 @@ def test_other_metrics_are_those_of_torchmetrics_and_compared_by_the_bootstrap()
     random = np.random.default_rng(1)
     targets, predicted = random.integers(0, 4, 200), random.integers(0, 4, 200)
     mine = classified(targets, predicted, names=tuple("abcdef"))
-    theirs = classified(targets, np.where(random.random(200) < 0.8, targets, predicted), names=tuple("abcdef"))
+    theirs = classified(
+        targets, np.where(random.random(200) < 0.8, targets, predicted), names=tuple("abcdef")
+    )
     pair = torch.from_numpy(predicted), torch.from_numpy(targets)
-    for name, metric in (("f1", MulticlassF1Score), ("precision", MulticlassPrecision), ("recall", MulticlassRecall)):
+    for name, metric in (
+        ("f1", MulticlassF1Score),
+        ("precision", MulticlassPrecision),
+        ("recall", MulticlassRecall),
+    ):
         score = float(metric(6, average="macro")(*pair))
         interval = compute_interval(f"val/{name}", score, mine, confidence=0.95)
         assert interval is not None
         assert interval[0] < score < interval[1]
-    better = float(MulticlassRecall(6, average="macro")(torch.from_numpy(theirs.prediction), pair[1]))
+    better = float(
+        MulticlassRecall(6, average="macro")(torch.from_numpy(theirs.prediction), pair[1])
+    )
     found = compare_on_same_samples("val/recall", (score, better), mine, theirs, confidence=0.95)
     assert (found["test"], found["counts"]) == ("paired bootstrap", True)
 
@@ -113,7 +137,9 @@ def test_a_regressors_error_is_compared_by_the_bootstrap() -> None:
     random = np.random.default_rng(2)
     targets, noise = random.normal(size=60), random.normal(size=60)
     scores = [float(np.abs(noise * scale).mean()) for scale in (1, 1.001)]
-    mine, theirs = (regressed(targets, targets + noise * scale * sign) for scale, sign in ((1, 1), (1.001, -1)))
+    mine, theirs = (
+        regressed(targets, targets + noise * scale * sign) for scale, sign in ((1, 1), (1.001, -1))
+    )
     found = compare_on_same_samples("test/mae", scores, mine, theirs, confidence=0.95)
     assert found["test"] == "paired bootstrap"
     assert found["low"] <= found["difference"] <= found["high"]
@@ -122,7 +148,10 @@ def test_a_regressors_error_is_compared_by_the_bootstrap() -> None:
 def test_the_samples_that_decide_are_those_that_one_model_alone_gets_right() -> None:
     mine, theirs = classified([0, 1, 2, 0], [0, 2, 2, 1]), classified([0, 1, 2, 0], [0, 1, 0, 2])
     found = choose_deciding_samples(mine, theirs, [])
-    assert [(each["kind"], each["index"], each["label"]) for each in found] == [("lost", 1, "b"), ("won", 2, "c")]
+    assert [(each["kind"], each["index"], each["label"]) for each in found] == [
+        ("lost", 1, "b"),
+        ("won", 2, "c"),
+    ]
     assert (found[0]["challenger"], found[0]["baseline"], found[0]["path"]) == ("c", "b", "1.jpg")
 
 
@@ -131,7 +160,12 @@ def test_without_a_baseline_the_worst_errors_are_chosen_and_those_of_judged_clas
     assert {each["kind"] for each in alone} == {"wrong"}
     assert len(alone) == len({each["index"] for each in alone}) > 12
     assert choose_deciding_samples(None, None, ["c"]) == []
-    assert choose_deciding_samples(regressed([1, 2], [1, 5]), regressed([1, 2], [1, 2]), [])[0]["index"] == 1
+    assert (
+        choose_deciding_samples(regressed([1, 2], [1, 5]), regressed([1, 2], [1, 2]), [])[0][
+            "index"
+        ]
+        == 1
+    )
 
 
 def masked(targets: Any, predicted: Any, right: Any) -> Predictions:
@@ -142,7 +176,15 @@ def masked(targets: Any, predicted: Any, right: Any) -> Predictions:
     paths: list[str | None] = [f"{index}.png" for index in range(len(target))]
     names = ("road", "car")
     return Predictions(
-        "test", np.arange(len(target)), paths, target, counts, none, none, names, output_kind="mask_logits"
+        "test",
+        np.arange(len(target)),
+        paths,
+        target,
+        counts,
+        none,
+        none,
+        names,
+        output_kind="mask_logits",
     )
 
 
@@ -243,10 +285,18 @@ def test_two_models_without_a_disagreement_may_still_differ() -> None:
 
 @pytest.mark.parametrize(
     ("num_samples", "drop", "margin"),
-    [(4, None, None), (5, 1.0, None), (30, 5 / 30, 0.17), (71, 5 / 71, 0.094), (1000, 0.005, 0.025)],
+    [
+        (4, None, None),
+        (5, 1.0, None),
+        (30, 5 / 30, 0.17),
+        (71, 5 / 71, 0.094),
+        (1000, 0.005, 0.025),
+    ],
     ids=str,
 )
-def test_so_many_samples_show_so_small_a_drop(num_samples: int, drop: float | None, margin: float | None) -> None:
+def test_so_many_samples_show_so_small_a_drop(
+    num_samples: int, drop: float | None, margin: float | None
+) -> None:
     assert smallest_drop(num_samples) == pytest.approx(drop)
     assert suggest_margin(num_samples) == pytest.approx(margin)
     if drop is not None:  # one sample less lost is no longer significant
@@ -256,13 +306,22 @@ def test_so_many_samples_show_so_small_a_drop(num_samples: int, drop: float | No
 
 @pytest.mark.parametrize(
     ("metric", "mode", "sign"),
-    [("test/accuracy", "max", 1), ("test/error", "min", 1), ("test/error", "max", -1), ("test/accuracy", "min", -1)],
+    [
+        ("test/accuracy", "max", 1),
+        ("test/error", "min", 1),
+        ("test/error", "max", -1),
+        ("test/accuracy", "min", -1),
+    ],
     ids=str,
 )
-def test_a_difference_is_bounded_in_the_direction_that_is_good(metric: str, mode: str, sign: int) -> None:
+def test_a_difference_is_bounded_in_the_direction_that_is_good(
+    metric: str, mode: str, sign: int
+) -> None:
     is_error = metric.endswith("error")
     scores = [1 - share if is_error else share for share in (0.88, 0.90)]
-    found = bound_difference(metric, scores, right_below(88), right_below(90), mode=mode, confidence=0.95)
+    found = bound_difference(
+        metric, scores, right_below(88), right_below(90), mode=mode, confidence=0.95
+    )
     assert found is not None
     assert found["difference"] == pytest.approx(-0.02 * sign)
     low, high = paired_score_interval(0, 2, 100, confidence=0.9)
@@ -273,16 +332,23 @@ def test_a_loss_of_a_regressor_is_bounded_by_its_squares() -> None:
     targets = np.zeros(200)
     noise = np.random.default_rng(1).normal(size=(2, 200)).astype(np.float32)
     worse, better = regressed(targets, 1.5 * noise[0]), regressed(targets, noise[1])
-    scores = [float((1.5 * noise[0]).astype(float).__pow__(2).mean()), float(noise[1].astype(float).__pow__(2).mean())]
+    scores = [
+        float((1.5 * noise[0]).astype(float).__pow__(2).mean()),
+        float(noise[1].astype(float).__pow__(2).mean()),
+    ]
     found = bound_difference("test/loss", scores, worse, better, mode="min", confidence=0.95)
     assert found is not None
     differences = noise[1].astype(float) ** 2 - (1.5 * noise[0].astype(float)) ** 2
     assert found["difference"] == pytest.approx(differences.mean(), abs=1e-6)
-    assert found["low"] == pytest.approx(differences.mean() - 1.645 * differences.std() / math.sqrt(200), abs=0.06)
+    assert found["low"] == pytest.approx(
+        differences.mean() - 1.645 * differences.std() / math.sqrt(200), abs=0.06
+    )
 
 
 def test_a_few_samples_of_a_loss_show_nothing() -> None:
     predictions = regressed(np.zeros(19), np.ones(19))
-    found = bound_difference("test/mae", [1.0, 1.0], predictions, predictions, mode="min", confidence=0.95)
+    found = bound_difference(
+        "test/mae", [1.0, 1.0], predictions, predictions, mode="min", confidence=0.95
+    )
     assert found is not None
     assert (found["difference"], found["low"]) == (0.0, -math.inf)

@@ -23,7 +23,12 @@ from lightkit.reports.statistics import (
 )
 from tests.reports.examples import predict, regress
 
-NEWCOMBE = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (0, 20): (0.0, 0.1611), (1, 29): (0.0061, 0.1718)}
+NEWCOMBE = {
+    (81, 263): (0.2553, 0.3662),
+    (15, 148): (0.0624, 0.1605),
+    (0, 20): (0.0, 0.1611),
+    (1, 29): (0.0061, 0.1718),
+}
 
 
 @pytest.mark.parametrize("counts", NEWCOMBE, ids=str)
@@ -35,7 +40,9 @@ def test_the_wilson_interval_is_that_of_newcombes_table(counts: tuple[int, int])
 @pytest.mark.parametrize("counts", [(0, 1), (7, 7), (3, 10), (49_000, 50_000)], ids=str)
 def test_the_wilson_interval_is_scipys(counts: tuple[int, int], confidence: float) -> None:
     expected = stats.binomtest(*counts).proportion_ci(confidence, method="wilson")
-    assert wilson_interval(*counts, confidence=confidence) == pytest.approx(tuple(expected), abs=1e-12)
+    assert wilson_interval(*counts, confidence=confidence) == pytest.approx(
+        tuple(expected), abs=1e-12
+    )
 
 
 def test_the_exact_mcnemar_test_is_that_of_a_published_table() -> None:
@@ -52,9 +59,13 @@ def test_the_exact_mcnemar_test_is_scipys_binomial_test(counts: tuple[int, int])
 
 def test_the_bootstrap_interval_of_a_mean_is_scipys() -> None:
     values = np.random.default_rng(1).exponential(size=200)
-    expected = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=20_000, rng=2).confidence_interval
+    expected = stats.bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=20_000, rng=2
+    ).confidence_interval
     assert bootstrap_interval(values, confidence=0.95) == pytest.approx(tuple(expected), abs=0.03)
-    assert bootstrap_interval(values, confidence=0.95) == bootstrap_interval(values, confidence=0.95)
+    assert bootstrap_interval(values, confidence=0.95) == bootstrap_interval(
+        values, confidence=0.95
+    )
 
 
 def test_the_paired_bootstrap_finds_a_difference_that_unpaired_intervals_hide() -> None:
@@ -62,7 +73,8 @@ def test_the_paired_bootstrap_finds_a_difference_that_unpaired_intervals_hide() 
     first = generator.normal(size=300)
     second = first + generator.normal(0.1, 0.2, size=300)
     assert (
-        bootstrap_interval(first, confidence=0.95)[1] > bootstrap_interval(second, confidence=0.95)[0]
+        bootstrap_interval(first, confidence=0.95)[1]
+        > bootstrap_interval(second, confidence=0.95)[0]
     )  # they overlap
     result = paired_bootstrap(first, second, np.mean, confidence=0.95)
     assert result["difference"] == pytest.approx(float(second.mean() - first.mean()))
@@ -82,12 +94,16 @@ def test_the_paired_bootstrap_has_the_p_value_of_a_t_test() -> None:
     second = generator.normal(0.17, size=200)
     expected = stats.ttest_rel(first, second).pvalue
     assert 0.02 < expected < 0.5
-    assert paired_bootstrap(first, second, np.mean, confidence=0.95)["p_value"] == pytest.approx(expected, rel=0.3)
+    assert paired_bootstrap(first, second, np.mean, confidence=0.95)["p_value"] == pytest.approx(
+        expected, rel=0.3
+    )
 
 
 def test_the_paired_bootstrap_takes_a_statistic_of_rows() -> None:
     rows = np.array([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0]])
-    result = paired_bootstrap(rows, rows * [1, 2], lambda each: float(each[:, 1].sum()), confidence=0.95)
+    result = paired_bootstrap(
+        rows, rows * [1, 2], lambda each: float(each[:, 1].sum()), confidence=0.95
+    )
     assert result["difference"] == 6.0
 
 
@@ -129,4 +145,9 @@ def test_there_is_no_calibration_without_probabilities(predictions: Predictions 
 
 def test_the_formulas_load_neither_torch_nor_scipy() -> None:
     code = "import sys, lightkit.reports.statistics; print({'torch', 'scipy'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )

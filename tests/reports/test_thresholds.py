@@ -38,7 +38,9 @@ def test_areas_are_those_of_scikit_learn() -> None:
         is_positive = random.random(50) < scores
         found = compute_rates(scores, is_positive, name="x", subject="x")
         assert found is not None
-        assert found.average_precision == pytest.approx(metrics.average_precision_score(is_positive, scores))
+        assert found.average_precision == pytest.approx(
+            metrics.average_precision_score(is_positive, scores)
+        )
         assert found.area == pytest.approx(metrics.roc_auc_score(is_positive, scores))
 
 
@@ -73,7 +75,9 @@ def test_of_more_classes_right_predictions_are_searched_for() -> None:
     assert found.area == 0.5
 
 
-def of_classes(num_samples: int, *, names: tuple[str, ...] = ("a", "b", "c", "none has it")) -> Predictions:
+def of_classes(
+    num_samples: int, *, names: tuple[str, ...] = ("a", "b", "c", "none has it")
+) -> Predictions:
     """Predictions of several classes, with rounded probabilities, of which some are equal; the last has no sample."""
     random = np.random.default_rng(9)
     target = random.integers(0, len(names) - 1, num_samples)
@@ -81,7 +85,9 @@ def of_classes(num_samples: int, *, names: tuple[str, ...] = ("a", "b", "c", "no
     logits[np.arange(num_samples), target] += 1
     powers = np.exp(logits)
     values = (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
-    found = predictions(names, target.tolist(), values.argmax(axis=1).tolist(), values.max(axis=1).tolist())
+    found = predictions(
+        names, target.tolist(), values.argmax(axis=1).tolist(), values.max(axis=1).tolist()
+    )
     return replace(found, class_probability=values)
 
 
@@ -95,9 +101,13 @@ def test_the_curves_of_each_class_are_those_of_scikit_learn(num_samples: int) ->
         is_class = found.target == number
         scores = found.class_probability[:, number]
         assert rates.num_positive == is_class.sum()
-        assert rates.average_precision == pytest.approx(metrics.average_precision_score(is_class, scores))
+        assert rates.average_precision == pytest.approx(
+            metrics.average_precision_score(is_class, scores)
+        )
         assert rates.area == pytest.approx(metrics.roc_auc_score(is_class, scores))
-        false_rate, recall, thresholds = metrics.roc_curve(is_class, scores, drop_intermediate=False)
+        false_rate, recall, thresholds = metrics.roc_curve(
+            is_class, scores, drop_intermediate=False
+        )
         np.testing.assert_allclose(rates.false_positive_rate, false_rate)
         np.testing.assert_allclose(rates.recall, recall)
         np.testing.assert_allclose(rates.threshold, thresholds)
@@ -131,7 +141,12 @@ def test_a_page_has_points_of_each_class_that_are_exact_and_few() -> None:
 def test_without_a_choice_a_page_has_no_points() -> None:
     found = compute_class_thresholds(of_classes(60))
     assert dump_thresholds([found["a"]]) == ""
-    assert compute_class_thresholds(predictions(("a", "b", "c"), [0, 1, 2], [0, 1, 1], [0.9, 0.5, 0.7])) == {}
+    assert (
+        compute_class_thresholds(
+            predictions(("a", "b", "c"), [0, 1, 2], [0, 1, 1], [0.9, 0.5, 0.7])
+        )
+        == {}
+    )
 
 
 def test_a_probability_that_is_no_number_is_accepted_last() -> None:
@@ -147,7 +162,10 @@ def test_of_two_classes_the_probability_of_the_prediction_says_both() -> None:
     computed: dict[str, Thresholds] = compute_class_thresholds(found)
     assert computed["no"].threshold[1:] == pytest.approx([0.8, 0.6, 0.1])
     assert computed["yes"].threshold[1:] == pytest.approx([0.9, 0.4, 0.2])
-    assert (computed["no"].right.tolist(), computed["no"].wrong.tolist()) == ([0, 1, 1, 1], [0, 0, 1, 2])
+    assert (computed["no"].right.tolist(), computed["no"].wrong.tolist()) == (
+        [0, 1, 1, 1],
+        [0, 0, 1, 2],
+    )
 
 
 def test_without_an_error_there_is_no_curve() -> None:
@@ -162,7 +180,10 @@ def test_a_log_axis_is_chosen_for_two_powers_of_ten() -> None:
 
 
 def test_the_data_of_charts_end_no_element_and_have_gaps_for_what_is_not_finite() -> None:
-    rows = [{"epoch": 0, "step": 3, "</script>": float("nan")}, {"epoch": 1, "step": 6, "</script>": 0.123456789}]
+    rows = [
+        {"epoch": 0, "step": 3, "</script>": float("nan")},
+        {"epoch": 1, "step": 6, "</script>": 0.123456789},
+    ]
     text = dump_charts([Chart("c", [Curve("</script>", rows, "</script>")])])
     assert "<" not in text
     assert '"y":[null,0.123457]' in text

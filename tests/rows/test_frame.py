@@ -17,7 +17,13 @@ from lightkit.rows.reader import open_rows
 from lightkit.rows.table import TableFit
 from lightkit.rows.values import ColumnType, read_columns
 
-TYPES: dict[str, ColumnType] = {"n": "number", "i": "number", "c": "category", "f": "category", "d": "date"}
+TYPES: dict[str, ColumnType] = {
+    "n": "number",
+    "i": "number",
+    "c": "category",
+    "f": "category",
+    "d": "date",
+}
 TABLE = """\
 n,i,c,f,d,g
 1.5,3,oak,True,2026-01-02,1.50
@@ -51,11 +57,34 @@ def test_a_frame_is_encoded_as_the_table_that_it_was_read_from(tmp_path: Path) -
 
 
 def test_cells_of_several_types_are_read_one_by_one() -> None:
-    cells = ["a", 1, 2.5, np.float64(3.0), True, None, float("nan"), pd.NA, Decimal("1.5"), date(2026, 1, 2)]
+    cells = [
+        "a",
+        1,
+        2.5,
+        np.float64(3.0),
+        True,
+        None,
+        float("nan"),
+        pd.NA,
+        Decimal("1.5"),
+        date(2026, 1, 2),
+    ]
     cells.append(datetime(2026, 1, 2, 3))
     frame = pd.DataFrame({"c": pd.Series(cells, dtype=object)})
     assert read_frame(frame, ["c"]).column("c").to_pylist() == [
-        *("a", "1", "2.5", "3.0", "true", None, None, None, "1.5", "2026-01-02", "2026-01-02T03:00:00")
+        *(
+            "a",
+            "1",
+            "2.5",
+            "3.0",
+            "true",
+            None,
+            None,
+            None,
+            "1.5",
+            "2026-01-02",
+            "2026-01-02T03:00:00",
+        )
     ]
 
 
@@ -74,7 +103,9 @@ def test_what_is_no_table_is_an_error(frame: Any, says: str) -> None:
 
 
 def test_a_cell_that_is_none_of_its_type_is_a_defect_with_its_row() -> None:
-    frame = pd.DataFrame({"n": [1.0, np.inf], "c": ["a", "b"], "d": ["2026-01-02", "soon"], "f": [1, 2], "i": [1, 2]})
+    frame = pd.DataFrame(
+        {"n": [1.0, np.inf], "c": ["a", "b"], "d": ["2026-01-02", "soon"], "f": [1, 2], "i": [1, 2]}
+    )
     _, defects = read_columns(read_frame(frame, list(TYPES)), TYPES)
     assert [(each.row, each.column) for each in defects] == [(1, "d"), (1, "n")]
     for cells in ([b"raw", b"b"], [["a"], ["b"]], [pd.Timedelta(1), pd.Timedelta(2)]):

@@ -22,7 +22,9 @@ from lightkit.rows.values import ColumnType, TypeGuess, read_columns
 TYPES: Mapping[str, ColumnType] = {"a": "number", "b": "category"}
 
 
-def read(place: Path | str, types: Mapping[str, ColumnType] = TYPES, **options: Any) -> dict[str, list[Any]]:
+def read(
+    place: Path | str, types: Mapping[str, ColumnType] = TYPES, **options: Any
+) -> dict[str, list[Any]]:
     """Read all columns of some types, and refuse cells that are none."""
     found: dict[str, list[Any]] = {name: [] for name in types}
     for batch in open_rows(str(place)).read(list(types), **options):
@@ -41,7 +43,11 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 
 ODD = {
-    "mark": ("t.csv", b'\xef\xbb\xbfa,b\r\n1,x\r\n\r\n 4 ,"x\ny"\r\n', {"a": [1.0, 4.0], "b": ["x", "x\ny"]}),
+    "mark": (
+        "t.csv",
+        b'\xef\xbb\xbfa,b\r\n1,x\r\n\r\n 4 ,"x\ny"\r\n',
+        {"a": [1.0, 4.0], "b": ["x", "x\ny"]},
+    ),
     "semicolons": ("t.csv", b"b;a\nx;1.5\n", {"a": [1.5], "b": ["x"]}),
     "missing": ("t.csv", b"a,b\nNaN,\n?,NA\n,None\n", {"a": [None] * 3, "b": [None, "NA", "None"]}),
     "signs": ("t.tsv", b"a\tb\n+7\tx\n1e3\tx\n.5\tx\n", {"a": [7.0, 1000.0, 0.5], "b": ["x"] * 3}),
@@ -52,7 +58,11 @@ ODD = {
 
 @pytest.mark.parametrize(("name", "content", "cells"), ODD.values(), ids=ODD)
 def test_each_kind_of_text_is_read_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, cells: dict[str, list[Any]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    content: bytes,
+    cells: dict[str, list[Any]],
 ) -> None:
     path = write(tmp_path, name, content)
     assert read(path) == cells
@@ -63,14 +73,30 @@ def test_each_kind_of_text_is_read_alike(
 
 
 FAULTS = {
-    "ragged": ("t.csv", b'a,b\n1,x\n4,"x\ny"\n4\n', r"t\.csv, line 5: this row has 1 cells; expected 2"),
+    "ragged": (
+        "t.csv",
+        b'a,b\n1,x\n4,"x\ny"\n4\n',
+        r"t\.csv, line 5: this row has 1 cells; expected 2",
+    ),
     "empty": ("t.csv", b"", r"t\.csv: this table is empty"),
     "header alone": ("t.csv", b"a,b\n", r"t\.csv: this table has no rows"),
-    "utf-16": ("t.csv", "a,b\n1,2\n".encode("utf-16"), r"t\.csv, line 1: this table is not in UTF-8"),
+    "utf-16": (
+        "t.csv",
+        "a,b\n1,2\n".encode("utf-16"),
+        r"t\.csv, line 1: this table is not in UTF-8",
+    ),
     "latin-1": ("t.csv", b"a,b\n1,x\n2,\xe4\n", r"t\.csv, line 3: this table is not in UTF-8"),
-    "huge": ("t.csv", b"a,b\n1,x\n1," + b"x" * 1_100_000 + b"\n", r"t\.csv, line 3: .*field larger than"),
+    "huge": (
+        "t.csv",
+        b"a,b\n1,x\n1," + b"x" * 1_100_000 + b"\n",
+        r"t\.csv, line 3: .*field larger than",
+    ),
     "open": ("t.csv", b'a,b\n1,x\n"2,x\n', r"t\.csv, line 3: this table cannot be read"),
-    "mixed": ("t.csv", b'a,b\n1,"x\ny"\nfour,x\n', r"t\.csv, line 4: column 'a' has 'four', expected a finite number"),
+    "mixed": (
+        "t.csv",
+        b'a,b\n1,"x\ny"\nfour,x\n',
+        r"t\.csv, line 4: column 'a' has 'four', expected a finite number",
+    ),
     "infinite": ("t.csv", b"a,b\n1,x\n-inf,x\n", r"t\.csv, line 3: column 'a' has '-inf'"),
     "twice": ("t.csv", b"a,a\n1,2\n", r"line 1: two columns have the name 'a'"),
     "column": ("t.csv", b"A,b\n1,2\n", r"the table has no column 'a'"),
@@ -82,7 +108,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("name", "content", "says"), FAULTS.values(), ids=FAULTS)
-def test_odd_input_is_an_error_with_its_line(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_odd_input_is_an_error_with_its_line(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
     path = write(tmp_path, name, content)
     with pytest.raises(DataError, match=says):
         read(path)
@@ -90,18 +118,32 @@ def test_odd_input_is_an_error_with_its_line(tmp_path: Path, name: str, content:
         read(path, with_lines=True)
 
 
-def test_rows_are_the_same_wherever_a_block_and_a_batch_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_the_same_wherever_a_block_and_a_batch_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = ["x", "", 'say ""hi""', "one\ntwo", "a,b", "ä", "\r\n", " 7 "]
-    lines = "".join(f'{at},"{texts[at % len(texts)]}"\r\n' + "\r\n" * (at % 5 == 0) for at in range(90))
+    lines = "".join(
+        f'{at},"{texts[at % len(texts)]}"\r\n' + "\r\n" * (at % 5 == 0) for at in range(90)
+    )
     path = write(tmp_path, "t.csv", f"a,b\r\n{lines}".encode())
     expected = read(path)
     assert expected["a"] == [float(at) for at in range(90)]
-    assert [cell for cell in expected["b"] if cell is None] == [None] * 23  # without a text, or of blanks
+    assert [cell for cell in expected["b"] if cell is None] == [
+        None
+    ] * 23  # without a text, or of blanks
     for size in (48, 64, 100, 1000):
         monkeypatch.setattr("lightkit.rows.reader._BLOCK_BYTES", size)
         for batch_rows in (1, 7, 100):
-            assert read(path, batch_rows=batch_rows) == read(path, batch_rows=batch_rows, with_lines=True) == expected
-            named = [name for batch in open_rows(str(path)).read(batch_rows=batch_rows) for name in batch.name_rows()]
+            assert (
+                read(path, batch_rows=batch_rows)
+                == read(path, batch_rows=batch_rows, with_lines=True)
+                == expected
+            )
+            named = [
+                name
+                for batch in open_rows(str(path)).read(batch_rows=batch_rows)
+                for name in batch.name_rows()
+            ]
             by_line = open_rows(str(path)).read(batch_rows=batch_rows, with_lines=True)
             assert named == [name for batch in by_line for name in batch.name_rows()]
             assert len(named) == 90
@@ -115,7 +157,10 @@ def test_two_labels_that_change_places_make_another_fingerprint(tmp_path: Path) 
     before = (path.stat().st_size, open_table(str(path)).fingerprint)
     copy = write(tmp_path, "copy/t.parquet", path.read_bytes())
     parquet.write_table(pa.table({**rows, "b": ["y", "x", "x", "y"]}), path)
-    assert (path.stat().st_size, open_table(str(path)).fingerprint) == before  # neither size nor footer says it
+    assert (
+        path.stat().st_size,
+        open_table(str(path)).fingerprint,
+    ) == before  # neither size nor footer says it
     assert open_rows(str(path)).fingerprint != first
     assert open_rows(str(copy)).fingerprint == first
 
@@ -128,23 +173,33 @@ def test_files_of_a_folder_are_one_table(tmp_path: Path) -> None:
     for batch in table.read(["a"]):
         guess.add(batch.rows.column(0))
     assert guess.kind == "category"  # not a number in one file and a text in the other
-    assert read(tmp_path / "t", {"a": "category", "b": "category"}) == {"a": ["1", "two"], "b": ["x", "y"]}
+    assert read(tmp_path / "t", {"a": "category", "b": "category"}) == {
+        "a": ["1", "two"],
+        "b": ["x", "y"],
+    }
     write(tmp_path, "t/3.csv", b"a,c\n1,x\n")
     with pytest.raises(DataError, match=r"1\.csv has no c, which .*3\.csv has"):
         open_rows(str(tmp_path / "t"))
 
 
-def test_a_folder_without_a_table_is_reported_with_what_it_has_and_where_it_was_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_table_is_reported_with_what_it_has_and_where_it_was_named(
+    tmp_path: Path,
+) -> None:
     for name in ("photos/1.jpg", "photos/2.JPG", "photos/notes"):
         write(tmp_path, name, b"")
     with pytest.raises(DataError) as caught:
         open_rows(str(tmp_path / "photos"), setting="FILE of lightkit predict")
-    assert str(caught.value) == (
-        f"{tmp_path}/photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1 plain; expected CSV "
-        "(.csv, .tsv, .txt), JSON lines (.jsonl, .ndjson), Parquet, or a Delta table."
+    assert (
+        str(caught.value)
+        == f"{tmp_path}/photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1"
+        " plain; expected CSV (.csv, .tsv, .txt), JSON lines (.jsonl, .ndjson), Parquet, or a"
+        " Delta table."
     )
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: this folder has no table \(data\.init_args\.path\), but no files; "):
+    with pytest.raises(
+        DataError,
+        match=r"empty: this folder has no table \(data\.init_args\.path\), but no files; ",
+    ):
         open_rows(str(tmp_path / "empty"))
 
 

@@ -18,7 +18,9 @@ from lightkit.rows.table import TableFit, TablePreprocessing
 from lightkit.rows.values import ColumnType
 
 
-def fit(columns: dict[str, Any], types: dict[str, ColumnType], **options: Any) -> TablePreprocessing:
+def fit(
+    columns: dict[str, Any], types: dict[str, ColumnType], **options: Any
+) -> TablePreprocessing:
     fitted = TableFit(types, **{"scaling": "standard", **options})
     rows = pa.table(columns)
     for start in range(0, rows.num_rows, 3):  # in parts
@@ -51,7 +53,9 @@ def test_quantiles_make_a_normal_distribution_of_any_other() -> None:
     np.testing.assert_allclose(encoded[middle, 0], expected[middle], atol=0.05)
 
 
-def test_a_rank_is_that_of_all_values_ties_in_their_middle_and_between_two_it_is_on_their_line() -> None:
+def test_a_rank_is_that_of_all_values_ties_in_their_middle_and_between_two_it_is_on_their_line() -> (
+    None
+):
     values = [1.0, 1.0, 2.0, 5.0, 5.0, 5.0]
     made = fit({"a": values}, {"a": "number"}, scaling="quantile")
     ranks = {1.0: 1 / 6, 2.0: 2.5 / 6, 5.0: 4.5 / 6}
@@ -78,28 +82,40 @@ def test_quantiles_of_a_large_column_are_those_of_all_its_values_in_any_order_an
     assert found[0].numbers[0].knots == found[1].numbers[0].knots
     (encoded,) = found[0].encode(pa.table({"a": values}))
     assert encoded[::2].std() == 0
-    assert encoded[0, 0] == pytest.approx(NormalDist().inv_cdf(0.25), abs=0.01)  # half of the values are 0
+    assert encoded[0, 0] == pytest.approx(
+        NormalDist().inv_cdf(0.25), abs=0.01
+    )  # half of the values are 0
     wanted = [NormalDist().inv_cdf(rank) for rank in (0.6, 0.75, 0.9)]
     quantiles = np.quantile(values, [0.6, 0.75, 0.9])
     np.testing.assert_allclose(found[0].numbers[0].scale(quantiles, "quantile"), wanted, atol=0.02)
 
 
 @pytest.mark.parametrize("factor", [1e-13, 1.0, 1e15], ids=str)
-def test_a_column_of_any_size_has_deviation_1_and_a_constant_one_stays_constant(factor: float) -> None:
+def test_a_column_of_any_size_has_deviation_1_and_a_constant_one_stays_constant(
+    factor: float,
+) -> None:
     values = np.random.default_rng(2).normal(3, 1, 50) * factor
     made = fit({"a": values, "b": [0.1 * factor] * 50}, {"a": "number", "b": "number"})
     (encoded,) = made.encode(pa.table({"a": values, "b": [0.1 * factor] * 50}))
-    np.testing.assert_allclose(encoded[:, 0], (values - values.mean()) / values.std(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        encoded[:, 0], (values - values.mean()) / values.std(), rtol=1e-4, atol=1e-5
+    )
     assert encoded[:, 1].tolist() == [0.0] * 50
 
 
-@pytest.mark.parametrize("values", [[1.0, 2.0, 1.7976931348623157e308], [-1.7e308, 1.7e308, 0.0]], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "values", [[1.0, 2.0, 1.7976931348623157e308], [-1.7e308, 1.7e308, 0.0]], ids=["one", "two"]
+)
 def test_numbers_too_large_for_a_variance_are_an_error(values: list[float]) -> None:
-    with pytest.raises(DataError, match="column 'a' has numbers of which a float64 holds no variance"):
+    with pytest.raises(
+        DataError, match="column 'a' has numbers of which a float64 holds no variance"
+    ):
         fit({"a": values * 3, "b": values * 3}, {"a": "number"})
 
 
-def test_each_bin_has_as_many_training_rows_and_a_column_of_few_values_has_a_bin_between_two() -> None:
+def test_each_bin_has_as_many_training_rows_and_a_column_of_few_values_has_a_bin_between_two() -> (
+    None
+):
     values = np.random.default_rng(0).permutation(1000).astype(float)
     made = fit({"a": values, "b": [0.0, 1.0, 1.0, 4.0] * 250}, {"a": "number", "b": "number"})
     edges = made.list_bins(8)
@@ -121,7 +137,9 @@ def test_a_column_without_a_value_in_the_training_is_0(scaling: str) -> None:
 def test_unknown_missing_and_rare_categories_have_their_own_index() -> None:
     made = fit({"c": ["x", "y", "x", "y", "once", None]}, {"c": "category"}, min_count=2)
     assert made.categories[0].values == ("x", "y")
-    (encoded,) = made.encode(pa.table({"c": pa.array(["x", "y", "new", "once", None], pa.string())}))
+    (encoded,) = made.encode(
+        pa.table({"c": pa.array(["x", "y", "new", "once", None], pa.string())})
+    )
     assert encoded[:, 0].tolist() == [2, 3, 0, 0, 1]
 
 
@@ -129,17 +147,33 @@ def test_a_category_is_known_by_its_boolean_or_decimal_number_too() -> None:
     known = ["True", "False", "1", "2.50", "01", "x"]
     made = fit({"c": known}, {"c": "category"}, min_count=1)
     place = {name: made.categories[0].values.index(name) + 2 for name in known}
-    cells = {"true": "True", "FALSE": "False", "1.0": "1", "2.5": "2.50", "1": "1", "01": "01", "x": "x"}
-    (encoded,) = made.encode(pa.table({"c": pa.array([*cells, "X", "2", "001", None], pa.string())}))
+    cells = {
+        "true": "True",
+        "FALSE": "False",
+        "1.0": "1",
+        "2.5": "2.50",
+        "1": "1",
+        "01": "01",
+        "x": "x",
+    }
+    (encoded,) = made.encode(
+        pa.table({"c": pa.array([*cells, "X", "2", "001", None], pa.string())})
+    )
     assert encoded[:, 0].tolist() == [*(place[name] for name in cells.values()), 0, 0, 0, 1]
     both = fit({"c": ["1", "1.0"]}, {"c": "category"}, min_count=1)
-    assert both.encode(pa.table({"c": ["1", "1.0", "1.00"]}))[0][:, 0].tolist() == [2, 3, 0]  # which of the two
+    assert both.encode(pa.table({"c": ["1", "1.0", "1.00"]}))[0][:, 0].tolist() == [
+        2,
+        3,
+        0,
+    ]  # which of the two
 
 
 def test_an_example_has_made_up_cells_and_missing_ones() -> None:
     days = pa.array([datetime(2026, 1, 1), datetime(2026, 1, 3)], pa.timestamp("us"))
     made = fit(
-        {"a": [1.0, 4.0], "c": ["x", "y"], "d": days}, {"a": "number", "c": "category", "d": "date"}, min_count=1
+        {"a": [1.0, 4.0], "c": ["x", "y"], "d": days},
+        {"a": "number", "c": "category", "d": "date"},
+        min_count=1,
     )
     assert made.make_example().to_pylist() == [
         {"a": 2.5, "d": "2026-01-02", "c": "x"},
@@ -161,7 +195,10 @@ def test_dates_are_a_trend_and_places_in_year_week_and_day() -> None:
 
 def test_the_numbers_of_dates_are_those_of_pythons_calendar() -> None:
     random = np.random.default_rng(6)
-    moments = [datetime(1950, 1, 1) + timedelta(minutes=int(each)) for each in random.integers(0, 60_000_000, 300)]
+    moments = [
+        datetime(1950, 1, 1) + timedelta(minutes=int(each))
+        for each in random.integers(0, 60_000_000, 300)
+    ]
     made = fit({"d": pa.array(moments, pa.timestamp("us"))}, {"d": "date"})
     (encoded,) = made.encode(pa.table({"d": pa.array(moments, pa.timestamp("us"))}))
     days = np.array([(each - datetime(1970, 1, 1)) / timedelta(days=1) for each in moments])
@@ -185,7 +222,9 @@ def test_the_form_in_json_encodes_alike() -> None:
     made = fit(columns, {"a": "number", "c": "category", "d": "date"}, scaling="quantile")
     again = load_preprocessing(json.loads(json.dumps(dump_preprocessing(made))))
     assert again == made
-    for one, other in zip(made.encode(pa.table(columns)), made.encode(pa.table(columns)), strict=True):
+    for one, other in zip(
+        made.encode(pa.table(columns)), made.encode(pa.table(columns)), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(DataError, match="damaged"):
         load_preprocessing({"kind": "table", "scaling": "standard"})

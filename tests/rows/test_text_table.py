@@ -24,13 +24,33 @@ NUMBER = pa.int64()
 @pytest.mark.parametrize(
     ("types", "given", "expected"),
     [
-        ({"Review": TEXT, "Category": TEXT, "id": NUMBER}, {}, TextColumns("Review", "Category", None)),
+        (
+            {"Review": TEXT, "Category": TEXT, "id": NUMBER},
+            {},
+            TextColumns("Review", "Category", None),
+        ),
         ({"a": TEXT, "label": NUMBER, "split": TEXT}, {}, TextColumns("a", "label", "split")),
-        ({"a": pa.dictionary(pa.int32(), TEXT), "label": TEXT}, {}, TextColumns("a", "label", None)),
+        (
+            {"a": pa.dictionary(pa.int32(), TEXT), "label": TEXT},
+            {},
+            TextColumns("a", "label", None),
+        ),
         ({"title": TEXT, "text": TEXT, "label": TEXT}, {}, TextColumns("text", "label", None)),
-        ({"a": TEXT, "b": TEXT, "c": TEXT}, {"label": ["b"], "key": "c"}, TextColumns("a", ["b"], None, "c")),
-        ({"a": TEXT, "split": TEXT}, {"label": "a", "split": None}, TextColumns("split", "a", None)),
-        ({"a": TEXT, "b": TEXT}, {"text": "a", "label": "b", "weight": "b"}, TextColumns("a", "b", None, None, "b")),
+        (
+            {"a": TEXT, "b": TEXT, "c": TEXT},
+            {"label": ["b"], "key": "c"},
+            TextColumns("a", ["b"], None, "c"),
+        ),
+        (
+            {"a": TEXT, "split": TEXT},
+            {"label": "a", "split": None},
+            TextColumns("split", "a", None),
+        ),
+        (
+            {"a": TEXT, "b": TEXT},
+            {"text": "a", "label": "b", "weight": "b"},
+            TextColumns("a", "b", None, None, "b"),
+        ),
     ],
     ids=[
         "usual names",
@@ -63,11 +83,31 @@ def test_columns_are_found_by_usual_names_or_are_the_only_ones_left(
             {"label": ["b", "c"]},
             r"^data\.init_args\.label: t\.csv: .* no column 'c'",
         ),
-        ({"a": TEXT, "b": TEXT}, {"label": "b", "key": "c"}, r"^data\.init_args\.key: t\.csv: the table has no column"),
-        ({"a": TEXT, "b": TEXT}, {"label": "b", "split": "c"}, r"^data\.init_args\.split: t\.csv: the table has no"),
-        ({"a": TEXT, "b": TEXT}, {"label": "b", "text": "c", "key": "d"}, r"^data\.init_args\.text: .*no column 'c'"),
+        (
+            {"a": TEXT, "b": TEXT},
+            {"label": "b", "key": "c"},
+            r"^data\.init_args\.key: t\.csv: the table has no column",
+        ),
+        (
+            {"a": TEXT, "b": TEXT},
+            {"label": "b", "split": "c"},
+            r"^data\.init_args\.split: t\.csv: the table has no",
+        ),
+        (
+            {"a": TEXT, "b": TEXT},
+            {"label": "b", "text": "c", "key": "d"},
+            r"^data\.init_args\.text: .*no column 'c'",
+        ),
     ],
-    ids=["two texts", "no text", "no label", "one of several labels", "key", "split", "the text first"],
+    ids=[
+        "two texts",
+        "no text",
+        "no label",
+        "one of several labels",
+        "key",
+        "split",
+        "the text first",
+    ],
 )
 def test_a_column_that_is_missing_is_reported_by_its_argument(
     types: dict[str, pa.DataType], given: dict[str, Any], says: str

@@ -24,7 +24,15 @@ def test_the_rows_stand_below_the_columns_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ['größe, \'a "b".jpg', "two\nlines.jpg", "two\rlines.jpg", "\r\n", os.fsdecode(b"\xff\xfe.jpg"), " ", "=1+1.jpg"],
+    [
+        'größe, \'a "b".jpg',
+        "two\nlines.jpg",
+        "two\rlines.jpg",
+        "\r\n",
+        os.fsdecode(b"\xff\xfe.jpg"),
+        " ",
+        "=1+1.jpg",
+    ],
 )
 def test_a_name_comes_back_as_it_was(tmp_path: Path, name: str) -> None:
     path = tmp_path / "bad_images.csv"

@@ -36,7 +36,9 @@ def test_an_archive_of_torchscript_is_another(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.ckpt", "w") as archive:
         for name in ("data.pkl", "constants.pkl"):
             archive.writestr(f"model/{name}", b"")
-    assert "another archive, such as one of torch.export or TorchScript" in str(runs.find_fault(tmp_path / "a.ckpt"))
+    assert "another archive, such as one of torch.export or TorchScript" in str(
+        runs.find_fault(tmp_path / "a.ckpt")
+    )
 
 
 def test_a_file_that_is_cut_short_is_reported(whole: Path) -> None:
@@ -73,7 +75,9 @@ def test_a_folder_of_shards_that_is_written_again_is_kept_as_the_one_before(tmp_
     runs.sidecar(tmp_path / "last.ckpt").unlink()  # killed while the shards are written
     assert runs.last_good(tmp_path) == tmp_path / "last-1.ckpt"
     plant_folder(tmp_path / "last.ckpt", b"fourth")
-    assert (tmp_path / "last-1.ckpt" / "__0_0.distcp").read_bytes() == b"second", "the broken one is not kept"
+    assert (tmp_path / "last-1.ckpt" / "__0_0.distcp").read_bytes() == b"second", (
+        "the broken one is not kept"
+    )
 
 
 def test_a_second_name_of_a_folder_of_shards_outlives_the_first(tmp_path: Path) -> None:
@@ -86,11 +90,16 @@ def test_a_second_name_of_a_folder_of_shards_outlives_the_first(tmp_path: Path) 
     assert runs.find_fault(best) is None
     assert (best / "__0_0.distcp").read_bytes() == b"second"
     digests = runs.sidecar(best).read_text(encoding="utf-8").splitlines()
-    assert [line.partition("  ")[2] for line in digests] == ["best.ckpt/__0_0.distcp", "best.ckpt/meta.pt"]
+    assert [line.partition("  ")[2] for line in digests] == [
+        "best.ckpt/__0_0.distcp",
+        "best.ckpt/meta.pt",
+    ]
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_folder_of_shards_with_a_fault_is_passed_over_for_an_older_one(damage: str, tmp_path: Path) -> None:
+def test_a_folder_of_shards_with_a_fault_is_passed_over_for_an_older_one(
+    damage: str, tmp_path: Path
+) -> None:
     plant_folder(tmp_path / "last.ckpt", b"first")
     plant_folder(tmp_path / "last.ckpt", b"second")
     shard = tmp_path / "last.ckpt" / "__0_0.distcp"

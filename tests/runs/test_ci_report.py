@@ -42,7 +42,11 @@ def test_cases_are_counted_and_read_back(tmp_path: Path) -> None:
     counts = {"tests": "3", "failures": "1", "errors": "0", "skipped": "1", "time": "1.750"}
     assert suite.attrib == {"name": "lightkit gate", **counts}
     passed, failed, skipped = suite.findall("testcase")
-    assert passed.attrib == {"classname": "lightkit.gate", "name": "test/accuracy at least 0.8", "time": "1.250"}
+    assert passed.attrib == {
+        "classname": "lightkit.gate",
+        "name": "test/accuracy at least 0.8",
+        "time": "1.250",
+    }
     assert passed.findtext("system-out") == "0.91"
     assert failed.find("failure").attrib == {"message": "test/accuracy fell by 0.03 <from> 0.9"}  # type: ignore[union-attr]
     assert failed.findtext("failure") == CASES[1].failure
@@ -65,20 +69,36 @@ def end_with(path: Path, end: BaseException | int, cases: list[Case] | None = No
     return exit_code_of(end) if isinstance(end, BaseException) else end
 
 
-KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LightkitError)]
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, LightkitError)
+]
 ENDS: list[BaseException | int] = [
     *(kind("it is out of stock") for kind in KINDS if kind is not errors.ConfigErrors),
     errors.ConfigErrors([ConfigError("one"), ConfigError("two")]),
-    *(LightkitError(""), KeyError("x"), KeyboardInterrupt(), SystemExit(3), BrokenPipeError(), MemoryError()),
+    *(
+        LightkitError(""),
+        KeyError("x"),
+        KeyboardInterrupt(),
+        SystemExit(3),
+        BrokenPipeError(),
+        MemoryError(),
+    ),
     *(Interrupted(2), Interrupted(15), Interrupted(15, checkpoint=Path("last.ckpt"))),
     *(0, 1, 2, 3, 4, 5, 6, 70, 74, 75, 129, 130, 138, 141, 143, 255),
 ]
 
 
-@pytest.mark.parametrize("cases", [None, [], [CASES[0]], [CASES[0], CASES[1]]], ids=["none", "empty", "good", "bad"])
+@pytest.mark.parametrize(
+    "cases", [None, [], [CASES[0]], [CASES[0], CASES[1]]], ids=["none", "empty", "good", "bad"]
+)
 @pytest.mark.parametrize("end", ENDS, ids=repr)
 def test_junit_and_page_tell_of_a_failure_where_the_exit_code_is_one_and_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException | int, cases: list[Case] | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: BaseException | int,
+    cases: list[Case] | None,
 ) -> None:
     path, page = tmp_path / "gate.xml", tmp_path / "page.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
@@ -113,7 +133,9 @@ def test_a_failure_without_words_says_so(tmp_path: Path) -> None:
     assert messages == ["no reason was given"] * 2
 
 
-def test_the_commands_own_page_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_own_page_is_the_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = tmp_path / "page.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
     with CiReport("lightkit gate", None, case="gate") as report:
@@ -126,7 +148,9 @@ def test_the_commands_own_page_is_the_only_one(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("value", [0.0, -1.5, 1], ids=str)
-def test_the_page_of_a_fit_has_each_best_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+def test_the_page_of_a_fit_has_each_best_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
     run = create(tmp_path, "job")
     best = {"monitor": "val/loss", "value": value, "epoch": 3}
@@ -136,11 +160,16 @@ def test_the_page_of_a_fit_has_each_best_value(tmp_path: Path, monkeypatch: pyte
     assert f"val/loss {value:.4g} in epoch 3" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
-def test_the_page_of_a_fit_lists_what_the_summary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_fit_lists_what_the_summary_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
     monkeypatch.chdir(tmp_path)
     run = create(tmp_path, "job")
-    metrics = {"best": {"epoch": 0, "step": 4, "val/loss": 0.5}, "last": {"epoch": 1, "val/loss": 0.75, "val/f1": 1.0}}
+    metrics = {
+        "best": {"epoch": 0, "step": 4, "val/loss": 0.5},
+        "last": {"epoch": 1, "val/loss": 0.75, "val/f1": 1.0},
+    }
     write_json(
         run.summary_path,
         {
@@ -149,13 +178,9 @@ def test_the_page_of_a_fit_lists_what_the_summary_has(tmp_path: Path, monkeypatc
         },
     )  # fmt: skip
     add_fit_page(run)
-    assert (tmp_path / "page.md").read_text(encoding="utf-8") == (
-        "### lightkit fit: job/1 failed (exit code 1)\n\n"
-        "|  |  |\n| --- | --- |\n"
-        f"| run | `{run.folder.relative_to(tmp_path)}` |\n"
-        "| checkpoint | `checkpoints/last.ckpt` |\n| epochs | 2 |\n| steps | 8 |\n| time | 61 s |\n"
-        "| error | it broke |\n\n"
-        "| metric | best epoch | last epoch |\n| --- | --- | --- |\n| val/loss | 0.5 | 0.75 |\n| val/f1 |  | 1 |\n\n"
+    assert (
+        (tmp_path / "page.md").read_text(encoding="utf-8")
+        == f"### lightkit fit: job/1 failed (exit code 1)\n\n|  |  |\n| --- | --- |\n| run | `{run.folder.relative_to(tmp_path)}` |\n| checkpoint | `checkpoints/last.ckpt` |\n| epochs | 2 |\n| steps | 8 |\n| time | 61 s |\n| error | it broke |\n\n| metric | best epoch | last epoch |\n| --- | --- | --- |\n| val/loss | 0.5 | 0.75 |\n| val/f1 |  | 1 |\n\n"
     )
 
 
@@ -176,11 +201,15 @@ def test_what_no_xml_can_hold_is_escaped(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"--junit: .*a\.xml cannot be written: .*\. Choose another file\."):
+    with pytest.raises(
+        ConfigError, match=r"--junit: .*a\.xml cannot be written: .*\. Choose another file\."
+    ):
         write_junit(tmp_path / "file" / "a.xml", "a", [])
 
 
-def test_each_summary_is_a_paragraph_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_summary_is_a_paragraph_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = tmp_path / "page.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
     for markdown in ("### one\n", "two"):
@@ -188,7 +217,9 @@ def test_each_summary_is_a_paragraph_of_its_own(tmp_path: Path, monkeypatch: pyt
     assert page.read_text() == "### one\n\ntwo\n\n"
 
 
-def test_without_the_variable_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_variable_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
     add_step_summary("text")
@@ -206,4 +237,9 @@ def test_a_page_that_refuses_is_a_warning_only(
 
 def test_a_cell_cannot_end_its_table() -> None:
     table = markdown_table(["name", "value"], [["a|b\nc", 0.123456], ["<b>", 3]])
-    assert table.splitlines() == ["| name | value |", "| --- | --- |", r"| a\|b c | 0.1235 |", "| &lt;b> | 3 |"]
+    assert table.splitlines() == [
+        "| name | value |",
+        "| --- | --- |",
+        r"| a\|b c | 0.1235 |",
+        "| &lt;b> | 3 |",
+    ]

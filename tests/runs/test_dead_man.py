@@ -20,7 +20,11 @@ def test_each_exit_code_has_its_sign(code: int, sign: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("code", "paths"),
-    [(0, ["/beat/*/start", "/beat/*"]), (1, ["/beat/*/start", "/beat/*/fail"]), (75, ["/beat/*/start"])],
+    [
+        (0, ["/beat/*/start", "/beat/*"]),
+        (1, ["/beat/*/start", "/beat/*/fail"]),
+        (75, ["/beat/*/start"]),
+    ],
     ids=["well", "failed", "later"],
 )
 def test_a_command_is_reported_from_its_beginning_to_its_end(code: int, paths: list[str]) -> None:
@@ -30,7 +34,9 @@ def test_a_command_is_reported_from_its_beginning_to_its_end(code: int, paths: l
         switch.send(heartbeat_sign(code), "the last words")
         switch.sender.close()
         assert [request.path for request in receiver.requests] == paths
-        assert [request.body for request in receiver.requests] == [b"", b"the last words"][: len(paths)]
+        assert [request.body for request in receiver.requests] == [b"", b"the last words"][
+            : len(paths)
+        ]
 
 
 def test_the_address_keeps_its_question_and_the_body_its_end() -> None:
@@ -39,7 +45,9 @@ def test_the_address_keeps_its_question_and_the_body_its_end() -> None:
         for sign in ("start", "ok", "fail"):
             switch.compose(sign, "a" * 20_000 + "end")()
         found = receiver.requests
-        assert [request.path for request in found] == [f"/beat/*{end}?token=1" for end in ("/start", "", "/fail")]
+        assert [request.path for request in found] == [
+            f"/beat/*{end}?token=1" for end in ("/start", "", "/fail")
+        ]
         assert {(len(request.body), request.body[-4:]) for request in found} == {(10_000, b"aend")}
 
 

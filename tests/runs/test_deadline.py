@@ -27,7 +27,15 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("said", "seconds"),
-    [("4h", 14400), ("90m", 5400), ("1h30m", 5400), ("3600s", 3600), ("1.5h", 5400), ("1d2h", 93600), ("4H", 14400)],
+    [
+        ("4h", 14400),
+        ("90m", 5400),
+        ("1h30m", 5400),
+        ("3600s", 3600),
+        ("1.5h", 5400),
+        ("1d2h", 93600),
+        ("4H", 14400),
+    ],
     ids=str,
 )
 def test_a_duration_counts_from_now(said: str, seconds: int) -> None:
@@ -138,14 +146,23 @@ def test_another_process_of_the_machine_takes_the_same_deadline(
     clocks.pass_by(60, set_by_s=set_by_s)
     assert parse_deadline(of_duration.word, is_resolved=True) == of_duration
     other = of_duration.before(1)
-    assert parse_deadline(other.word, is_resolved=True) == Deadline(other.moment), "whose variable is not there"
+    assert parse_deadline(other.word, is_resolved=True) == Deadline(other.moment), (
+        "whose variable is not there"
+    )
     monkeypatch.setattr(deadline, "name_clock", lambda: "another-host/boot")
     assert parse_deadline(of_duration.word, is_resolved=True) == Deadline(of_duration.moment)
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(-3, "0.0 s"), (0.44, "0.4 s"), (40, "40 s"), (119, "119 s"), (720, "12 min"), (11100, "3 h 05 min")],
+    [
+        (-3, "0.0 s"),
+        (0.44, "0.4 s"),
+        (40, "40 s"),
+        (119, "119 s"),
+        (720, "12 min"),
+        (11100, "3 h 05 min"),
+    ],
     ids=str,
 )
 def test_durations_read_as_people_say_them(seconds: float, shown: str) -> None:

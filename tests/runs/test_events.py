@@ -18,7 +18,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "epoch": {"epoch": 0, "step": 10, "metrics": {"val/loss": 0.5}, "seconds": 1.5},
     "checkpoint": {"path": "checkpoints/last.ckpt", "epoch": 0, "step": 10, "kind": "last"},
     "result": {"stage": "test", "metrics": {}},
-    "bad_images": {"count": 2, "reasons": {"Truncated File Read": 2}, "found": "scan", "path": "bad_images.csv"},
+    "bad_images": {
+        "count": 2,
+        "reasons": {"Truncated File Read": 2},
+        "found": "scan",
+        "path": "bad_images.csv",
+    },
     "stall": {"phase": "train", "seconds": 300.5, "path": "stalls/1.txt", "at": None},
     "nonfinite": {"epoch": 0, "step": 10, "batch": 3, "indices": [4, 1], "action": "stop"},
     "fallback": {"path": "checkpoints/last.ckpt", "used": None, "reason": "it is empty"},
@@ -61,7 +66,9 @@ def test_a_writer_may_add_fields_and_text_keeps_its_letters(tmp_path: Path) -> N
 
 def test_a_number_that_is_not_finite_is_null_in_strict_json(tmp_path: Path) -> None:
     stream = runs.EventStream(tmp_path / "events.jsonl")
-    stream.write("epoch", epoch=0, step=1, seconds=1.0, metrics={"a": math.nan, "b": math.inf, "c": 1.0})
+    stream.write(
+        "epoch", epoch=0, step=1, seconds=1.0, metrics={"a": math.nan, "b": math.inf, "c": 1.0}
+    )
 
     def refuse(name: str) -> float:
         raise AssertionError(name)

@@ -39,22 +39,32 @@ def write_checkpoint(run: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
         return hashlib.sha256(text.encode()).hexdigest()
 
-    runs.write_aside(run / "checkpoints" / "best.ckpt", write, previous=run / "checkpoints" / "last-1.ckpt")
+    runs.write_aside(
+        run / "checkpoints" / "best.ckpt", write, previous=run / "checkpoints" / "last-1.ckpt"
+    )
 
 
 WRITERS: dict[str, Callable[[Path, str], object]] = {
     "checkpoint": write_checkpoint,
     "row": lambda run, text: runs.MetricsTable(run / "metrics.csv").record(7, 70, {text: 1.0}),
     "summary": lambda run, text: runs.write_summary(run / "summary.json", runs.new_summary(text)),
-    "event": lambda run, text: runs.EventStream(run / "events.jsonl").write("warning", message=text, source="s"),
+    "event": (
+        lambda run, text: runs.EventStream(run / "events.jsonl").write(
+            "warning", message=text, source="s"
+        )
+    ),
     "latest": lambda run, text: runs.point_latest(runs.open_run(run)),
 }
 
 
 def read_files(run: Path) -> dict[str, object]:
     """Read all files of a run, of the events those that count."""
-    found: dict[str, object] = {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    found[str(run / "events.jsonl")] = [event["message"] for event in runs.read_events(run / "events.jsonl")]
+    found: dict[str, object] = {
+        str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()
+    }
+    found[str(run / "events.jsonl")] = [
+        event["message"] for event in runs.read_events(run / "events.jsonl")
+    ]
     return found
 
 
@@ -96,7 +106,9 @@ def move_to_another_host(lock: Path) -> None:
 
 
 @forks
-@pytest.mark.parametrize("has_ended", [True, False], ids=["the next has ended", "the next still runs"])
+@pytest.mark.parametrize(
+    "has_ended", [True, False], ids=["the next has ended", "the next still runs"]
+)
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_writer_that_was_suspended_at_any_operation_changes_no_file_of_the_next_holder(
     kind: str, has_ended: bool, tmp_path: Path
@@ -110,7 +122,9 @@ def test_a_writer_that_was_suspended_at_any_operation_changes_no_file_of_the_nex
         write(run, "before")
         suspend_at(number, run.parent)
         write(run, "late")
-        os.kill(os.getpid(), signal.SIGSTOP)  # it was not suspended before: this is after the last operation
+        os.kill(
+            os.getpid(), signal.SIGSTOP
+        )  # it was not suspended before: this is after the last operation
         write(run, "later")
 
     number = 0
@@ -119,7 +133,9 @@ def test_a_writer_that_was_suspended_at_any_operation_changes_no_file_of_the_nex
     assert number > 0, "nothing was written"
 
 
-def is_changed_by(root: Path, number: int, write_suspended: Callable[[Path, int], object], *, has_ended: bool) -> bool:
+def is_changed_by(
+    root: Path, number: int, write_suspended: Callable[[Path, int], object], *, has_ended: bool
+) -> bool:
     """Let a writer be suspended at an operation, and another process take the job over; assert that it changes nothing.
 
     Returns:
@@ -162,8 +178,20 @@ def is_changed_by(root: Path, number: int, write_suspended: Callable[[Path, int]
 
 def test_a_late_event_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
-    events = [("a", "1"), (None, "2"), ("b", "3"), ("a", "late"), (None, "4"), ("b", "5"), ("c", "6"), ("b", "late")]
-    lines = [{"event": "warning", "message": text, **({"token": token} if token else {})} for token, text in events]
+    events = [
+        ("a", "1"),
+        (None, "2"),
+        ("b", "3"),
+        ("a", "late"),
+        (None, "4"),
+        ("b", "5"),
+        ("c", "6"),
+        ("b", "late"),
+    ]
+    lines = [
+        {"event": "warning", "message": text, **({"token": token} if token else {})}
+        for token, text in events
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     assert [event["message"] for event in runs.read_events(file)] == ["1", "2", "3", "4", "5", "6"]
 
@@ -183,7 +211,10 @@ def test_a_folder_of_checkpoints_elsewhere_is_written(place: str, tmp_path: Path
     run, elsewhere = tmp_path / "runs" / "flowers" / "1", tmp_path / "elsewhere"
     if place == "another disk":
         elsewhere = Path("/dev/shm") / f"lightkit-test-{os.getpid()}"
-        if not elsewhere.parent.is_dir() or elsewhere.parent.stat().st_dev == tmp_path.stat().st_dev:
+        if (
+            not elsewhere.parent.is_dir()
+            or elsewhere.parent.stat().st_dev == tmp_path.stat().st_dev
+        ):
             pytest.skip("there is no other disk")
     run.mkdir(parents=True)
     elsewhere.mkdir()
@@ -192,21 +223,28 @@ def test_a_folder_of_checkpoints_elsewhere_is_written(place: str, tmp_path: Path
         with runs.Lock(tmp_path / "runs", "flowers"):
             write_checkpoint(run, "held")
         assert (elsewhere / "best.ckpt").read_text() == "held"
-        assert sorted(path.name for path in elsewhere.iterdir()) == ["best.ckpt", "best.ckpt.sha256"]
+        assert sorted(path.name for path in elsewhere.iterdir()) == [
+            "best.ckpt",
+            "best.ckpt.sha256",
+        ]
     finally:
         for path in elsewhere.iterdir():
             path.unlink()
         elsewhere.rmdir()
 
 
-def test_a_heartbeat_comes_soon_after_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_comes_soon_after_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost: list[str] = []
     lock = runs.Lock(tmp_path, "flowers", stale_s=300.0, lost=lost.append)  # a heartbeat every 15 s
     lock.acquire()
     record = json.loads(lock.path.read_text(encoding="utf-8"))
     lock.path.write_text(json.dumps({**record, "token": "of another"}), encoding="utf-8")
     real_s = elapsed_s
-    monkeypatch.setattr(lock_module, "elapsed_s", lambda: real_s() + 400.0)  # as if the machine had been suspended
+    monkeypatch.setattr(
+        lock_module, "elapsed_s", lambda: real_s() + 400.0
+    )  # as if the machine had been suspended
     deadline_s = time.monotonic() + 10
     while not lost and time.monotonic() < deadline_s:
         time.sleep(0.05)
@@ -238,7 +276,9 @@ def test_a_missing_lock_is_not_made_again_where_another_process_may_have_come(
         with events.path.open("a") as file:
             file.write('{"event": "resume", "run": "flowers/1", "stage": "fit"}\n')
     before = events.path.read_bytes()
-    with pytest.raises(RunLocked, match="its lock is gone" if reason == "a gap" else "has the start of another"):
+    with pytest.raises(
+        RunLocked, match="its lock is gone" if reason == "a gap" else "has the start of another"
+    ):
         events.write("epoch", epoch=3)
     assert events.path.read_bytes() == before
     assert len(lost) >= 1

@@ -59,9 +59,14 @@ def test_one_change_is_one_phrase(now: Inputs, says: str) -> None:
 
 
 def test_files_that_change_places_are_no_others() -> None:
-    swapped = replace(BEFORE, data={"data.init_args.root": {"roses/1.jpg": "b", "roses/2.jpg": "a"}})
+    swapped = replace(
+        BEFORE, data={"data.init_args.root": {"roses/1.jpg": "b", "roses/2.jpg": "a"}}
+    )
     assert list_changes(BEFORE, swapped) == ["data: 2 of 2 files differ (roses/1.jpg, roses/2.jpg)"]
 
 
 def test_a_long_list_is_shortened() -> None:
-    assert join_changes([f"c{number}" for number in range(10)]) == "c0; c1; c2; c3; c4; c5; c6; c7; and 2 more"
+    assert (
+        join_changes([f"c{number}" for number in range(10)])
+        == "c0; c1; c2; c3; c4; c5; c6; c7; and 2 more"
+    )

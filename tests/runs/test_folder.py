@@ -11,14 +11,18 @@ from lightkit import runs
 from lightkit.errors import ConfigError
 
 
-def _old(root: Path, name: str, run_id: str, *, subcommand: str | None = "fit", status: str | None = None) -> runs.Run:
+def _old(
+    root: Path, name: str, run_id: str, *, subcommand: str | None = "fit", status: str | None = None
+) -> runs.Run:
     folder = root / name / run_id
     folder.mkdir(parents=True)
     run = runs.open_run(folder)
     if subcommand:
         runs.write_json(run.manifest_path, {"subcommand": subcommand})
     if status:
-        runs.write_summary(run.summary_path, {**runs.new_summary(f"{name}/{run_id}"), "status": status})
+        runs.write_summary(
+            run.summary_path, {**runs.new_summary(f"{name}/{run_id}"), "status": status}
+        )
     return run
 
 
@@ -48,7 +52,9 @@ def test_a_name_that_is_no_folder_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_a_root_that_cannot_be_written_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"run\.root: cannot write .*file/flowers: Not a directory"):
+    with pytest.raises(
+        ConfigError, match=r"run\.root: cannot write .*file/flowers: Not a directory"
+    ):
         runs.create(tmp_path / "file", "flowers")
 
 
@@ -107,8 +113,12 @@ def test_a_run_is_found_by(
     assert run.folder == root / found
 
 
-@pytest.mark.parametrize("reference", ["flwers", "flowers/latst", "", "../flowers", "/nowhere", f"shoes/{A}"])
-def test_a_run_that_is_not_there_is_an_error_that_lists_what_is(reference: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "reference", ["flwers", "flowers/latst", "", "../flowers", "/nowhere", f"shoes/{A}"]
+)
+def test_a_run_that_is_not_there_is_an_error_that_lists_what_is(
+    reference: str, tmp_path: Path
+) -> None:
     _old(tmp_path, "flowers", A)
     with pytest.raises(ConfigError, match=rf"no run '{reference}'.*flowers/{A}"):
         runs.find(reference, tmp_path)
@@ -138,9 +148,18 @@ def test_listing_passes_over_what_is_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "resumes"),
-    [("done", False), ("running", True), (None, True), ("preempted", True), ("interrupted", True), ("failed", True)],
+    [
+        ("done", False),
+        ("running", True),
+        (None, True),
+        ("preempted", True),
+        ("interrupted", True),
+        ("failed", True),
+    ],
 )
-def test_a_fit_that_did_not_end_is_the_one_to_resume(status: str | None, resumes: bool, tmp_path: Path) -> None:
+def test_a_fit_that_did_not_end_is_the_one_to_resume(
+    status: str | None, resumes: bool, tmp_path: Path
+) -> None:
     _old(tmp_path, "flowers", A, status=status)
     run = runs.newest_interrupted(tmp_path, "flowers")
     assert (run is not None) == resumes
@@ -173,10 +192,13 @@ def test_a_job_that_never_ran_has_nothing_to_resume(tmp_path: Path) -> None:
 
 def test_runs_start_without_torch() -> None:
     code = (
-        "import sys, lightkit.runs; print({'torch', 'pytorch_lightning', 'mlflow', 'yaml', 'rich'} & set(sys.modules))"
+        "import sys, lightkit.runs; print({'torch', 'pytorch_lightning', 'mlflow', 'yaml', 'rich'}"
+        " & set(sys.modules))"
     )
     here = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=here)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=here
+    )
     assert done.stdout == "set()\n"
 
 

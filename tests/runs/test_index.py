@@ -36,7 +36,9 @@ def test_runs_are_listed_newest_first_with_what_they_came_to(tmp_path: Path) -> 
     newest, other, oldest = index_runs(tmp_path)
     assert [newest.run.id, other.run.id, oldest.run.id] == [run_id(2), run_id(1.5), run_id(1)]
     assert (oldest.status, oldest.metric, oldest.value) == ("done", "val/accuracy", 0.7)
-    assert oldest.size_bytes == sum(path.stat().st_size for path in oldest.run.folder.rglob("*") if path.is_file())
+    assert oldest.size_bytes == sum(
+        path.stat().st_size for path in oldest.run.folder.rglob("*") if path.is_file()
+    )
     assert (other.metric, other.value) == ("val/loss", 0.1)
     assert (newest.status, newest.value) == ("failed", None)
     assert [each.run.name for each in index_runs(tmp_path, "other")] == ["other"]
@@ -45,7 +47,9 @@ def test_runs_are_listed_newest_first_with_what_they_came_to(tmp_path: Path) -> 
 def test_a_metric_of_a_later_stage_can_be_asked_for(tmp_path: Path) -> None:
     folder = plant(tmp_path)
     summary = runs.read_json(folder / "summary.json") or {}
-    runs.write_json(folder / "summary.json", {**summary, "stages": {"test": {"test/accuracy": 0.25}}})
+    runs.write_json(
+        folder / "summary.json", {**summary, "stages": {"test": {"test/accuracy": 0.25}}}
+    )
     (listed,) = index_runs(tmp_path, metric="test/accuracy")
     assert listed.value == 0.25
     assert index_runs(tmp_path, metric="test/f1")[0].value is None
@@ -58,7 +62,10 @@ def test_a_run_whose_process_is_gone_was_killed(status: str | None, tmp_path: Pa
 
 
 def test_the_run_that_a_process_works_on_is_locked(tmp_path: Path) -> None:
-    folder, other = plant(tmp_path, day=2, status="running"), plant(tmp_path, day=1, status="running")
+    folder, other = (
+        plant(tmp_path, day=2, status="running"),
+        plant(tmp_path, day=1, status="running"),
+    )
     with runs.Lock(tmp_path, "job") as lock:
         lock.note_folder(folder)
         first, second = index_runs(tmp_path)
@@ -126,7 +133,9 @@ def test_paths_are_those_of_the_folder_that_the_training_began_in(tmp_path: Path
     ]
 
 
-def test_a_record_of_a_run_is_opened_twice_at_most_however_many_runs_there_are(tmp_path: Path) -> None:
+def test_a_record_of_a_run_is_opened_twice_at_most_however_many_runs_there_are(
+    tmp_path: Path,
+) -> None:
     for day in range(40):
         plant(tmp_path, f"job{day % 5}", day, checkpoint=None)
     opened = _list_opened(tmp_path)
@@ -137,11 +146,12 @@ def test_a_record_of_a_run_is_opened_twice_at_most_however_many_runs_there_are(t
 def _list_opened(root: Path) -> list[str]:
     """List the files below a folder that an index of its runs opens, each as often as it is opened."""
     code = (
-        "import sys; from pathlib import Path; from lightkit.runs.index import index_runs\n"
-        "opened = []\n"
-        "sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open' else None)\n"
-        "index_runs(Path(sys.argv[1]))\n"
-        "print('\\n'.join(name for name in opened if name.startswith(sys.argv[1])))"
+        "import sys; from pathlib import Path; from lightkit.runs.index import index_runs\nopened ="
+        " []\nsys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open'"
+        " else None)\nindex_runs(Path(sys.argv[1]))\nprint('\\n'.join(name for name in opened if"
+        " name.startswith(sys.argv[1])))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(root)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)], check=True, capture_output=True, text=True
+    )
     return done.stdout.split()

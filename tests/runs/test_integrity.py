@@ -51,7 +51,9 @@ def test_a_replaced_file_verifies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"weight", b"", b"weightz", b"weights!"], ids=["truncated", "empty", "altered", "longer"]
+    "content",
+    [b"weight", b"", b"weightz", b"weights!"],
+    ids=["truncated", "empty", "altered", "longer"],
 )
 def test_a_changed_file_does_not_verify(content: bytes, tmp_path: Path) -> None:
     path = _save(tmp_path / "last.ckpt", b"weights")
@@ -193,7 +195,9 @@ def test_any_flipped_byte_is_noticed(what: str, tmp_path: Path) -> None:
     _save(tmp_path / "last.ckpt", b"0123456789")
     _save(tmp_path / "last-1.ckpt", b"before")
     whole = (tmp_path / what).read_bytes()
-    count = 10 if what == "last.ckpt" else 64  # of the other line, what follows the digest is the name
+    count = (
+        10 if what == "last.ckpt" else 64
+    )  # of the other line, what follows the digest is the name
     for at in range(count):
         (tmp_path / what).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         chosen, passed_over = runs.choose_good(tmp_path)
@@ -223,7 +227,9 @@ def test_what_is_not_what_was_written_is_not_kept(has_digest: bool, tmp_path: Pa
     assert _is_whole(previous)
 
 
-def test_without_links_a_file_is_kept_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_links_a_file_is_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -234,7 +240,9 @@ def test_without_links_a_file_is_kept_all_the_same(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("dies", range(7), ids=str)
-def test_a_death_while_one_is_kept_costs_nothing(dies: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_while_one_is_kept_costs_nothing(
+    dies: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, previous = _save(tmp_path / "last.ckpt", b"two"), _save(tmp_path / "last-1.ckpt", b"one")
     replace, count = Path.replace, iter(range(9))
 
@@ -263,4 +271,8 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / ".last.ckpt.0a0b0c0d.aside").write_bytes(b"half")
     (tmp_path / ".mine").write_text("")
     runs.remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine", "last.ckpt", "last.ckpt.sha256"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".mine",
+        "last.ckpt",
+        "last.ckpt.sha256",
+    ]

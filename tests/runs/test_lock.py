@@ -53,11 +53,17 @@ def test_a_reused_process_number_is_a_dead_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"host": "other-host"}, {"kernel": "another boot"}], ids=["host", "boot_or_container"]
+    "changes",
+    [{"host": "other-host"}, {"kernel": "another boot"}],
+    ids=["host", "boot_or_container"],
 )
-def test_an_owner_elsewhere_is_alive_until_its_lease_expires(changes: dict[str, object], tmp_path: Path) -> None:
+def test_an_owner_elsewhere_is_alive_until_its_lease_expires(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
     write_lock(tmp_path, pid=4242, silent_s=8.0, **changes)
-    with pytest.raises(RunLocked, match=r"process 4242 on .* heartbeat was 8 s ago; it counts as dead after 10 s"):
+    with pytest.raises(
+        RunLocked, match=r"process 4242 on .* heartbeat was 8 s ago; it counts as dead after 10 s"
+    ):
         runs.Lock(tmp_path, "flowers", stale_s=10.0).acquire()
     with runs.Lock(tmp_path, "flowers", stale_s=7.0):
         holder = runs.lock_holder(tmp_path, "flowers")
@@ -74,7 +80,9 @@ def test_a_living_process_of_this_host_needs_no_heartbeat(tmp_path: Path) -> Non
 def test_a_lock_that_cannot_be_read_is_an_error_and_held(tmp_path: Path) -> None:
     path = write_lock(tmp_path)
     path.write_text('{"pid"', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"lock\.json cannot be read: .*\. Delete it if no process runs this job"):
+    with pytest.raises(
+        ConfigError, match=r"lock\.json cannot be read: .*\. Delete it if no process runs this job"
+    ):
         runs.Lock(tmp_path, "flowers").acquire()
     assert runs.lock_holder(tmp_path, "flowers") == {}
 
@@ -88,7 +96,9 @@ def test_the_end_of_a_forked_child_does_not_release_the_lock(tmp_path: Path) -> 
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"run\.root: cannot write the lock .*file/flowers/lock\.json: Not a dir"):
+    with pytest.raises(
+        ConfigError, match=r"run\.root: cannot write the lock .*file/flowers/lock\.json: Not a dir"
+    ):
         runs.Lock(tmp_path / "file", "flowers").acquire()
 
 
@@ -98,7 +108,9 @@ def test_this_process_is_not_gone() -> None:
 
 
 @forks
-def test_a_delegate_works_on_the_job_and_does_not_release_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delegate_works_on_the_job_and_does_not_release_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def work() -> None:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -111,11 +123,16 @@ def test_a_delegate_works_on_the_job_and_does_not_release_it(tmp_path: Path, mon
         assert run_in_fork(work) == 0
         holder = runs.lock_holder(tmp_path, "flowers")
         assert holder is not None
-        assert (holder["processes"][0]["pid"], holder["folder"]) == (os.getpid(), f"{tmp_path}/flowers/7")
+        assert (holder["processes"][0]["pid"], holder["folder"]) == (
+            os.getpid(),
+            f"{tmp_path}/flowers/7",
+        )
     assert not lock.path.exists()
 
 
-def test_a_living_delegate_of_a_dead_owner_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_living_delegate_of_a_dead_owner_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_lock(tmp_path, pid=DEAD_PID)
     monkeypatch.setenv(SHARED_LOCK, "11")
     with runs.Lock(tmp_path, "flowers") as delegate:
@@ -162,7 +179,9 @@ def test_a_kill_between_any_two_operations_on_files_leaves_nothing_that_blocks(
                     os.kill(os.getpid(), signal.SIGKILL)
                 done += 1
 
-        sys.addaudithook(count)  # called before each operation, and never removed: in a process of its own
+        sys.addaudithook(
+            count
+        )  # called before each operation, and never removed: in a process of its own
         with runs.Lock(root, "flowers") as lock:
             lock.note_folder(root / "7")
 
@@ -186,7 +205,9 @@ def test_a_kill_between_any_two_operations_on_files_leaves_nothing_that_blocks(
 def test_one_of_many_at_once_wins(prepare: Callable[[Path], object], tmp_path: Path) -> None:
     prepare(tmp_path)
     (go, go_in), (answer, answer_in), (end, end_in) = os.pipe(), os.pipe(), os.pipe()
-    pids = [start_contender(tmp_path, seed, go, answer_in, end, (go_in, end_in)) for seed in range(12)]
+    pids = [
+        start_contender(tmp_path, seed, go, answer_in, end, (go_in, end_in)) for seed in range(12)
+    ]
     os.close(go_in)  # all read the end of the file at the same time
     answers = b"".join(os.read(answer, 1) for _ in pids)
     os.close(end_in)
@@ -198,14 +219,18 @@ def test_one_of_many_at_once_wins(prepare: Callable[[Path], object], tmp_path: P
     assert "lock.json" not in list_names(tmp_path)
 
 
-def start_contender(root: Path, seed: int, go: int, answer: int, end: int, closed: tuple[int, ...]) -> int:
+def start_contender(
+    root: Path, seed: int, go: int, answer: int, end: int, closed: tuple[int, ...]
+) -> int:
     """Fork a process that tries for the lock at a signal, and holds it until all have tried."""
     if pid := os.fork():
         return pid
     code = 1
     dice = random.Random(seed)
     # Each operation on files is a moment in which the others may come in between.
-    sys.addaudithook(lambda event, _: time.sleep(dice.choice((0, 0.001, 0.01))) if event in OPERATIONS else None)
+    sys.addaudithook(
+        lambda event, _: time.sleep(dice.choice((0, 0.001, 0.01))) if event in OPERATIONS else None
+    )
     try:
         for descriptor in closed:
             os.close(descriptor)

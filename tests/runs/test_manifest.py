@@ -34,9 +34,14 @@ def test_a_package_that_is_not_installed_is_not_listed() -> None:
 
 
 def test_packages_are_described_without_importing_them() -> None:
-    code = "import sys; from lightkit import hardware; hardware.describe_packages(); print('torch' in sys.modules)"
+    code = (
+        "import sys; from lightkit import hardware; hardware.describe_packages(); print('torch' in"
+        " sys.modules)"
+    )
     here = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=here)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=here
+    )
     assert done.stdout == "False\n"
 
 

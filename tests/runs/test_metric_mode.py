@@ -42,7 +42,9 @@ from lightkit.runs.metric_mode import infer_mode, is_better, merge_modes, overri
         ("test/energy", None),
     ],
 )
-def test_the_name_of_a_metric_says_what_is_best_where_it_is_usual(metric: str, mode: str | None) -> None:
+def test_the_name_of_a_metric_says_what_is_best_where_it_is_usual(
+    metric: str, mode: str | None
+) -> None:
     assert infer_mode(metric) == mode
 
 
@@ -58,7 +60,16 @@ def test_the_name_of_a_metric_says_what_is_best_where_it_is_usual(metric: str, m
         ({"recorded": {"val/accuracy": 1, "val/loss": "min"}}, "max"),
         ({"explicit": "max", "recorded": {"val/accuracy": "min"}, "chosen": "min"}, "max"),
     ],
-    ids=["name", "a default", "recorded", "of another split", "another form", "contradiction", "damaged", "explicit"],
+    ids=[
+        "name",
+        "a default",
+        "recorded",
+        "of another split",
+        "another form",
+        "contradiction",
+        "damaged",
+        "explicit",
+    ],
 )
 def test_the_first_that_is_known_decides(known: dict[str, Any], mode: str) -> None:
     assert infer_mode("val/accuracy", **known) == mode
@@ -71,7 +82,10 @@ def test_a_default_decides_for_a_name_that_says_nothing() -> None:
 
 def test_a_stronger_mode_is_that_of_the_metric_on_each_split() -> None:
     known = {"val/energy": "min", "test/energy_epoch": "min", "val/loss": "min"}
-    assert override_modes(known, {"test/energy": "max"}) == {"val/loss": "min", "test/energy": "max"}
+    assert override_modes(known, {"test/energy": "max"}) == {
+        "val/loss": "min",
+        "test/energy": "max",
+    }
 
 
 def test_the_newest_run_that_recorded_a_mode_counts() -> None:
@@ -85,7 +99,9 @@ def test_the_newest_run_that_recorded_a_mode_counts() -> None:
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_values_that_are_not_finite_are_worst_and_those_that_are_missing_come_last(mode: str) -> None:
+def test_values_that_are_not_finite_are_worst_and_those_that_are_missing_come_last(
+    mode: str,
+) -> None:
     values = [None, math.nan, -math.inf, math.inf, 0.2, 0.0, -1.5]
     ranked = sorted(values, key=lambda value: rank_value(value, mode))
     assert ranked[:3] == ([-1.5, 0.0, 0.2] if mode == "min" else [0.2, 0.0, -1.5])

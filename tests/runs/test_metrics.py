@@ -46,7 +46,9 @@ def test_nan_and_infinity_are_kept_as_such(tmp_path: Path) -> None:
     assert row["b"] == -math.inf
 
 
-@pytest.mark.parametrize("text", ["", "epoch,step,a\n", "epoch,step,a\n0,"], ids=["empty", "header", "torn"])
+@pytest.mark.parametrize(
+    "text", ["", "epoch,step,a\n", "epoch,step,a\n0,"], ids=["empty", "header", "torn"]
+)
 def test_a_half_made_file_has_no_rows(text: str, tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text(text)
     assert runs.MetricsTable(tmp_path / "m.csv").rows == []
@@ -96,20 +98,32 @@ def test_rows_without_an_event_are_kept(tmp_path: Path) -> None:
 
 def test_what_was_trained_again_is_not_kept(tmp_path: Path) -> None:
     table = write_epochs(tmp_path, 4)
-    runs.EventStream(tmp_path / "events.jsonl").write("epoch", epoch=2, step=37, metrics={"a": 7.0}, seconds=1.0)
-    assert [(row["epoch"], row["a"]) for row in runs.MetricsTable(table.path).rows][2:] == [(2, 7.0)]
+    runs.EventStream(tmp_path / "events.jsonl").write(
+        "epoch", epoch=2, step=37, metrics={"a": 7.0}, seconds=1.0
+    )
+    assert [(row["epoch"], row["a"]) for row in runs.MetricsTable(table.path).rows][2:] == [
+        (2, 7.0)
+    ]
     assert len(runs.MetricsTable(table.path).rows) == 3
 
 
-def test_a_table_that_is_being_written_is_not_damaged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_that_is_being_written_is_not_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_epochs(tmp_path, 4)
-    runs.EventStream(tmp_path / "events.jsonl").write("epoch", epoch=4, step=60, metrics={"a": 7.0}, seconds=1.0)
+    runs.EventStream(tmp_path / "events.jsonl").write(
+        "epoch", epoch=4, step=60, metrics={"a": 7.0}, seconds=1.0
+    )
     assert len(runs.MetricsTable(tmp_path / "metrics.csv").rows) == 5
     assert not caplog.records
 
 
 @pytest.mark.parametrize("cell", ["x", "4" * 400 + "x", '"', "\xff", "1,2"])
-def test_what_is_no_number_is_warned_of(cell: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "metrics.csv").write_text(f"epoch,step,a\n0,10,1.5\n1,20,{cell}\n", encoding="latin-1")
+def test_what_is_no_number_is_warned_of(
+    cell: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "metrics.csv").write_text(
+        f"epoch,step,a\n0,10,1.5\n1,20,{cell}\n", encoding="latin-1"
+    )
     assert runs.MetricsTable(tmp_path / "metrics.csv").rows == [{"epoch": 0, "step": 10, "a": 1.5}]
     assert "metrics.csv is damaged: rows that cannot be read are left out" in caplog.text

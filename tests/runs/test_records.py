@@ -10,7 +10,14 @@ import pytest
 from lightkit import runs
 from lightkit.runs.files import inspect_json
 from lightkit.runs.index import UNREADABLE, index_run
-from lightkit.runs.records import RECORDS, DataDescription, Event, find_excess, find_mismatch, keep_matching
+from lightkit.runs.records import (
+    RECORDS,
+    DataDescription,
+    Event,
+    find_excess,
+    find_mismatch,
+    keep_matching,
+)
 from lightkit.runs.retention import RetentionRules, plan_deletions
 from lightkit.runs.summary import new_summary
 
@@ -39,7 +46,11 @@ def test_records_of_an_earlier_version_have_their_types() -> None:
     [
         ("summary.json", {"best": {"monitor": 3}}, "best.monitor is 3, expected text or null"),
         ("summary.json", {"best": [1]}, "best is a list, expected an object or null"),
-        ("summary.json", {"metrics": {"best": {"a": "1"}}}, 'metrics.best.a is "1", expected a number or null'),
+        (
+            "summary.json",
+            {"metrics": {"best": {"a": "1"}}},
+            'metrics.best.a is "1", expected a number or null',
+        ),
         ("summary.json", {"scores": [{"stage": "test"}, 7]}, "scores.1 is 7, expected an object"),
         ("summary.json", {"epochs": True}, "epochs is true, expected a whole number"),
         ("summary.json", {"epochs": 1.5}, "epochs is 1.5, expected a whole number"),
@@ -49,7 +60,9 @@ def test_records_of_an_earlier_version_have_their_types() -> None:
         ("gate.json", {}, "it has no keys"),
     ],
 )
-def test_a_value_of_another_type_is_named_with_its_key(name: str, content: Any, says: str, tmp_path: Path) -> None:
+def test_a_value_of_another_type_is_named_with_its_key(
+    name: str, content: Any, says: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(json.dumps(content))
     assert inspect_json(tmp_path / name) == (None, says)
 
@@ -90,8 +103,9 @@ def test_a_damaged_file_is_warned_of_once_and_kept_when_it_is_replaced(
     for _ in range(2):
         assert runs.read_json(path) is None
     (record,) = caplog.records
-    assert record.getMessage() == (
-        f'{path} cannot be read: passed is "yes", expected true or false. It counts as missing.'
+    assert (
+        record.getMessage()
+        == f'{path} cannot be read: passed is "yes", expected true or false. It counts as missing.'
     )
     runs.write_json(path, {"passed": True})
     runs.write_json(path, {"passed": False})
@@ -102,10 +116,15 @@ def test_a_damaged_file_is_warned_of_once_and_kept_when_it_is_replaced(
 def test_what_a_data_module_says_may_have_any_type() -> None:
     manifest = {"data": {"class_names": 5, "root": ["a"], "counts": {"train": 3}, "own": object}}
     assert find_mismatch(manifest, RECORDS["manifest.json"]) is None
-    assert keep_matching(manifest["data"], DataDescription) == {"counts": {"train": 3}, "own": object}
+    assert keep_matching(manifest["data"], DataDescription) == {
+        "counts": {"train": 3},
+        "own": object,
+    }
 
 
-@pytest.mark.parametrize("name", ["summary.json", "manifest.json", "retrain.json", "promoted.json", "mlflow.json"])
+@pytest.mark.parametrize(
+    "name", ["summary.json", "manifest.json", "retrain.json", "promoted.json", "mlflow.json"]
+)
 def test_a_run_that_cannot_be_read_is_kept(name: str, tmp_path: Path) -> None:
     entries = []
     for number in range(3):

@@ -39,10 +39,16 @@ def test_the_newest_and_the_best_are_kept_and_the_oldest_goes_first(tmp_path: Pa
         plant(tmp_path, day=day, value=value)
     plan = planned(tmp_path, RetentionRules(keep_last=1, keep_best=2))
     assert days_of(plan) == [run_id(1), run_id(3)]
-    assert sorted(plan.kept.values()) == ["one of the best", "one of the best", "the newest good one"]
+    assert sorted(plan.kept.values()) == [
+        "one of the best",
+        "one of the best",
+        "the newest good one",
+    ]
 
 
-@pytest.mark.parametrize(("monitor", "kept"), [("val/loss", 1), ("val/accuracy", 0)], ids=["loss", "accuracy"])
+@pytest.mark.parametrize(
+    ("monitor", "kept"), [("val/loss", 1), ("val/accuracy", 0)], ids=["loss", "accuracy"]
+)
 def test_the_mode_is_that_of_the_metric(monitor: str, kept: int, tmp_path: Path) -> None:
     for day, value in enumerate([0.9, 0.1, 0.5, 0.5]):
         plant(tmp_path, day=day, value=value, monitor=monitor)
@@ -54,7 +60,10 @@ def test_the_mode_is_that_of_the_metric(monitor: str, kept: int, tmp_path: Path)
 def test_no_more_goes_than_the_size_asks_for(tmp_path: Path) -> None:
     for day in range(4):
         plant(tmp_path, day=day, size=100_000)
-    assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=250_000))) == [run_id(0), run_id(1)]
+    assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=250_000))) == [
+        run_id(0),
+        run_id(1),
+    ]
     assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=10**9))) == []
     assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=0, keep_last=3))) == [run_id(0)]
 
@@ -85,7 +94,12 @@ def test_where_none_ended_well_the_newest_with_a_good_checkpoint_is_kept(tmp_pat
 
 
 def test_the_best_are_those_with_a_good_checkpoint(tmp_path: Path) -> None:
-    for day, value, checkpoint in [(1, 0.8, "good"), (2, 0.9, None), (3, 0.95, "bad"), (4, 0.1, "good")]:
+    for day, value, checkpoint in [
+        (1, 0.8, "good"),
+        (2, 0.9, None),
+        (3, 0.95, "bad"),
+        (4, 0.1, "good"),
+    ]:
         plant(tmp_path, day=day, value=value, checkpoint=checkpoint)
     plan = planned(tmp_path, RetentionRules(keep_best=1))
     assert days_of(plan) == [run_id(2), run_id(3)]
@@ -93,13 +107,20 @@ def test_the_best_are_those_with_a_good_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_best_by_the_metric_of_before_are_kept_too(tmp_path: Path) -> None:
-    for day, value, monitor in [(1, 0.2, "val/loss"), (2, 0.7, "val/loss"), (3, 0.9, "val/acc"), (4, 0.1, "val/acc")]:
+    for day, value, monitor in [
+        (1, 0.2, "val/loss"),
+        (2, 0.7, "val/loss"),
+        (3, 0.9, "val/acc"),
+        (4, 0.1, "val/acc"),
+    ]:
         plant(tmp_path, day=day, value=value, monitor=monitor)
     assert days_of(planned(tmp_path, RetentionRules(keep_best=1))) == [run_id(2)]
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("min", 1), ("max", 2)])
-def test_the_mode_is_the_one_that_the_checkpoint_was_chosen_by(mode: str, kept: int, tmp_path: Path) -> None:
+def test_the_mode_is_the_one_that_the_checkpoint_was_chosen_by(
+    mode: str, kept: int, tmp_path: Path
+) -> None:
     for day, value in [(1, 0.1), (2, 0.9), (3, 0.5)]:
         plant(tmp_path, day=day, value=value, monitor="val/closeness", mode=mode)
     assert run_id(kept) not in days_of(planned(tmp_path, RetentionRules(keep_best=1)))
@@ -108,7 +129,9 @@ def test_the_mode_is_the_one_that_the_checkpoint_was_chosen_by(mode: str, kept: 
 def test_nothing_is_planned_where_nobody_knows_what_is_best(tmp_path: Path) -> None:
     for day in (1, 2):
         plant(tmp_path, day=day, monitor="val/closeness")
-    with pytest.raises(ConfigError, match=r"a small or a large val/closeness is good\. Set --mode min"):
+    with pytest.raises(
+        ConfigError, match=r"a small or a large val/closeness is good\. Set --mode min"
+    ):
         planned(tmp_path, RetentionRules(keep_best=1))
     assert planned(tmp_path, RetentionRules(keep_best=2)).deleted == []
     assert days_of(planned(tmp_path, RetentionRules(keep_best=1, mode="max"))) == [run_id(1)]
@@ -117,7 +140,13 @@ def test_nothing_is_planned_where_nobody_knows_what_is_best(tmp_path: Path) -> N
 def test_what_runs_of_another_job_began_from_is_kept(tmp_path: Path) -> None:
     base = plant(tmp_path, "base", day=1)
     plant(tmp_path, "base", day=2)
-    plant(tmp_path, "fine", day=3, ckpt_path="base/" + base.name + "/last.ckpt", working_directory=str(tmp_path))
+    plant(
+        tmp_path,
+        "fine",
+        day=3,
+        ckpt_path="base/" + base.name + "/last.ckpt",
+        working_directory=str(tmp_path),
+    )
     plant(tmp_path, "fine", day=4)
     plan = planned(tmp_path, RetentionRules(keep_last=1), name="base")
     assert plan.deleted == []
@@ -154,10 +183,16 @@ def test_what_the_next_start_goes_on_with_is_kept(tmp_path: Path) -> None:
 def test_what_a_sweep_has_stopped_goes_first_and_is_none_of_the_newest(tmp_path: Path) -> None:
     for day, status in enumerate(["done", "done", "pruned", "pruned", "done"]):
         plant(tmp_path, day=day, status=status, size=100_000)
-    assert days_of(planned(tmp_path, RetentionRules(keep_last=2))) == [run_id(2), run_id(3), run_id(0)]
+    assert days_of(planned(tmp_path, RetentionRules(keep_last=2))) == [
+        run_id(2),
+        run_id(3),
+        run_id(0),
+    ]
     assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=450_000))) == [run_id(2)]
     alone = plant(tmp_path, "other", day=1, status="pruned")
-    assert f"other/{alone.name}" in planned(tmp_path, RetentionRules(keep_last=0), name="other").kept
+    assert (
+        f"other/{alone.name}" in planned(tmp_path, RetentionRules(keep_last=0), name="other").kept
+    )
 
 
 def test_a_link_to_a_run_stays(tmp_path: Path) -> None:
@@ -173,7 +208,9 @@ def test_latest_points_to_what_is_left(tmp_path: Path) -> None:
     runs.point_latest(runs.open_run(gone))
     assert collected(tmp_path, RetentionRules(keep_last=0)) == [gone]
     assert (tmp_path / "job" / "latest").resolve() == kept
-    assert sorted(path.name for path in (tmp_path / "job").iterdir() if path.name != "lock.json") == [
+    assert sorted(
+        path.name for path in (tmp_path / "job").iterdir() if path.name != "lock.json"
+    ) == [
         kept.name,
         "latest",
     ]
@@ -212,7 +249,9 @@ def test_what_a_kill_has_left_is_finished_by_the_next(tmp_path: Path) -> None:
 KINDS = st.fixed_dictionaries(
     {
         "name": st.sampled_from(["one", "two"]),
-        "status": st.sampled_from(["done", "done", "failed", "preempted", "interrupted", "running", None]),
+        "status": st.sampled_from(
+            ["done", "done", "failed", "preempted", "interrupted", "running", None]
+        ),
         "value": st.one_of(st.none(), st.sampled_from([0.1, 0.5, 0.5, 0.9])),
         "size": st.integers(0, 3000),
         "checkpoint": st.sampled_from(["good", "good", "bad", None]),
@@ -234,7 +273,9 @@ RULES = st.builds(
 @pytest.mark.slow
 @settings(derandomize=True)
 @given(kinds=st.lists(KINDS, max_size=12), rules=RULES, locked=st.integers(-12, 11))
-def test_in_every_tree_what_must_stay_stays(kinds: list[dict[str, Any]], rules: RetentionRules, locked: int) -> None:
+def test_in_every_tree_what_must_stay_stays(
+    kinds: list[dict[str, Any]], rules: RetentionRules, locked: int
+) -> None:
     root = Path(tempfile.mkdtemp())
     try:
         check_tree(root, kinds, rules, locked)
@@ -280,7 +321,9 @@ def check_plan(root: Path, rules: RetentionRules, promoted: set[str], holder: Pa
     assert {each.key for each in index_runs(root)} == {each.key for each in kept}
 
 
-def check_job(of_job: list[IndexedRun], gone: set[str], good: set[str], rules: RetentionRules) -> None:
+def check_job(
+    of_job: list[IndexedRun], gone: set[str], good: set[str], rules: RetentionRules
+) -> None:
     keys = [each.key for each in of_job]
     assert not gone & set(keys[: rules.keep_last or 0])
     assert not good & set(keys) or good & (set(keys) - gone)  # never the only good one
@@ -288,7 +331,11 @@ def check_job(of_job: list[IndexedRun], gone: set[str], good: set[str], rules: R
     assert not ended_well or ended_well - gone
     resumed = next((each for each in of_job if each.is_training), None)
     assert resumed is None or resumed.status == "done" or resumed.key not in gone
-    young = {each.key for each in of_job if rules.older_than_s and NOW - each.created < rules.older_than_s}
+    young = {
+        each.key
+        for each in of_job
+        if rules.older_than_s and NOW - each.created < rules.older_than_s
+    }
     assert not gone & young
 
 
@@ -297,7 +344,9 @@ def is_good(each: IndexedRun) -> bool:
 
 
 @pytest.mark.parametrize("damage", ["cut", "lost"])
-def test_what_a_run_may_have_begun_from_whose_manifest_cannot_be_read_is_kept(damage: str, tmp_path: Path) -> None:
+def test_what_a_run_may_have_begun_from_whose_manifest_cannot_be_read_is_kept(
+    damage: str, tmp_path: Path
+) -> None:
     plant(tmp_path, "base", day=1)
     plant(tmp_path, "base", day=2)
     unreadable = plant(tmp_path, day=3, parent=tmp_path / "base" / run_id(1))
@@ -317,7 +366,9 @@ def test_what_a_run_may_have_begun_from_whose_manifest_cannot_be_read_is_kept(da
     assert planned(tmp_path, rules, name="base").kept[f"base/{run_id(1)}"] == said
 
 
-def test_a_folder_without_a_manifest_and_without_checkpoints_keeps_no_older_run(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_and_without_checkpoints_keeps_no_older_run(
+    tmp_path: Path,
+) -> None:
     plant(tmp_path, day=1)
     plant(tmp_path, day=2)
     plant(tmp_path, day=3, subcommand=None, status=None, checkpoint=None)
@@ -325,14 +376,18 @@ def test_a_folder_without_a_manifest_and_without_checkpoints_keeps_no_older_run(
 
 
 @pytest.mark.parametrize("is_relative", [True, False], ids=["relative", "absolute"])
-def test_a_run_whose_weights_a_kept_run_names_in_its_config_is_kept(is_relative: bool, tmp_path: Path) -> None:
+def test_a_run_whose_weights_a_kept_run_names_in_its_config_is_kept(
+    is_relative: bool, tmp_path: Path
+) -> None:
     base = plant(tmp_path, "base", day=1)
     plant(tmp_path, "base", day=2)
     plant(tmp_path, "base", day=3)
     tuned = plant(tmp_path, day=4, working_directory=str(tmp_path.parent))
     weights = base / "checkpoints" / "last.ckpt"
     named = weights.relative_to(tmp_path.parent) if is_relative else weights
-    (tuned / "config.yaml").write_text(f"model: {{init_args: {{weights: {named}}}}}\n", encoding="utf-8")
+    (tuned / "config.yaml").write_text(
+        f"model: {{init_args: {{weights: {named}}}}}\n", encoding="utf-8"
+    )
     plan = planned(tmp_path, RetentionRules(keep_last=1))
     assert days_of(plan) == [run_id(2)]
     assert plan.kept[f"base/{run_id(1)}"] == f"job/{run_id(4)} began from it"

@@ -25,7 +25,14 @@ def test_the_inner_block_decides(tmp_path: Path) -> None:
 
 def test_the_files_of_a_run_have_the_names_of_the_design(tmp_path: Path) -> None:
     run = _run(tmp_path)
-    files = [run.config_path, run.manifest_path, run.events_path, run.metrics_path, run.summary_path, run.checkpoints]
+    files = [
+        run.config_path,
+        run.manifest_path,
+        run.events_path,
+        run.metrics_path,
+        run.summary_path,
+        run.checkpoints,
+    ]
     assert [path.name for path in files] == [
         "config.yaml",
         "manifest.json",

@@ -43,7 +43,10 @@ def test_a_signal_while_the_watch_is_being_set_up_ends_the_command_as_any_other(
     assert main(["--version"]) == 128 + signum
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"interrupted by {signal.Signals(signum).name}; there is nothing to resume\n"
+    assert (
+        captured.err
+        == f"interrupted by {signal.Signals(signum).name}; there is nothing to resume\n"
+    )
 
 
 def test_the_handlers_of_before_come_back() -> None:
@@ -53,7 +56,9 @@ def test_the_handlers_of_before_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "in_the_background_of_a_script"])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "in_the_background_of_a_script"]
+)
 def test_a_signal_that_the_process_was_started_to_ignore_is_left_alone(signum: int) -> None:
     before = signal.signal(signum, signal.SIG_IGN)
     try:
@@ -121,7 +126,9 @@ def me(signum, at_s=0.0):  # at a moment, and until it is noticed
 def _program(text: str) -> subprocess.CompletedProcess[str]:
     """Run a program that has a watch over all of it, in which training has begun."""
     command = [sys.executable, "-c", BEGIN + text]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=HERE)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, cwd=HERE
+    )
 
 
 SLEEPER = """
@@ -144,8 +151,8 @@ def _is_alive(pid: int) -> bool:
 )
 def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: int) -> None:
     ended = _program(
-        f"signals.PATIENCE_S = 600; watch = SignalWatch(); watch.deferred = True; watch.__enter__()\n{SLEEPER}"
-        f"{signals}; print('went on', flush=True)\n"
+        "signals.PATIENCE_S = 600; watch = SignalWatch(); watch.deferred = True;"
+        f" watch.__enter__()\n{SLEEPER}{signals}; print('went on', flush=True)\n"
     )
     assert ended.returncode == code, ended.stderr
     (child,) = ended.stdout.split()
@@ -193,15 +200,18 @@ def test_last_words_that_hang_do_not_keep_the_process() -> None:
 
 def test_children_that_are_left_at_the_end_of_an_interrupted_program_are_ended() -> None:
     ended = _program(
-        f"from lightkit.errors import Interrupted\n{SLEEPER}try:\n"
-        "  with SignalWatch(to_the_end=True) as watch: me(TERM)\nexcept Interrupted as end: sys.exit(end.exit_code)"
+        f"from lightkit.errors import Interrupted\n{SLEEPER}try:\n  with"
+        " SignalWatch(to_the_end=True) as watch: me(TERM)\nexcept Interrupted as end:"
+        " sys.exit(end.exit_code)"
     )
     assert ended.returncode == 143
     assert not _is_alive(int(ended.stdout))
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_signals_of_a_forked_process_are_not_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signals_of_a_forked_process_are_not_its_parents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(signals, "PATIENCE_S", 0.0)
     with SignalWatch() as watch:
         watch.deferred = True
@@ -246,9 +256,17 @@ def _raised(error: BaseException, during: BaseException) -> BaseException:
         (_raised(KeyError("half"), _raised(ValueError("first"), Interrupted(15))), True),
         (_raised(KeyError("half"), ValueError("first")), False),
     ],
-    ids=["its own", "import", "in its context", "in the context of its context", "in another's context"],
+    ids=[
+        "its own",
+        "import",
+        "in its context",
+        "in the context of its context",
+        "in another's context",
+    ],
 )
-def test_what_became_of_a_signal_is_known_by_its_context(error: BaseException, is_explained: bool) -> None:
+def test_what_became_of_a_signal_is_known_by_its_context(
+    error: BaseException, is_explained: bool
+) -> None:
     with SignalWatch() as watch:
         assert not watch.explains(error), "no signal has come"
         watch.note(signal.SIGTERM)
@@ -278,7 +296,9 @@ with signals.SignalWatch(to_the_end=True) as watch:
 
 
 def test_a_process_whose_main_thread_is_in_native_code_ends_in_time() -> None:
-    process = subprocess.Popen([sys.executable, "-c", NATIVE], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", NATIVE], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGTERM)

@@ -10,18 +10,28 @@ from lightkit.runs import summary
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    written = runs.new_summary("flowers/1") | {"status": "done", "exit_code": 0, "stages": {"test": {"test/f1": 0.5}}}
+    written = runs.new_summary("flowers/1") | {
+        "status": "done",
+        "exit_code": 0,
+        "stages": {"test": {"test/f1": 0.5}},
+    }
     runs.write_summary(tmp_path / "summary.json", written)
     assert runs.read_summary(tmp_path / "summary.json") == written
 
 
 def test_paths_are_relative_to_the_run_so_that_its_folder_can_move(tmp_path: Path) -> None:
     path = tmp_path / "run" / "summary.json"
-    paths = {"best_checkpoint": str(path.parent / "checkpoints" / "best.ckpt"), "parent": str(tmp_path / "other")}
+    paths = {
+        "best_checkpoint": str(path.parent / "checkpoints" / "best.ckpt"),
+        "parent": str(tmp_path / "other"),
+    }
     runs.write_summary(path, runs.new_summary("flowers/1") | {"paths": paths})
     read = runs.read_summary(path)
     assert read is not None
-    assert read["paths"] == {"best_checkpoint": "checkpoints/best.ckpt", "parent": str(tmp_path / "other")}
+    assert read["paths"] == {
+        "best_checkpoint": "checkpoints/best.ckpt",
+        "parent": str(tmp_path / "other"),
+    }
     runs.write_summary(path, read)
     assert runs.read_summary(path) == read
 

@@ -25,7 +25,10 @@ def test_a_trusted_file_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
 @pytest.mark.parametrize(
     ("message", "names"),
     [
-        ("Unsupported global: GLOBAL posix.system was not an allowed global by default.", ["posix.system"]),
+        (
+            "Unsupported global: GLOBAL posix.system was not an allowed global by default.",
+            ["posix.system"],
+        ),
         ("Trying to load unsupported GLOBAL os.system whose module os is blocked.", ["os.system"]),
         ("Unsupported operand 149", []),
     ],
@@ -38,6 +41,7 @@ def test_the_class_is_found_in_the_words_of_torch(message: str, names: list[str]
 def test_a_refusal_says_what_and_why_and_what_allows_it() -> None:
     says = runs.refusal("a.ckpt", [f"my_models.C{number}" for number in range(7)])
     assert says.startswith(
-        "a.ckpt holds my_models.C0, my_models.C1, my_models.C2, my_models.C3, my_models.C4 and 2 more"
+        "a.ckpt holds my_models.C0, my_models.C1, my_models.C2, my_models.C3, my_models.C4 and 2"
+        " more"
     )
     assert says.endswith("If you know who made the file, --trust on the command line allows it.")

@@ -61,7 +61,9 @@ def test_a_warning_that_logging_captured_before_is_one_warning() -> None:
 
 
 @pytest.mark.parametrize("category", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
-def test_what_is_for_the_authors_of_a_package_is_not_reported(category: type[Warning], warned: Warned) -> None:
+def test_what_is_for_the_authors_of_a_package_is_not_reported(
+    category: type[Warning], warned: Warned
+) -> None:
     warnings.warn("old name", category, stacklevel=1)
     assert warned == []
 

@@ -34,7 +34,11 @@ def message(receiver: Receiver, number: int = 0, timeout_s: float = 10.0) -> Del
 def test_a_message_arrives_as_it_is(receiver: Receiver) -> None:
     post(receiver.url(), "grüße".encode(), {"X-Team": "night"}, timeout_s=10)
     (request,) = receiver.requests
-    assert (request.path, request.body.decode(), request.headers["x-team"]) == ("/hook/*", "grüße", "night")
+    assert (request.path, request.body.decode(), request.headers["x-team"]) == (
+        "/hook/*",
+        "grüße",
+        "night",
+    )
     assert request.headers["user-agent"] == "lightkit"
 
 
@@ -58,7 +62,9 @@ def test_the_log_of_the_library_beneath_does_not_show_the_address(
     ],
     ids=["word", "address", "redirect", "failing", "closed", "silent"],
 )
-def test_a_refusal_is_described_without_the_address(receiver: Receiver, answer: Answer, reason: str) -> None:
+def test_a_refusal_is_described_without_the_address(
+    receiver: Receiver, answer: Answer, reason: str
+) -> None:
     receiver.answer = lambda _number: answer
     with pytest.raises(DeliveryError) as caught:
         message(receiver, timeout_s=0.5)()
@@ -86,7 +92,9 @@ def test_a_lost_message_is_reported_once_without_its_address(
         sender.put(message(receiver, number))
     assert sender.close(30) == 3
     (record,) = [record for record in caplog.records if record.name == "lightkit.runs.webhook"]
-    assert record.getMessage().startswith("SlackNotifier: a message was not delivered: the server answers 404")
+    assert record.getMessage().startswith(
+        "SlackNotifier: a message was not delivered: the server answers 404"
+    )
 
 
 def test_the_end_does_not_wait_for_a_server_that_never_answers(receiver: Receiver) -> None:

@@ -37,10 +37,19 @@ def plant(
     folder.mkdir(parents=True)
     (folder / "events.jsonl").write_bytes(b"x" * size)
     if subcommand is not None:
-        said = {"subcommand": subcommand, "parent": None if parent is None else str(parent), **manifest}
+        said = {
+            "subcommand": subcommand,
+            "parent": None if parent is None else str(parent),
+            **manifest,
+        }
         runs.write_json(folder / "manifest.json", said)
     if status is not None:
-        best = {"monitor": monitor, "value": value, "epoch": 1, **({} if mode is None else {"mode": mode})}
+        best = {
+            "monitor": monitor,
+            "value": value,
+            "epoch": 1,
+            **({} if mode is None else {"mode": mode}),
+        }
         summary = {"schema": 1, "run": f"{name}/{folder.name}", "status": status, "best": best}
         runs.write_json(folder / "summary.json", summary)
     if checkpoint is not None:

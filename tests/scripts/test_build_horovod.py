@@ -27,7 +27,13 @@ CPU = build_horovod.wishes({})
 
 
 def key(**changed: object) -> str:
-    said = {"torch": TORCH, "flags": CPU, "python": "cpython-311", "platform": "linux-x86_64", **changed}
+    said = {
+        "torch": TORCH,
+        "flags": CPU,
+        "python": "cpython-311",
+        "platform": "linux-x86_64",
+        **changed,
+    }
     return str(build_horovod.cache_key(said.pop("torch"), said.pop("flags"), **said))
 
 
@@ -36,7 +42,13 @@ def key(**changed: object) -> str:
     [
         ("#if !defined(_MSC_VER) && __cplusplus < 201402L", 14),
         ("#if !defined(_MSC_VER) && __cplusplus < 201703L", 17),
-        ("// MSVC keeps __cplusplus at 199711L\n#if (!defined(_MSVC_LANG) && __cplusplus < 202002L)", 20),
+        (
+            (
+                "// MSVC keeps __cplusplus at 199711L\n#if (!defined(_MSVC_LANG) && __cplusplus <"
+                " 202002L)"
+            ),
+            20,
+        ),
     ],
     ids=["14", "17", "20"],
 )
@@ -55,7 +67,9 @@ def test_the_installed_torch_is_found_without_importing_it() -> None:
         "m = u.module_from_spec(s); sys.modules['b'] = m; s.loader.exec_module(m); "
         "print(m.installed_torch().version); assert 'torch' not in sys.modules"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     import torch
 
     assert ended.stdout.strip() == str(torch.__version__)
@@ -63,10 +77,14 @@ def test_the_installed_torch_is_found_without_importing_it() -> None:
 
 def test_sources_are_built_with_the_standard_of_torch() -> None:
     text = "project(horovod)\nset(CMAKE_CXX_STANDARD 14)\nset(CMAKE_CXX_STANDARD_REQUIRED ON)\n"
-    assert "set(CMAKE_CXX_STANDARD 20)" in build_horovod.patched("CMakeLists.txt", text, standard=20, gpu=False)
+    assert "set(CMAKE_CXX_STANDARD 20)" in build_horovod.patched(
+        "CMakeLists.txt", text, standard=20, gpu=False
+    )
 
 
-@pytest.mark.parametrize(("gpu", "looks_for_cuda"), [(False, False), (True, True)], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("gpu", "looks_for_cuda"), [(False, False), (True, True)], ids=["cpu", "gpu"]
+)
 def test_only_a_gpu_build_looks_for_cuda(gpu: bool, looks_for_cuda: bool) -> None:
     text = "((torch.version.cuda is not None) and (CUDA_HOME is not None))"
     new = build_horovod.patched("cmake/Modules/FindPytorch.cmake", text, standard=20, gpu=gpu)
@@ -123,15 +141,22 @@ def test_cores_are_counted_where_there_is_no_affinity(monkeypatch: pytest.Monkey
 
 
 def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
-    assert build_horovod.cache_root({"LIGHTKIT_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a/wheels")
+    assert build_horovod.cache_root({"LIGHTKIT_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path(
+        "/a/wheels"
+    )
     assert build_horovod.cache_root({"XDG_CACHE_HOME": "/b"}) == Path("/b/lightkit/wheels")
     assert build_horovod.cache_root({}) == Path.home() / ".cache/lightkit/wheels"
 
 
-def test_a_wheel_in_the_cache_is_taken_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_in_the_cache_is_taken_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     folder = tmp_path / build_horovod.cache_key(
-        TORCH, CPU, python=sys.implementation.cache_tag, platform=build_horovod.sysconfig.get_platform()
+        TORCH,
+        CPU,
+        python=sys.implementation.cache_tag,
+        platform=build_horovod.sysconfig.get_platform(),
     )
     folder.mkdir()
     wheel = folder / "horovod-0.28.1.whl"
@@ -139,7 +164,9 @@ def test_a_wheel_in_the_cache_is_taken_without_a_compiler(tmp_path: Path, monkey
     assert build_horovod.cached_wheel(tmp_path, TORCH, CPU, anew=False) == wheel
 
 
-def test_no_compiler_is_reported_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_is_reported_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(build_horovod.BuildError, match=r"a C\+\+ compiler and make not found"):
@@ -148,8 +175,12 @@ def test_no_compiler_is_reported_before_anything_is_fetched(tmp_path: Path, monk
 
 def test_a_failing_command_shows_its_last_words_and_its_log(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
-    with pytest.raises(build_horovod.BuildError, match=r"no rule\n.*making tea failed \(code 3\).*build\.log"):
-        build_horovod.run([sys.executable, "-c", "print('no rule'); exit(3)"], log=log, what="making tea")
+    with pytest.raises(
+        build_horovod.BuildError, match=r"no rule\n.*making tea failed \(code 3\).*build\.log"
+    ):
+        build_horovod.run(
+            [sys.executable, "-c", "print('no rule'); exit(3)"], log=log, what="making tea"
+        )
 
 
 GPU = "horovod-0.28.1-torch-2.15.0+cpu-cpython-311-linux-x86_64-gloo-gpu-00112233"
@@ -166,8 +197,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
         if folder is not None:
             wheel = Path("/cache") / folder / "horovod-0.28.1.whl"
-            (info / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
-        told = "print('installed horovod 0.28.1 with gloo, nccl')" if loads else "raise ImportError('undefined symbol')"
+            (info / "direct_url.json").write_text(
+                json.dumps({"url": wheel.as_uri(), "archive_info": {}})
+            )
+        told = (
+            "print('installed horovod 0.28.1 with gloo, nccl')"
+            if loads
+            else "raise ImportError('undefined symbol')"
+        )
         monkeypatch.setattr(build_horovod, "CHECK", told)
 
     return install
@@ -187,7 +224,18 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         (None, {}, True),
         (None, {"HOROVOD_WITH_MPI": "1"}, False),
     ],
-    ids=["gpu", "mpi wished", "running", "wished", "plain", "torch", "local", "python", "by others", "others, wished"],
+    ids=[
+        "gpu",
+        "mpi wished",
+        "running",
+        "wished",
+        "plain",
+        "torch",
+        "local",
+        "python",
+        "by others",
+        "others, wished",
+    ],
 )
 def test_a_horovod_that_was_built_for_this_torch_is_left_alone(
     folder: str | None, said: dict[str, str], is_kept: bool, installed: Callable[..., None]
@@ -197,7 +245,9 @@ def test_a_horovod_that_was_built_for_this_torch_is_left_alone(
     assert (build_horovod.kept(TORCH, said, **place) is not None) is is_kept
 
 
-def test_what_was_wished_before_is_left_alone_when_it_is_wished_again(installed: Callable[..., None]) -> None:
+def test_what_was_wished_before_is_left_alone_when_it_is_wished_again(
+    installed: Callable[..., None],
+) -> None:
     said = {"HOROVOD_GPU_OPERATIONS": "NCCL"}
     installed(key(flags=build_horovod.wishes(said)))
     place = {"python": "cpython-311", "platform": "linux-x86_64"}
@@ -209,7 +259,9 @@ def test_a_horovod_that_does_not_load_is_replaced(installed: Callable[..., None]
     assert build_horovod.kept(TORCH, {}, python="cpython-311", platform="linux-x86_64") is None
 
 
-def test_without_a_horovod_there_is_none_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_horovod_there_is_none_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert build_horovod.kept(TORCH, {}, python="cpython-311", platform="linux-x86_64") is None
 
@@ -219,10 +271,19 @@ def test_the_installed_horovod_is_kept_by_a_second_call(tmp_path: Path) -> None:
     """Without a compiler and without a cache, so that nothing could be built or installed."""
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed: make horovod")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "CXX"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOROVOD_", "CXX"))
+    }
     environ = {**kept, "PATH": "", "LIGHTKIT_CACHE": str(tmp_path)}
     ended = subprocess.run(
-        [sys.executable, str(SCRIPT)], env=environ, capture_output=True, text=True, check=False, timeout=200
+        [sys.executable, str(SCRIPT)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
     assert ended.returncode == 0, ended.stderr
     assert "installed horovod 0.28.1 with gloo" in ended.stdout
@@ -230,17 +291,23 @@ def test_the_installed_horovod_is_kept_by_a_second_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_filters", [True, False], ids=["Python 3.11.4", "Python 3.11.3"])
-def test_sources_are_unpacked_by_any_python(has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_are_unpacked_by_any_python(
+    has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not has_filters:
         old = tarfile.TarFile.extractall
         monkeypatch.delattr(tarfile, "data_filter")
-        monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: old(self, path, filter="data"))
+        monkeypatch.setattr(
+            tarfile.TarFile, "extractall", lambda self, path: old(self, path, filter="data")
+        )
     content = tmp_path / "CMakeLists.txt"
     content.write_text("project(horovod)")
     with tarfile.open(tmp_path / "horovod-0.28.1.tar.gz", "w:gz") as archive:
         archive.add(content, "horovod-0.28.1/CMakeLists.txt")
     build_horovod.unpack(tmp_path / "horovod-0.28.1.tar.gz", tmp_path / "out")
-    assert (tmp_path / "out" / "horovod-0.28.1" / "CMakeLists.txt").read_text() == "project(horovod)"
+    assert (
+        tmp_path / "out" / "horovod-0.28.1" / "CMakeLists.txt"
+    ).read_text() == "project(horovod)"
 
 
 def test_two_builds_of_one_wheel_wait_for_each_other(tmp_path: Path) -> None:

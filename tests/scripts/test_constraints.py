@@ -20,7 +20,10 @@ _spec.loader.exec_module(constraints)
     [
         ({"3.10": "1", "3.11": "1"}, ["p==1"]),
         ({"3.10": None, "3.11": "1"}, ["p==1"]),
-        ({"3.10": "1", "3.11": "2"}, ['p==1; python_version < "3.11"', 'p==2; python_version >= "3.11"']),
+        (
+            {"3.10": "1", "3.11": "2"},
+            ['p==1; python_version < "3.11"', 'p==2; python_version >= "3.11"'],
+        ),
         (
             {"3.10": "1", "3.11": "2", "3.12": "3"},
             [
@@ -32,7 +35,9 @@ _spec.loader.exec_module(constraints)
     ],
     ids=["same", "not_needed_everywhere", "two", "three"],
 )
-def test_a_version_names_its_pythons_where_they_differ(versions: dict[str, str | None], lines: list[str]) -> None:
+def test_a_version_names_its_pythons_where_they_differ(
+    versions: dict[str, str | None], lines: list[str]
+) -> None:
     assert constraints.lines_for("p", versions) == lines
 
 
@@ -43,18 +48,44 @@ def test_constraints_name_packages_and_versions_only(name: str) -> None:
 
 
 def lines_of(name: str) -> set[str]:
-    return {line for line in (SCRIPT.parent.parent / name).read_text().splitlines() if not line.startswith("#")}
+    return {
+        line
+        for line in (SCRIPT.parent.parent / name).read_text().splitlines()
+        if not line.startswith("#")
+    }
 
 
 def test_tpus_and_petastorm_have_the_other_constraints_but_for_what_they_need() -> None:
-    own = {line.partition("==")[0] for line in lines_of("constraints-tpu.txt") - lines_of("constraints.txt")}
-    with_xla = {"torch", "torch-xla", "torchvision", "immutabledict", "libtpu", "prometheus-client", "tpu-info"}
-    with_petastorm = {"petastorm", "dill", "diskcache", "future", "pyarrow", "numpy", "pandas", "setuptools"}
+    own = {
+        line.partition("==")[0]
+        for line in lines_of("constraints-tpu.txt") - lines_of("constraints.txt")
+    }
+    with_xla = {
+        "torch",
+        "torch-xla",
+        "torchvision",
+        "immutabledict",
+        "libtpu",
+        "prometheus-client",
+        "tpu-info",
+    }
+    with_petastorm = {
+        "petastorm",
+        "dill",
+        "diskcache",
+        "future",
+        "pyarrow",
+        "numpy",
+        "pandas",
+        "setuptools",
+    }
     held_back_by_numpy = {"contourpy", "scipy"}
     assert own == with_xla | with_petastorm | held_back_by_numpy
 
 
-@pytest.mark.parametrize("package", ["contourpy", "numpy", "pandas", "pyarrow", "scipy", "setuptools"])
+@pytest.mark.parametrize(
+    "package", ["contourpy", "numpy", "pandas", "pyarrow", "scipy", "setuptools"]
+)
 def test_what_petastorm_holds_back_is_as_everywhere_from_python_3_13_on(package: str) -> None:
     usual, tpu = (
         [line for line in sorted(lines_of(name)) if line.startswith(f"{package}==")]
@@ -65,6 +96,8 @@ def test_what_petastorm_holds_back_is_as_everywhere_from_python_3_13_on(package:
 
 
 def test_petastorm_has_what_it_works_with() -> None:
-    held = {line.partition("; ")[0]: line.partition("; ")[2] for line in lines_of("constraints-tpu.txt")}
+    held = {
+        line.partition("; ")[0]: line.partition("; ")[2] for line in lines_of("constraints-tpu.txt")
+    }
     assert held["pyarrow==14.0.2"] == held["numpy==1.26.4"] == 'python_version < "3.13"'
     assert held["petastorm==0.13.1"] == ""

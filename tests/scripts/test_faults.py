@@ -25,8 +25,21 @@ SCRIPT = HERE / "scripts" / "faults.py"
 @pytest.mark.timeout(1500)  # on a busy machine
 def test_five_kills_at_random_moments_keep_all_promises(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
-    words = ["--kills", "5", "--seconds", "8", "--jobs", "2", "--seed", str(seed), "--keep", str(tmp_path / "kept")]
-    ended = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, check=False, cwd=HERE)
+    words = [
+        "--kills",
+        "5",
+        "--seconds",
+        "8",
+        "--jobs",
+        "2",
+        "--seed",
+        str(seed),
+        "--keep",
+        str(tmp_path / "kept"),
+    ]
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, check=False, cwd=HERE
+    )
     print(ended.stdout, ended.stderr)
     lines = ended.stdout.splitlines()
     assert lines[0] == f"seed {seed}"
@@ -50,13 +63,26 @@ def _place(folder: Path) -> Path:
     """What a job leaves that was resumed from its fourth step and has ended."""
     run = runs.create(folder / "runs", "faults")
     run.checkpoints.mkdir()
-    content = {"epoch": 1, "global_step": 8, "state_dict": {"w": torch.ones(2)}, "optimizer_states": [{"step": 8}]}
+    content = {
+        "epoch": 1,
+        "global_step": 8,
+        "state_dict": {"w": torch.ones(2)},
+        "optimizer_states": [{"step": 8}],
+    }
     for name in ("last.ckpt", "best.ckpt"):
         runs.write_aside(run.checkpoints / name, partial(_write, content))
     run.metrics_path.write_text("epoch,val/loss,epoch_seconds\n0,1.5,2.0\n", encoding="utf-8")
     runs.write_summary(run.summary_path, {**runs.new_summary("faults/1"), "status": "done"})
     events = runs.EventStream(run.events_path)
-    events.write("resume", run="faults/1", stage="fit", checkpoint="last.ckpt", epoch=0, step=4, folder=str(run.folder))
+    events.write(
+        "resume",
+        run="faults/1",
+        stage="fit",
+        checkpoint="last.ckpt",
+        epoch=0,
+        step=4,
+        folder=str(run.folder),
+    )
     runs.point_latest(run)
     return folder
 
@@ -73,8 +99,14 @@ BREAKS: dict[str, tuple[Callable[[runs.Run], object], str]] = {
         "its summary does not say done",
     ),
     "other_weights": (_weigh, "state_dict differs"),
-    "other_metrics": (lambda run: run.metrics_path.write_text("epoch,val/loss\n0,1.6\n"), "metrics.csv differs"),
-    "cut_off": (lambda run: (run.checkpoints / "best.ckpt").write_bytes(b"PK"), "best.ckpt is not whole"),
+    "other_metrics": (
+        lambda run: run.metrics_path.write_text("epoch,val/loss\n0,1.6\n"),
+        "metrics.csv differs",
+    ),
+    "cut_off": (
+        lambda run: (run.checkpoints / "best.ckpt").write_bytes(b"PK"),
+        "best.ckpt is not whole",
+    ),
     "half_written": (
         lambda run: (run.checkpoints / ".last.ckpt.1.aside").touch(),
         "something is left half written: .last.ckpt.1.aside",
@@ -103,7 +135,9 @@ def test_a_broken_promise_is_reported(
     assert says in script["broken_promises"](killed, whole, saved=4)
 
 
-def test_the_same_seed_gives_the_same_moments(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_seed_gives_the_same_moments(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[Any] = []
 
     def told(kills: Any, *_: object, **__: object) -> int:
@@ -114,4 +148,6 @@ def test_the_same_seed_gives_the_same_moments(script: dict[str, Any], monkeypatc
     for seed in ("7", "7", "8"):
         assert script["main"](["--kills", "30", "--seed", seed]) == 0
     assert drawn[0] == drawn[1] != drawn[2]
-    assert len({int(kill.moment * 30) for kill in drawn[0]}) == 30, "each part of the job has its kill"
+    assert len({int(kill.moment * 30) for kill in drawn[0]}) == 30, (
+        "each part of the job has its kill"
+    )

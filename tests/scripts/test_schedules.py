@@ -78,7 +78,10 @@ def test_the_crontab_has_lines_that_cron_understands() -> None:
 
 
 def test_the_service_is_sound_and_says_what_the_crontab_says(tmp_path: Path) -> None:
-    service, timer = unit("lightkit-retrain.service")["Service"], unit("lightkit-retrain.timer")["Timer"]
+    service, timer = (
+        unit("lightkit-retrain.service")["Service"],
+        unit("lightkit-retrain.timer")["Timer"],
+    )
     program, words = service["ExecStart"].split(" ", 1)
     assert program == f"{PLACE}/.venv/bin/lightkit"
     assert f".venv/bin/lightkit {words}" in cron_commands()[0]
@@ -110,14 +113,20 @@ def test_the_service_is_sound_and_says_what_the_crontab_says(tmp_path: Path) -> 
         ("0000", False),
     ],
 )
-def test_the_service_begins_nothing_by_day_whatever_restarts_it(tmp_path: Path, clock: str, begins: bool) -> None:
-    words = shlex.split(unit("lightkit-retrain.service")["Service"]["ExecCondition"].replace("$$", "$"))
+def test_the_service_begins_nothing_by_day_whatever_restarts_it(
+    tmp_path: Path, clock: str, begins: bool
+) -> None:
+    words = shlex.split(
+        unit("lightkit-retrain.service")["Service"]["ExecCondition"].replace("$$", "$")
+    )
     assert words[:2] == ["/bin/sh", "-c"]
     date = tmp_path / "date"
     date.write_text(f'#!/bin/sh\n[ "$*" = +%H%M ] && echo {clock}\n')
     date.chmod(0o755)
     words[2] = words[2].replace("%%", "%")
-    assert (subprocess.run(words, env={"PATH": str(tmp_path)}, check=False).returncode == 0) is begins
+    assert (
+        subprocess.run(words, env={"PATH": str(tmp_path)}, check=False).returncode == 0
+    ) is begins
 
 
 @pytest.mark.long

@@ -29,7 +29,17 @@ EPOCHS = 4
 _WRONG = dict(
     enumerate(
         (
-            *("crash", "nan", "killed once", "config", "hang", "data", "killed", "preempted once", "preempted"),
+            *(
+                "crash",
+                "nan",
+                "killed once",
+                "config",
+                "hang",
+                "data",
+                "killed",
+                "preempted once",
+                "preempted",
+            ),
             *("killed before its first epoch", "killed with its sweep"),
         ),
         2,
@@ -41,7 +51,11 @@ _WRONG = dict(
 
 
 def _read_options(words: Sequence[str]) -> dict[str, str]:
-    return dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    return dict(
+        word.removeprefix("--").split("=", 1)
+        for word in words
+        if word.startswith("--") and "=" in word
+    )
 
 
 class _Training:
@@ -77,12 +91,19 @@ class _Training:
         done = len(runs.read_json(run.folder / "state.json") or {})
         if resume == "never":
             trial = self.options["trial"]
-            runs.write_json(run.manifest_path, {"subcommand": "fit", "fast_dev_run": False, "trial": trial})
-            runs.write_json(run.folder / FACTS, {"params": int(self.params.get("model.hidden", 32)) * 10})
+            runs.write_json(
+                run.manifest_path, {"subcommand": "fit", "fast_dev_run": False, "trial": trial}
+            )
+            runs.write_json(
+                run.folder / FACTS, {"params": int(self.params.get("model.hidden", 32)) * 10}
+            )
         with Path("trained.txt").open("a", encoding="utf-8") as file:
             file.write(f"{self.options['trial']} from {done}\n")
         marker = Path("killed.txt")
-        if self.wrong in ("killed before its first epoch", "killed with its sweep") and not marker.exists():
+        if (
+            self.wrong in ("killed before its first epoch", "killed with its sweep")
+            and not marker.exists()
+        ):
             marker.touch()
             if self.wrong == "killed with its sweep":
                 os.kill(self.parent, signal.SIGKILL)
@@ -99,22 +120,39 @@ class _Training:
                 self.go_wrong(run)
             time.sleep(pace_s)
             losses[str(epoch)] = math.nan if self.wrong == "nan" else self.loss(epoch)
-            events.write("epoch", epoch=epoch, step=epoch, metrics={"val/loss": losses[str(epoch)]}, seconds=0.0)
+            events.write(
+                "epoch",
+                epoch=epoch,
+                step=epoch,
+                metrics={"val/loss": losses[str(epoch)]},
+                seconds=0.0,
+            )
             runs.write_json(run.folder / "state.json", losses)
             (run.checkpoints).mkdir(exist_ok=True)
             self.save(run)
             if self.is_stopped(run, epoch):
                 break
             if self.is_asked or self.is_orphan():
-                runs.write_summary(run.summary_path, {**summary, "status": "preempted", "exit_code": 75})
+                runs.write_summary(
+                    run.summary_path, {**summary, "status": "preempted", "exit_code": 75}
+                )
                 print("error: interrupted")
                 return 75
         finite = {int(epoch): value for epoch, value in losses.items() if value is not None}
         best = min(finite, key=lambda epoch: finite[epoch], default=None)
         value = None if best is None else finite[best]
         summary |= {"status": "done", "exit_code": 0, "modes": {"val/loss": "min"}}
-        summary["best"] = {"monitor": "val/loss", "mode": "min", "value": value, "epoch": best, "step": best}
-        summary["metrics"] = {"best": {"val/loss": value, "val/mae": value}, "last": {"val/loss": value}}
+        summary["best"] = {
+            "monitor": "val/loss",
+            "mode": "min",
+            "value": value,
+            "epoch": best,
+            "step": best,
+        }
+        summary["metrics"] = {
+            "best": {"val/loss": value, "val/mae": value},
+            "last": {"val/loss": value},
+        }
         runs.write_summary(run.summary_path, summary)
         return 0
 
@@ -128,7 +166,12 @@ class _Training:
             verdict = runs.read_json(run.folder / VERDICT) or {}
             if verdict.get("stop") and verdict["epoch"] <= epoch:
                 return True
-            if verdict.get("epoch", -1) >= epoch or not self.waits or self.is_asked or self.is_orphan():
+            if (
+                verdict.get("epoch", -1) >= epoch
+                or not self.waits
+                or self.is_asked
+                or self.is_orphan()
+            ):
                 return False
             time.sleep(0.002)
 
@@ -182,4 +225,7 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
     """Read the record of the one sweep below a folder, without times, runs and durations."""
     (path,) = folder.glob("sweeps/*/trials.jsonl")
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("time", "run", "seconds")} for line in lines]
+    return [
+        {key: value for key, value in line.items() if key not in ("time", "run", "seconds")}
+        for line in lines
+    ]

@@ -53,7 +53,20 @@ def test_a_damaged_line_is_an_error_that_names_it(path: Path) -> None:
         SweepRecord(path).read()
 
 
-KEYS = ("trial", "params", "kind", "seed", "of", "state", "value", "values", "constraints", "run", "seconds", "reason")
+KEYS = (
+    "trial",
+    "params",
+    "kind",
+    "seed",
+    "of",
+    "state",
+    "value",
+    "values",
+    "constraints",
+    "run",
+    "seconds",
+    "reason",
+)
 WRONG = [
     (key, value)
     for key in KEYS
@@ -64,18 +77,24 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("key", "value"), WRONG, ids=str)
-def test_a_line_with_another_type_is_an_error_that_names_it(key: str, value: object, path: Path) -> None:
+def test_a_line_with_another_type_is_an_error_that_names_it(
+    key: str, value: object, path: Path
+) -> None:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     at = max(number for number, line in enumerate(lines) if key in line)
     lines[at][key] = value
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     text = text.replace('"digits"', "7" * 400).replace('"nesting"', "[" * 2000 + "]" * 2000)
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"trials\.jsonl, line {at + 1}: this is no line of a sweep"):
+    with pytest.raises(
+        ConfigError, match=rf"trials\.jsonl, line {at + 1}: this is no line of a sweep"
+    ):
         SweepRecord(path).read()
 
 
-def test_a_record_says_whether_anything_is_left_and_which_runs_are_needed_for_it(path: Path) -> None:
+def test_a_record_says_whether_anything_is_left_and_which_runs_are_needed_for_it(
+    path: Path,
+) -> None:
     record = SweepRecord(path).read()
     assert not record.is_done
     pruned = record.trials[1]
@@ -113,7 +132,12 @@ def test_all_points_of_a_space_are_listed_and_conditions_hold() -> None:
     points = list(SPACE.iterate_points())
     assert len(points) == SPACE.count_points(1000) == 2 * 4 * 4 + 4 * 4 * 2
     assert all(("frozen" in point) == (point["net"] == "a") for point in points)
-    assert sorted({point["share"] for point in points}) == [0.0, 0.1, 0.2, 0.3]  # and no 0.30000000000000004
+    assert sorted({point["share"] for point in points}) == [
+        0.0,
+        0.1,
+        0.2,
+        0.3,
+    ]  # and no 0.30000000000000004
     assert all(SPACE.contains(point) for point in points)
 
 
@@ -142,14 +166,21 @@ sweep:
 """
 
 
-def test_a_condition_holds_for_the_value_that_it_names_however_that_is_written(tmp_path: Path) -> None:
+def test_a_condition_holds_for_the_value_that_it_names_however_that_is_written(
+    tmp_path: Path,
+) -> None:
     for name in ("sgd.yaml", "my_sgd.yaml"):
         (tmp_path / name).write_text("{}\n", encoding="utf-8")
     (tmp_path / "config.yaml").write_text(SECTION, encoding="utf-8")
     problems = Problems()
     space = parse_space(resolve([tmp_path / "config.yaml"], environ={}), problems)
     assert [str(each) for each in problems] == []
-    first = {"model.weights": None, "model.dropout": 0.25, "model.size": 16, "regime": str(tmp_path / "sgd.yaml")}
+    first = {
+        "model.weights": None,
+        "model.dropout": 0.25,
+        "model.size": 16,
+        "regime": str(tmp_path / "sgd.yaml"),
+    }
     assert [key for key in "abcd" if space.is_active(space[key], first)] == ["a", "b", "c", "d"]
     zero = {**first, "model.dropout": space["model.dropout"].list_values()[0]}
     assert space.is_active(space["b"], zero)
@@ -172,7 +203,9 @@ def test_a_logarithmic_range_is_searched_by_its_logarithm(share: float) -> None:
 
 
 def _complete(number: int, values: dict[int, float], **params: object) -> Trial:
-    return Trial(number, params, state="complete", value=min(values.values()), epoch=0, values=values)
+    return Trial(
+        number, params, state="complete", value=min(values.values()), epoch=0, values=values
+    )
 
 
 def test_a_key_whose_trials_are_equal_to_the_last_digit_has_no_effect() -> None:

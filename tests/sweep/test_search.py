@@ -87,12 +87,16 @@ def test_a_search_that_restarts_prunes_the_same_trials(kind: str) -> None:
     states = [state for _, state, _ in whole]
     assert states.count("pruned") >= 3
     assert states.count("complete") >= 5
-    assert [(each.params, each.state, each.values) for each in run(plan, 30, epochs=9, restarts=True)] == whole
+    assert [
+        (each.params, each.state, each.values) for each in run(plan, 30, epochs=9, restarts=True)
+    ] == whole
 
 
 def test_choices_that_python_holds_equal_are_all_proposed() -> None:
     plan = Plan(seed=0, space=Space((SPACE["net"], SPACE["rate"])))
-    proposed = {repr(each.params["net"]) for each in run(plan, 40, measured=lambda params: params["rate"])}
+    proposed = {
+        repr(each.params["net"]) for each in run(plan, 40, measured=lambda params: params["rate"])
+    }
     assert proposed == {"1", "1.0", "True", "'a'"}
 
 
@@ -103,7 +107,9 @@ def test_a_key_is_proposed_only_where_its_condition_holds() -> None:
 
 
 def test_a_grid_is_each_point_once_in_order() -> None:
-    space = Space((Dimension("a", "choice", choices=(1, 2)), Dimension("b", "int", low=0, high=4, step=2)))
+    space = Space(
+        (Dimension("a", "choice", choices=(1, 2)), Dimension("b", "int", low=0, high=4, step=2))
+    )
     grid = run(Plan(sampler="grid", space=space), 99, measured=lambda params: 0.0)
     points = [(each.params["a"], each.params["b"]) for each in grid]
     assert points == [(1, 0), (1, 2), (1, 4), (2, 0), (2, 2), (2, 4)]
@@ -137,21 +143,29 @@ def test_a_trial_that_breaks_a_constraint_draws_the_search_away() -> None:
 
 def test_a_config_outside_of_the_space_is_compared_and_changes_no_proposal() -> None:
     plan = Plan(seed=2, space=SPACE)
-    own = Trial(0, {"rate": 0.5, "smoothing": 0.0, "size": 16, "net": "a"}, state="complete", value=-1.0)
+    own = Trial(
+        0, {"rate": 0.5, "smoothing": 0.0, "size": 16, "net": "a"}, state="complete", value=-1.0
+    )
     with_own = Search(plan, "min")
     with_own.rebuild([own])
     assert with_own.propose(1) == Search(plan, "min").propose(1)
     inside = Search(plan, "min")
-    inside.rebuild([Trial(0, {**own.params, "rate": 0.05, "frozen": "all"}, state="complete", value=-1.0)])
+    inside.rebuild(
+        [Trial(0, {**own.params, "rate": 0.05, "frozen": "all"}, state="complete", value=-1.0)]
+    )
     others = [inside.propose(number) for number in range(1, 4)]
     assert all(each is not None and SPACE.contains(each) for each in others)
     assert rank_trials([own, Trial(1, {}, state="complete", value=0.0)], plan, "min")[0] is own
 
 
-def test_without_optuna_a_search_says_what_to_install_and_a_random_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_a_search_says_what_to_install_and_a_random_one_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.setitem(sys.modules, "optuna.trial", None)
-    with pytest.raises(ConfigError, match=r"sweep\.sampler: it needs Optuna 5: install it with pip install"):
+    with pytest.raises(
+        ConfigError, match=r"sweep\.sampler: it needs Optuna 5: install it with pip install"
+    ):
         require_optuna(Plan(space=SPACE))
     with pytest.raises(ConfigError, match=r"sweep\.pruner: it needs Optuna 5"):
         require_optuna(Plan(sampler="random", pruner=Pruner("median"), space=SPACE))
@@ -163,12 +177,16 @@ def test_without_optuna_a_search_says_what_to_install_and_a_random_one_works(mon
 @pytest.mark.slow
 def test_forty_trials_are_within_the_best_two_percent_for_nine_of_ten_seeds() -> None:
     draw = random.Random(0)
-    losses = sorted(measure(SPACE.from_unit([draw.random() for _ in SPACE.dimensions])) for _ in range(1000))
+    losses = sorted(
+        measure(SPACE.from_unit([draw.random() for _ in SPACE.dimensions])) for _ in range(1000)
+    )
     bound = losses[20]
 
     def count(sampler: str) -> int:
         best = (
-            min(run(Plan(sampler=sampler, seed=seed, space=SPACE), 40), key=lambda t: t.value or 0.0)
+            min(
+                run(Plan(sampler=sampler, seed=seed, space=SPACE), 40), key=lambda t: t.value or 0.0
+            )
             for seed in range(10)
         )
         return sum((each.value or 0.0) <= bound for each in best)

@@ -15,7 +15,9 @@ from lightkit.sweep.space import Dimension, Space, parse_space
 
 def read_range(folder: Path, text: str) -> tuple[Space, list[str]]:
     """The space of one key, and the errors."""
-    (folder / "job.yaml").write_text(f"sweep:\n  space:\n    model.rate: {text}\n", encoding="utf-8")
+    (folder / "job.yaml").write_text(
+        f"sweep:\n  space:\n    model.rate: {text}\n", encoding="utf-8"
+    )
     problems = Problems()
     space = parse_space(resolve([folder / "job.yaml"], environ={}), problems)
     return space, [str(each).splitlines()[0] for each in problems]
@@ -25,7 +27,10 @@ def read_range(folder: Path, text: str) -> tuple[Space, list[str]]:
     ("text", "expected"),
     [
         ("{float: [0.5, 2]}", Dimension("model.rate", "float", low=0.5, high=2)),
-        ("{float: [0.5, 2], step: 0.5}", Dimension("model.rate", "float", low=0.5, high=2, step=0.5)),
+        (
+            "{float: [0.5, 2], step: 0.5}",
+            Dimension("model.rate", "float", low=0.5, high=2, step=0.5),
+        ),
         ("{log: [0.1, 1]}", Dimension("model.rate", "float", low=0.1, high=1, is_log=True)),
         ("{int: [1, 9], step: 2}", Dimension("model.rate", "int", low=1, high=9, step=2)),
         ("{int: [1, 9], log: true}", Dimension("model.rate", "int", low=1, high=9, is_log=True)),
@@ -80,7 +85,11 @@ def test_importance_is_of_keys_that_vary_in_complete_trials_of_the_search() -> N
 
     plan = Plan(space=space)
     trials = [trial(at) for at in range(5)]
-    others = [trial(5, kind="confirm"), trial(6, state="failed"), Trial(7, {"rate": 2.0}, state="complete", value=4.0)]
+    others = [
+        trial(5, kind="confirm"),
+        trial(6, state="failed"),
+        Trial(7, {"rate": 2.0}, state="complete", value=4.0),
+    ]
     found, number = compute_importance(plan, "min", [*trials, *others])
     assert number == 5
     assert found == {"rate": pytest.approx(1.0)}

@@ -44,7 +44,12 @@ def start(
     folder: Path, *words: str, pace_s: float = 0.0, environ: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Start a sweep in a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "STAND_IN_S": str(pace_s), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "STAND_IN_S": str(pace_s),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     environment |= environ or {}
     return subprocess.Popen(
         [*PROGRAM, "sweep", "-c", "config.yaml", *words],
@@ -56,7 +61,9 @@ def start(
     )
 
 
-def run(folder: Path, *words: str, pace_s: float = 0.0, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+def run(
+    folder: Path, *words: str, pace_s: float = 0.0, environ: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run a sweep; return its exit code and what it printed."""
     process = start(folder, *words, pace_s=pace_s, environ=environ)
     text, _ = process.communicate(timeout=240)
@@ -105,10 +112,15 @@ def test_a_sweep_ends_with_the_best_values_as_a_layer(whole: tuple[Path, str]) -
     best = min(complete, key=lambda line: float(line["value"]))
     begins = [line for line in read_lines(folder) if line["event"] == "begin"]
     params = begins[best["trial"]]["params"]
-    assert yaml.safe_load((folder / "sweeps/config/best.yaml").read_text(encoding="utf-8")) == params
+    assert (
+        yaml.safe_load((folder / "sweeps/config/best.yaml").read_text(encoding="utf-8")) == params
+    )
     assert f"best  trial {best['trial']}: val/loss" in text
     assert "in one run each, of which the best was chosen: it may be chance" in text
-    assert begins[0]["params"] == {"model.learning_rate": 0.01, "model.hidden": 32}  # the defaults of the class
+    assert begins[0]["params"] == {
+        "model.learning_rate": 0.01,
+        "model.hidden": 32,
+    }  # the defaults of the class
 
 
 def test_a_trial_is_a_run_with_one_more_layer(whole: tuple[Path, str]) -> None:
@@ -135,7 +147,10 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped_and_is_pruned_in_the_t
         check=True,
     )
     assert len(printed.stdout.splitlines()) == 1 + len(pruned)
-    summaries = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("runs/config/2*/summary.json")]
+    summaries = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in folder.glob("runs/config/2*/summary.json")
+    ]
     assert Counter(each["status"] for each in summaries)["pruned"] == len(pruned)
 
 
@@ -157,7 +172,8 @@ def read_states(folder: Path) -> dict[str, str]:
     """Read the states of the runs that are there, by the name of the run."""
     paths = folder.glob("runs/config/2*/summary.json")
     return {
-        f"config/{path.parent.name}": json.loads(path.read_text(encoding="utf-8"))["status"] for path in sorted(paths)
+        f"config/{path.parent.name}": json.loads(path.read_text(encoding="utf-8"))["status"]
+        for path in sorted(paths)
     }
 
 
@@ -171,7 +187,10 @@ def copied(whole: tuple[Path, str], tmp_path: Path) -> Path:
 
 def read_pruned(folder: Path) -> list[str]:
     """Return the runs of pruned trials as the record has them."""
-    lines = [json.loads(line) for line in (folder / "sweeps/config/trials.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (folder / "sweeps/config/trials.jsonl").read_text().splitlines()
+    ]
     return [line["run"] for line in lines if line["event"] == "end" and line["state"] == "pruned"]
 
 
@@ -179,7 +198,9 @@ def test_gc_deletes_what_was_stopped_before_anything_else(copied: Path) -> None:
     before = read_states(copied)
     printed = collect(copied, "--keep-last=50")
     assert "pruned" in before.values()
-    assert read_states(copied) == {name: state for name, state in before.items() if state != "pruned"}, printed
+    assert read_states(copied) == {
+        name: state for name, state in before.items() if state != "pruned"
+    }, printed
 
 
 def test_gc_keeps_what_an_unfinished_sweep_needs_and_no_more(copied: Path) -> None:
@@ -200,13 +221,18 @@ def test_gc_keeps_what_an_unfinished_sweep_needs_and_no_more(copied: Path) -> No
     assert sorted(read_states(copied)) == sorted(kept)
 
     record.write_text(whole, encoding="utf-8")
-    assert len(json.loads(collect(copied, "--keep-last=0", "--json"))["kept"]) == 1, "the newest good one"
+    assert len(json.loads(collect(copied, "--keep-last=0", "--json"))["kept"]) == 1, (
+        "the newest good one"
+    )
 
 
 def test_gc_keeps_all_runs_of_a_sweep_whose_record_cannot_be_read(copied: Path) -> None:
     before = read_states(copied)
     record = copied / "sweeps/config/trials.jsonl"
-    record.write_text(record.read_text(encoding="utf-8").replace('"trial": 3,', '"trial": "3",', 1), encoding="utf-8")
+    record.write_text(
+        record.read_text(encoding="utf-8").replace('"trial": 3,', '"trial": "3",', 1),
+        encoding="utf-8",
+    )
     printed = collect(copied, "--keep-last=0")
     assert read_states(copied) == before
     assert "trials.jsonl, line" in printed
@@ -226,7 +252,9 @@ def test_trials_are_in_a_table_and_on_a_page(whole: tuple[Path, str]) -> None:
     assert "mathdefault" not in page, "labels of a logarithmic axis are numbers"
     _, _, listed = page.partition("<caption>Trials, the best first</caption>")
     shown = re.findall(r"<tr><th scope=\"row\">(\d+)</th><td>search</td><td>(\w+)</td>", listed)
-    assert {int(number): state for number, state in shown} == {line["trial"]: line["state"] for line in ends(folder)}
+    assert {int(number): state for number, state in shown} == {
+        line["trial"]: line["state"] for line in ends(folder)
+    }
 
 
 def test_a_finished_sweep_is_printed_again_and_trains_nothing(whole: tuple[Path, str]) -> None:
@@ -248,7 +276,9 @@ def test_a_finished_sweep_is_printed_again_and_trains_nothing(whole: tuple[Path,
     record.write_bytes(content)
 
 
-def test_a_search_that_is_killed_three_times_ends_as_one_that_was_not(whole: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_search_that_is_killed_three_times_ends_as_one_that_was_not(
+    whole: tuple[Path, str], tmp_path: Path
+) -> None:
     write(tmp_path, trials=12, seed=3, pruner={"kind": "median", "warmup_epochs": 1}, space=RATES)
     for event, number in (("begin", 2), ("end", 5), ("begin", 9)):
         process = start(tmp_path, pace_s=0.05)
@@ -260,7 +290,11 @@ def test_a_search_that_is_killed_three_times_ends_as_one_that_was_not(whole: tup
     code, text = run(tmp_path)
     assert code == 0, text
     assert read_lines(tmp_path) == read_lines(whole[0])
-    fresh = Counter(line for line in (tmp_path / "trained.txt").read_text().splitlines() if line.endswith("from 0"))
+    fresh = Counter(
+        line
+        for line in (tmp_path / "trained.txt").read_text().splitlines()
+        if line.endswith("from 0")
+    )
     assert set(fresh.values()) == {1}  # nothing is trained twice
 
 
@@ -281,7 +315,9 @@ def test_a_search_that_is_killed_at_random_moments_ends_as_one_that_was_not(
     assert read_lines(tmp_path) == read_lines(whole[0])
 
 
-def test_a_search_that_is_killed_ends_after_as_many_failures_as_one_that_was_not(tmp_path: Path) -> None:
+def test_a_search_that_is_killed_ends_after_as_many_failures_as_one_that_was_not(
+    tmp_path: Path,
+) -> None:
     space = {"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4, 5, 6]}
     write(tmp_path, max_failures=3, sampler="grid", space=space)
     process = start(tmp_path, pace_s=0.5)
@@ -297,7 +333,9 @@ def test_a_search_that_is_killed_ends_after_as_many_failures_as_one_that_was_not
     assert len(ends(tmp_path)) == 7
 
 
-def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twice(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, trials=8, seed=1, parallel=2, space=RATES)
     process = start(tmp_path, pace_s=0.1)
     wait_for(tmp_path, "end", 3)
@@ -309,7 +347,11 @@ def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twi
     begins = [line for line in read_lines(tmp_path) if line["event"] == "begin"]
     assert [line["trial"] for line in begins] == list(range(8))
     assert len({json.dumps(line["params"]) for line in begins}) == 8
-    fresh = Counter(line for line in (tmp_path / "trained.txt").read_text().splitlines() if line.endswith("from 0"))
+    fresh = Counter(
+        line
+        for line in (tmp_path / "trained.txt").read_text().splitlines()
+        if line.endswith("from 0")
+    )
     assert set(fresh.values()) == {1}
 
 
@@ -342,18 +384,27 @@ def test_what_goes_wrong_in_a_trial_is_recorded_and_the_search_goes_on(tmp_path:
     trained = (tmp_path / "trained.txt").read_text().splitlines()
     assert Counter(line.partition(" ")[0] for line in trained)["config/5"] == 2  # once more
     cases = ET.parse(tmp_path / "cases.xml").getroot().iter("testcase")
-    assert [case.find("failure") is not None for case in cases] == [state == "failed" for state in states]
+    assert [case.find("failure") is not None for case in cases] == [
+        state == "failed" for state in states
+    ]
 
 
-def test_a_trial_that_ends_with_75_goes_on_and_one_that_always_does_ends_the_sweep(tmp_path: Path) -> None:
+def test_a_trial_that_ends_with_75_goes_on_and_one_that_always_does_ends_the_sweep(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, sampler="grid", space={"model.weight_decay": [9.0, 10.0, 0.5]})
     code, text = run(tmp_path)
     assert code == 75
     assert "the tracker is away" in text
     assert [line["state"] for line in ends(tmp_path)] == ["complete", "complete"]
     trained = (tmp_path / "trained.txt").read_text().splitlines()
-    assert [line for line in trained if line.startswith("config/1 ")] == ["config/1 from 0", "config/1 from 1"]
-    assert len([line for line in trained if line.startswith("config/2 ")]) == 4  # its first start, and three more
+    assert [line for line in trained if line.startswith("config/1 ")] == [
+        "config/1 from 0",
+        "config/1 from 1",
+    ]
+    assert (
+        len([line for line in trained if line.startswith("config/2 ")]) == 4
+    )  # its first start, and three more
 
 
 @pytest.mark.parametrize("value", [11.0, 12.0], ids=["the trial", "the sweep too"])
@@ -374,7 +425,9 @@ def test_a_trial_that_is_killed_before_its_first_epoch_begins_anew_and_has_its_o
     assert record["values"].keys() == {"0", "1", "2", "3"}
 
 
-@pytest.mark.parametrize(("value", "code", "says"), [(5.0, 2, "the config"), (7.0, 3, "the data")], ids=["2", "3"])
+@pytest.mark.parametrize(
+    ("value", "code", "says"), [(5.0, 2, "the config"), (7.0, 3, "the data")], ids=["2", "3"]
+)
 def test_an_error_that_each_trial_would_have_ends_the_sweep_at_once(
     value: float, code: int, says: str, tmp_path: Path
 ) -> None:
@@ -386,15 +439,28 @@ def test_an_error_that_each_trial_would_have_ends_the_sweep_at_once(
 
 
 def test_equal_failures_in_a_row_end_the_sweep_with_the_first_error(tmp_path: Path) -> None:
-    write(tmp_path, max_failures=2, sampler="grid", space={"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4]})
+    write(
+        tmp_path,
+        max_failures=2,
+        sampler="grid",
+        space={"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4]},
+    )
     code, text = run(tmp_path)
     assert code == 1
-    assert "2 trials in a row have failed (sweep.max_failures): ValueError: batches are out of stock" in text
+    assert (
+        "2 trials in a row have failed (sweep.max_failures): ValueError: batches are out of stock"
+        in text
+    )
     assert [line["state"] for line in ends(tmp_path)] == ["complete", "failed", "failed"]
 
 
 def test_a_sweep_that_fails_sends_one_message(tmp_path: Path) -> None:
-    write(tmp_path, max_failures=2, sampler="grid", space={"model.weight_decay": [2.0], "model.hidden": [1, 2]})
+    write(
+        tmp_path,
+        max_failures=2,
+        sampler="grid",
+        space={"model.weight_decay": [2.0], "model.hidden": [1, 2]},
+    )
     hook = {"callbacks": {"webhook": {"init_args": {"webhook_url": "${oc.env:HOOK}"}}}}
     layer = {**hook, "run": {"heartbeat_url": "${oc.env:BEAT}"}}
     (tmp_path / "notify.yaml").write_text(yaml.safe_dump(layer), encoding="utf-8")
@@ -403,7 +469,12 @@ def test_a_sweep_that_fails_sends_one_message(tmp_path: Path) -> None:
         code, text = run(tmp_path, "-c", "notify.yaml", environ=environ)
     assert code == 1, text
     (message,) = [request.json for request in receiver.of("hook")]
-    assert [message[key] for key in ("kind", "status", "stage", "job")] == ["failure", "failed", "sweep", "config"]
+    assert [message[key] for key in ("kind", "status", "stage", "job")] == [
+        "failure",
+        "failed",
+        "sweep",
+        "config",
+    ]
     assert "2 trials in a row have failed" in message["error"]
     assert message["best"] == {"monitor": "val/loss", "value": ends(tmp_path)[0]["value"]}
     assert [request.path for request in receiver.of("beat")] == ["/beat/*/start", "/beat/*/fail"]
@@ -414,7 +485,10 @@ def test_a_constraint_that_all_break_says_how_far_they_are(tmp_path: Path) -> No
     write(tmp_path, sampler="grid", constraints=bounds, space={"model.hidden": [4, 8]})
     code, text = run(tmp_path)
     assert code == 1
-    assert "no trial is within all bounds of sweep.constraints: params is to have max 5, and is 40 to 320" in text
+    assert (
+        "no trial is within all bounds of sweep.constraints: params is to have max 5, and is 40"
+        " to 320" in text
+    )
     assert not (tmp_path / "sweeps/config/best.yaml").exists()
     code, text = run(tmp_path, "--sweep.constraints.params.max=50")  # another search
     assert code == 0, text
@@ -423,24 +497,49 @@ def test_a_constraint_that_all_break_says_how_far_they_are(tmp_path: Path) -> No
 
 def test_a_constraint_that_nothing_measures_fails_the_trial(tmp_path: Path) -> None:
     constraints = {"val/other": {"max": 1}}
-    write(tmp_path, sampler="grid", max_failures=2, constraints=constraints, space={"model.hidden": [4, 8]})
+    write(
+        tmp_path,
+        sampler="grid",
+        max_failures=2,
+        constraints=constraints,
+        space={"model.hidden": [4, 8]},
+    )
     code, text = run(tmp_path)
     assert code == 1
-    assert "sweep.constraints: val/other was not measured; logged are val/loss, val/mae, and params" in text
+    assert (
+        "sweep.constraints: val/other was not measured; logged are val/loss, val/mae, and params"
+        in text
+    )
 
 
 def test_the_best_are_trained_again_with_fresh_seeds_and_their_mean_decides(tmp_path: Path) -> None:
-    write(tmp_path, sampler="grid", confirm={"top": 2, "seeds": 3}, space={"model.hidden": [12, 16, 28]})
+    write(
+        tmp_path,
+        sampler="grid",
+        confirm={"top": 2, "seeds": 3},
+        space={"model.hidden": [12, 16, 28]},
+    )
     code, text = run(tmp_path)
     assert code == 0, text
-    again = [line for line in read_lines(tmp_path) if line["event"] == "begin" and line["kind"] == "confirm"]
+    again = [
+        line
+        for line in read_lines(tmp_path)
+        if line["event"] == "begin" and line["kind"] == "confirm"
+    ]
     assert {line["of"] for line in again} == {0, 1, 2}  # the config itself, too
     assert sorted({line["seed"] for line in again}) == [8, 9, 10]
-    values = [end["value"] for end in ends(tmp_path) if end["trial"] in [a["trial"] for a in again if a["of"] == 2]]
+    values = [
+        end["value"]
+        for end in ends(tmp_path)
+        if end["trial"] in [a["trial"] for a in again if a["of"] == 2]
+    ]
     mean = sum(values) / 3
     deviation = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
     half = 4.302653 * deviation / 3**0.5  # Student's t with two degrees of freedom
-    assert f"again trial 2: mean {mean:.4g} [{mean - half:.4g}, {mean + half:.4g}] of 3 fresh seeds" in text
+    assert (
+        f"again trial 2: mean {mean:.4g} [{mean - half:.4g}, {mean + half:.4g}] of 3 fresh seeds"
+        in text
+    )
     assert "over the config itself, with fresh seeds" in text
     page = (tmp_path / "sweeps/config/report.html").read_text(encoding="utf-8")
     assert "Confirmation with fresh seeds" in page
@@ -488,7 +587,11 @@ def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
     code, text = run(tmp_path, "--json")
     assert code == 0, text
     lines = [json.loads(line) for line in text.splitlines()]
-    assert [(line["number"], line["state"]) for line in lines] == [(0, "complete"), (1, "complete"), (2, "complete")]
+    assert [(line["number"], line["state"]) for line in lines] == [
+        (0, "complete"),
+        (1, "complete"),
+        (2, "complete"),
+    ]
 
 
 # -- several at a time, and other processes ----------------------------------------------------------------------------
@@ -528,7 +631,9 @@ def test_as_many_trials_run_at_a_time_as_there_is_room_for(tmp_path: Path) -> No
     assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 8
 
 
-def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_on(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, trials=4, sampler="random", space=RATES)
     process = start(tmp_path, pace_s=0.2)
     assert process.stdout is not None
@@ -538,7 +643,11 @@ def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_
     code, text = run(tmp_path)
     assert code == 0, text
     assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 4
-    fresh = Counter(line for line in (tmp_path / "trained.txt").read_text().splitlines() if line.endswith("from 0"))
+    fresh = Counter(
+        line
+        for line in (tmp_path / "trained.txt").read_text().splitlines()
+        if line.endswith("from 0")
+    )
     assert set(fresh.values()) == {1}
 
 
@@ -548,7 +657,11 @@ def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_
 def compute_loss(params: Mapping[str, Any]) -> float:
     """Compute the value of a stand-in of four epochs."""
     rate = float(params.get("model.learning_rate", 0.01))
-    return abs(math.log10(rate) + 2.5) + (float(params.get("model.hidden", 32)) - 16) ** 2 / 1000 + 1 / 4
+    return (
+        abs(math.log10(rate) + 2.5)
+        + (float(params.get("model.hidden", 32)) - 16) ** 2 / 1000
+        + 1 / 4
+    )
 
 
 def check_values(folder: Path) -> None:
@@ -558,7 +671,9 @@ def check_values(folder: Path) -> None:
         assert line["value"] == pytest.approx(compute_loss(begins[line["trial"]]["params"])), line
 
 
-def test_a_sweep_whose_folder_was_deleted_begins_another_and_takes_no_run_of_the_first(tmp_path: Path) -> None:
+def test_a_sweep_whose_folder_was_deleted_begins_another_and_takes_no_run_of_the_first(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, trials=3, sampler="random", seed=1, space=RATES)
     assert run(tmp_path)[0] == 0
     check_values(tmp_path)
@@ -571,7 +686,9 @@ def test_a_sweep_whose_folder_was_deleted_begins_another_and_takes_no_run_of_the
     assert len((tmp_path / "trained.txt").read_text().splitlines()) == 6
 
 
-def test_a_search_without_a_metric_takes_that_of_the_checkpoint_of_its_first_trial(tmp_path: Path) -> None:
+def test_a_search_without_a_metric_takes_that_of_the_checkpoint_of_its_first_trial(
+    tmp_path: Path,
+) -> None:
     config = {**BASE, "sweep": {"trials": 4, "space": {"model.hidden": {"int": [4, 32]}}}}
     config["callbacks"] = {"checkpoint": None}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -584,10 +701,15 @@ def test_a_search_without_a_metric_takes_that_of_the_checkpoint_of_its_first_tri
 
 def test_a_key_with_a_condition_is_set_where_it_holds(tmp_path: Path) -> None:
     condition = {"choice": [0.25, 0.5], "when": {"model.hidden": [16]}}
-    write(tmp_path, sampler="grid", space={"model.weight_decay": condition, "model.hidden": [8, 16]})
+    write(
+        tmp_path, sampler="grid", space={"model.weight_decay": condition, "model.hidden": [8, 16]}
+    )
     code, text = run(tmp_path)
     assert code == 0, text
-    layers = [yaml.safe_load(path.read_text()) for path in sorted(tmp_path.glob("sweeps/config/trials/*/trial.yaml"))]
+    layers = [
+        yaml.safe_load(path.read_text())
+        for path in sorted(tmp_path.glob("sweeps/config/trials/*/trial.yaml"))
+    ]
     assert layers == [
         {},
         {"model.hidden": 8},
@@ -597,10 +719,14 @@ def test_a_key_with_a_condition_is_set_where_it_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("confirm", [None, {"top": 1, "seeds": 2}], ids=["once", "confirmed"])
-def test_a_config_that_breaks_a_bound_is_never_the_best(confirm: dict[str, int] | None, tmp_path: Path) -> None:
+def test_a_config_that_breaks_a_bound_is_never_the_best(
+    confirm: dict[str, int] | None, tmp_path: Path
+) -> None:
     """The config itself has the lower loss, and 320 parameters."""
     space = {"model.learning_rate": [1e-4], "model.hidden": [20]}
-    write(tmp_path, sampler="grid", constraints={"params": {"max": 250}}, confirm=confirm, space=space)
+    write(
+        tmp_path, sampler="grid", constraints={"params": {"max": 250}}, confirm=confirm, space=space
+    )
     code, text = run(tmp_path)
     assert code == 0, text
     found = ends(tmp_path)

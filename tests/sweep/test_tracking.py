@@ -68,12 +68,21 @@ def test_the_runs_of_trials_are_below_one_of_the_sweep(tmp_path: Path) -> None:
     assert len(client.search_runs([experiment])) == 3
 
 
-def test_a_tracker_that_is_away_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tracker_that_is_away_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     record = record_trials(tmp_path, [0.5])
-    ids: dict[str, object] = {"tracking_uri": "x", "experiment_id": "1", "run_id": "2", "model_id": None, "keys": {}}
+    ids: dict[str, object] = {
+        "tracking_uri": "x",
+        "experiment_id": "1",
+        "run_id": "2",
+        "model_id": None,
+        "keys": {},
+    }
     write_json(tmp_path / "runs/job/0/mlflow.json", ids)
     (tmp_path / "config.yaml").write_text(
-        "logger: {mlflow: {init_args: {tracking_uri: 'sqlite:////nowhere/at/all.db'}}}\n", encoding="utf-8"
+        "logger: {mlflow: {init_args: {tracking_uri: 'sqlite:////nowhere/at/all.db'}}}\n",
+        encoding="utf-8",
     )
     resolved = resolve([tmp_path / "config.yaml"], environ={})
     with caplog.at_level(logging.WARNING, logger="lightkit"):

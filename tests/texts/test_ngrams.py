@@ -46,7 +46,9 @@ def fnv1a(octets: bytes) -> int:
 def count_ngrams(text: str, hashing: NgramHashing) -> Counter[int]:
     """Count the n-grams of a text one by one."""
     text = unicodedata.normalize("NFKC", text[: hashing.max_length]).lower()
-    spaced = "".join(" " if any(a <= ord(each) <= b for a, b in SEPARATORS) else each for each in text)
+    spaced = "".join(
+        " " if any(a <= ord(each) <= b for a, b in SEPARATORS) else each for each in text
+    )
     words = spaced.split(" ")
     words = [word for word in words if word]
     grams = []
@@ -69,7 +71,13 @@ def list_bags(hashing: NgramHashing, texts: list[str]) -> list[dict[int, float]]
     assert bags.sizes.sum() == len(bags.ids) == len(bags.counts)
     ends = np.cumsum(bags.sizes)
     return [
-        dict(zip(bags.ids[end - size : end].tolist(), bags.counts[end - size : end].tolist(), strict=True))
+        dict(
+            zip(
+                bags.ids[end - size : end].tolist(),
+                bags.counts[end - size : end].tolist(),
+                strict=True,
+            )
+        )
         for end, size in zip(ends, bags.sizes, strict=True)
     ]
 
@@ -84,7 +92,9 @@ def test_the_hash_is_that_of_the_published_examples() -> None:
     [(1, None), (2, (3, 5)), (3, (1, 2)), (0, (2, 4)), (1, (1, 1)), (0, (7, 9))],
     ids=str,
 )
-def test_the_ngrams_of_texts_are_those_of_the_rules(words: int, characters: tuple[int, int] | None) -> None:
+def test_the_ngrams_of_texts_are_those_of_the_rules(
+    words: int, characters: tuple[int, int] | None
+) -> None:
     hashing = NgramHashing(1 << 20, words, characters, 100_000)
     assert list_bags(hashing, list(TEXTS)) == [count_ngrams(text, hashing) for text in TEXTS]
 
@@ -95,7 +105,9 @@ def test_the_ngrams_of_any_texts_are_those_of_the_rules(texts: list[str]) -> Non
     assert list_bags(hashing, texts) == [count_ngrams(text, hashing) for text in texts]
 
 
-def test_a_text_has_the_same_ngrams_with_others_and_in_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_has_the_same_ngrams_with_others_and_in_several_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hashing = NgramHashing(1 << 16, 2, (3, 4), 100_000)
     alone = [list_bags(hashing, [text])[0] for text in TEXTS]
     monkeypatch.setattr(ngrams, "_GROUP_CHARACTERS", 25)
@@ -109,7 +121,9 @@ def test_another_process_hashes_alike() -> None:
         "bags = NgramHashing(131072, 2, (3, 4), 100000).hash_texts(['Straße 12, one two']); "
         "print(json.dumps([bags.ids.tolist(), bags.counts.tolist()]))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONHASHSEED": "77"})
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONHASHSEED": "77"}
+    )
     ids, counts = json.loads(ran.stdout)
     bags = NgramHashing(131072, 2, (3, 4), 100_000).hash_texts(["Straße 12, one two"])
     assert (ids, counts) == (bags.ids.tolist(), bags.counts.tolist())

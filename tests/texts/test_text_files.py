@@ -21,7 +21,10 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def test_a_folder_a_class_is_read_in_the_order_of_names(tmp_path: Path) -> None:
-    root = write(tmp_path, {"b/2.txt": b"two", "a/deep/1.TXT": b"one", "b/notes.md": b"no", ".git/x.txt": b"no"})
+    root = write(
+        tmp_path,
+        {"b/2.txt": b"two", "a/deep/1.TXT": b"one", "b/notes.md": b"no", ".git/x.txt": b"no"},
+    )
     rows = list(read_folder(root, encoding="auto"))
     assert [(Path(row.place).name, row.text, row.label, row.split) for row in rows] == [
         ("1.TXT", "one", "a", None),
@@ -58,7 +61,9 @@ def test_the_encoding_of_a_file_is_found(tmp_path: Path, content: bytes, text: s
     assert read_text(path, encoding="auto")[0] == text
 
 
-def test_a_file_in_another_encoding_is_read_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_in_another_encoding_is_read_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = write(tmp_path, {"a/1.txt": b"one", "a/2.txt": "£2".encode("latin-1")})
     with caplog.at_level(logging.WARNING):
         assert [row.text for row in read_folder(root, encoding="auto")] == ["one", "£2"]
@@ -68,7 +73,9 @@ def test_a_file_in_another_encoding_is_read_with_a_warning(tmp_path: Path, caplo
 
 def test_an_encoding_that_is_asked_for_is_an_error_where_it_is_wrong(tmp_path: Path) -> None:
     root = write(tmp_path, {"a/1.txt": b"one\ntwo \xa3\n"})
-    with pytest.raises(DataError, match=r"1\.txt, line 2: this text is not in utf-8 \(byte a3\).*encoding"):
+    with pytest.raises(
+        DataError, match=r"1\.txt, line 2: this text is not in utf-8 \(byte a3\).*encoding"
+    ):
         list(read_folder(root, encoding="utf-8"))
     assert [row.text for row in read_folder(root, encoding="latin-1")] == ["one\ntwo £\n"]
 
@@ -76,7 +83,9 @@ def test_an_encoding_that_is_asked_for_is_an_error_where_it_is_wrong(tmp_path: P
 def test_utf_16_without_a_mark_is_an_error_and_read_where_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes("a rose".encode("utf-16-le"))
-    with pytest.raises(DataError, match=r"t\.txt: this text has bytes of 0, .*data\.init_args\.encoding"):
+    with pytest.raises(
+        DataError, match=r"t\.txt: this text has bytes of 0, .*data\.init_args\.encoding"
+    ):
         read_text(path, encoding="auto")
     assert read_text(path, encoding="utf-16-le")[0] == "a rose"
 

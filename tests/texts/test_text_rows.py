@@ -68,7 +68,9 @@ def test_rows_with_one_key_are_in_one_split() -> None:
     assert sum(map(len, owners)) == 20
 
 
-def test_copies_in_several_splits_and_with_several_labels_are_found(caplog: pytest.LogCaptureFixture) -> None:
+def test_copies_in_several_splits_and_with_several_labels_are_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rows = rows_of(
         ("same", "a", "train"),
         ("same ", "a", "test"),
@@ -93,7 +95,11 @@ def test_copies_in_several_splits_and_with_several_labels_are_found(caplog: pyte
 def test_several_labels_are_a_list_a_cell_with_a_separator_or_columns_of_marks() -> None:
     by_list = index(rows_of(("x", ["b", "a"]), ("y", []), ("z", ["b"])))
     by_cell = index(rows_of(("x", "b|a"), ("y", ""), ("z", " b |")), separator="|")
-    by_marks = index(rows_of(("x", {"a": 1, "b": "1"}), ("y", {"a": 0, "b": "false"}), ("z", {"a": "0", "b": True})))
+    by_marks = index(
+        rows_of(
+            ("x", {"a": 1, "b": "1"}), ("y", {"a": 0, "b": "false"}), ("z", {"a": "0", "b": True})
+        )
+    )
     for found in (by_list, by_cell, by_marks):
         assert found.is_multilabel
         assert found.class_names == ["a", "b"]
@@ -102,7 +108,16 @@ def test_several_labels_are_a_list_a_cell_with_a_separator_or_columns_of_marks()
 
 @pytest.mark.parametrize(
     ("cell", "name"),
-    [(1, "1"), (1.0, "1"), (1.5, "1.5"), (True, "true"), (" a ", "a"), (None, ""), (math.nan, ""), ("NaN", "")],
+    [
+        (1, "1"),
+        (1.0, "1"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (" a ", "a"),
+        (None, ""),
+        (math.nan, ""),
+        ("NaN", ""),
+    ],
     ids=str,
 )
 def test_a_label_is_named_by_its_cell(cell: object, name: str) -> None:
@@ -120,19 +135,41 @@ def test_classes_that_are_numbers_are_in_their_order() -> None:
         (rows_of(("x", "a"), ("y", math.nan)), r"t\.csv, line 3: there is no label \(nan\)"),
         (rows_of(("x", "a"), ("y", None)), r"line 3: there is no label"),
         (rows_of(("x", {"a": 1}), ("y", {"a": 2})), r"line 3: column 'a' has 2, expected 0 or 1"),
-        (rows_of(("x", "a", "train"), ("y", "a", "tset")), r"line 3: .*'tset'; expected train, val or test"),
+        (
+            rows_of(("x", "a", "train"), ("y", "a", "tset")),
+            r"line 3: .*'tset'; expected train, val or test",
+        ),
         (rows_of(("x", "a", "val"), ("y", "a", "test")), r"no text is in the train split"),
         (
             rows_of(("x", "sport", "train"), ("y", "sprot", "test")),
             r"line 3: the label 'sprot' is no class.*did you mean",
         ),
-        (rows_of(("x", "1"), ("y", "1.0"), ("z", "2")), r"t\.csv: the column of labels has the classes '1' and '1\.0'"),
-        (rows_of(("x", "a", None, -1.0)), r"line 2: the weight is -1\.0; expected a number of 0 or more"),
+        (
+            rows_of(("x", "1"), ("y", "1.0"), ("z", "2")),
+            r"t\.csv: the column of labels has the classes '1' and '1\.0'",
+        ),
+        (
+            rows_of(("x", "a", None, -1.0)),
+            r"line 2: the weight is -1\.0; expected a number of 0 or more",
+        ),
         (rows_of(("x", "a", None, "heavy")), r"line 2: the weight is 'heavy'"),
     ],
-    ids=["no rows", "nan", "null", "mark", "split", "no train", "class", "spelling", "negative", "no number"],
+    ids=[
+        "no rows",
+        "nan",
+        "null",
+        "mark",
+        "split",
+        "no train",
+        "class",
+        "spelling",
+        "negative",
+        "no number",
+    ],
 )
-def test_what_is_wrong_with_a_row_is_reported_with_its_place(rows: list[TextRow], says: str) -> None:
+def test_what_is_wrong_with_a_row_is_reported_with_its_place(
+    rows: list[TextRow], says: str
+) -> None:
     with pytest.raises(DataError, match=says):
         index(rows)
 
@@ -142,11 +179,15 @@ def test_few_texts_leave_no_split_empty_without_a_word(caplog: pytest.LogCapture
         index(rows_of(("x", "a"), ("y", "b")), val_fraction=0.1, test_fraction=0.1)
 
 
-def test_a_class_that_would_be_held_out_keeps_a_text_to_train_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_that_would_be_held_out_keeps_a_text_to_train_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     texts = [f"text {at}" for at in range(200)]
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     held_out = next(at for at, digest in enumerate(digests) if int(digest[:2], 16) < 64)
-    rows = rows_of(*[(text, "rare" if at == held_out else "often") for at, text in enumerate(texts)])
+    rows = rows_of(
+        *[(text, "rare" if at == held_out else "often") for at, text in enumerate(texts)]
+    )
     with caplog.at_level(logging.WARNING):
         found = index(rows, val_fraction=0.5)
     assert "all texts of rare are held out" in caplog.text

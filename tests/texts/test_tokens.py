@@ -50,5 +50,7 @@ def test_the_settings_go_through_json(tokenizing: Tokenizing) -> None:
     preprocessing = TextPreprocessing("text", tokenizing)
     again = TextPreprocessing.from_dict(json.loads(json.dumps(preprocessing.as_dict())))
     assert again == preprocessing
-    for mine, theirs in zip(preprocessing.encode_texts(TEXTS), again.encode_texts(TEXTS), strict=True):
+    for mine, theirs in zip(
+        preprocessing.encode_texts(TEXTS), again.encode_texts(TEXTS), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)

@@ -8,7 +8,22 @@ from typing import Any
 import pytest
 
 WORDS = (
-    *("the", "ball", "game", "won", "team", "goal", "vote", "law", "party", "court", "tax", "debt", "bank", "price"),
+    *(
+        "the",
+        "ball",
+        "game",
+        "won",
+        "team",
+        "goal",
+        "vote",
+        "law",
+        "party",
+        "court",
+        "tax",
+        "debt",
+        "bank",
+        "price",
+    ),
     *("film", "song", "stage", "actor"),
 )
 
@@ -19,15 +34,26 @@ def write_tiny_bert(folder: Path, *, half: bool = True) -> Path:
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+    }
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.normalizer = normalizers.BertNormalizer(lowercase=True)
     trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=list(special.values()), show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=150, special_tokens=list(special.values()), show_progress=False
+    )
     trained.train_from_iterator([" ".join(WORDS)] * 3, trainer)
     numbers = [(name, trained.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    trained.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=numbers)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=trained, model_max_length=64, **special)
+    trained.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=numbers
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=trained, model_max_length=64, **special
+    )
     tokenizer.save_pretrained(folder)
     config = transformers.BertConfig(
         vocab_size=trained.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,

@@ -16,7 +16,9 @@ from tests.contract.workspace import Result
 
 marks = [
     pytest.mark.slow,
-    pytest.mark.skipif(find_spec("torch_xla") is None, reason="torch-xla is not installed; make test-tpu has it"),
+    pytest.mark.skipif(
+        find_spec("torch_xla") is None, reason="torch-xla is not installed; make test-tpu has it"
+    ),
 ]
 
 MINE = '''\
@@ -121,7 +123,10 @@ def place(folder: Path, **changes: Any) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
-    laid = {key: {**JOB.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()}
+    laid = {
+        key: {**JOB.get(key, {}), **value} if isinstance(value, dict) else value
+        for key, value in changes.items()
+    }
     (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, **laid}), encoding="utf-8")
     return folder
 
@@ -132,7 +137,9 @@ def run(folder: Path, *words: str, program: str = "lightkit", **environ: str) ->
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     variables = {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environ}
     command = [sys.executable, "-m", program, *words]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200, check=False
+    )
     return Result(done.returncode, done.stdout, done.stderr)
 
 

@@ -13,7 +13,9 @@ import sys
 def count_cores() -> int:
     """Let torch-xla count as many cores as ``NUM_TPU_CORES`` says, before Lightning asks and remembers the answer."""
     given, count = os.environ.get("PJRT_DEVICE"), int(os.environ.get("NUM_TPU_CORES", "1"))
-    from torch_xla._internal import tpu  # not before the variables are read: it sets PJRT_DEVICE by itself
+    from torch_xla._internal import (
+        tpu,
+    )  # not before the variables are read: it sets PJRT_DEVICE by itself
 
     if given is None:
         os.environ.pop("PJRT_DEVICE", None)

@@ -14,9 +14,13 @@ from tests.tpu.commands import fitted, marks, on_xla, only_run, place, runs_in
 pytestmark = marks
 
 
-def fit(folder: Path, cores: Any, *words: str, program: str = "built_trainer", **environ: str) -> Result:
+def fit(
+    folder: Path, cores: Any, *words: str, program: str = "built_trainer", **environ: str
+) -> Result:
     place(folder, accelerator={"tpu_cores": cores})
-    return on_xla(folder, "fit", "-c", "job.yaml", *words, program=program, NUM_TPU_CORES="8", **environ)
+    return on_xla(
+        folder, "fit", "-c", "job.yaml", *words, program=program, NUM_TPU_CORES="8", **environ
+    )
 
 
 def built(end: Result) -> dict[str, Any]:
@@ -58,7 +62,9 @@ def test_a_list_is_the_one_core_of_that_number(tmp_path: Path) -> None:
     ],
     ids=["float16", "mixed", "ddp"],
 )
-def test_what_xla_has_not_is_refused_before_anything_is_built(tmp_path: Path, word: str, says: str) -> None:
+def test_what_xla_has_not_is_refused_before_anything_is_built(
+    tmp_path: Path, word: str, says: str
+) -> None:
     end = fit(tmp_path, 1, word)
     assert end.code == 2, end.err
     assert says in end.err

@@ -23,7 +23,9 @@ NO_DROPOUT: dict[str, Any] = {
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = load_checkpoint(only_run(folder) / "checkpoints" / "last.ckpt")["state_dict"]
+    state: dict[str, torch.Tensor] = load_checkpoint(
+        only_run(folder) / "checkpoints" / "last.ckpt"
+    )["state_dict"]
     return state
 
 
@@ -34,7 +36,9 @@ def rounded(state: dict[str, torch.Tensor]) -> bool:
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two epochs on the CPU, eagerly."""
-    folder = place(tmp_path_factory.mktemp("cpu"), **{**NO_DROPOUT, "callbacks": {}, "accelerator": "cpu"})
+    folder = place(
+        tmp_path_factory.mktemp("cpu"), **{**NO_DROPOUT, "callbacks": {}, "accelerator": "cpu"}
+    )
     run(folder, "fit", "-c", "job.yaml", "trainer.max_epochs=2").ok()
     return folder
 
@@ -44,7 +48,9 @@ def test_sgd_with_momentum_gives_the_weights_of_the_cpu(on_cpu: Path, tmp_path: 
     expected = weights(on_cpu)
     for name, weight in weights(folder).items():
         assert torch.allclose(weight, expected[name], rtol=0, atol=1e-6), name
-    for ours, theirs in zip(read_metrics(only_run(folder)), read_metrics(only_run(on_cpu)), strict=True):
+    for ours, theirs in zip(
+        read_metrics(only_run(folder)), read_metrics(only_run(on_cpu)), strict=True
+    ):
         assert float(ours["val/loss"]) == pytest.approx(float(theirs["val/loss"]), abs=1e-6)
     assert "f32[4,4]" in (folder / "hlo.txt").read_text()
     assert not rounded(weights(folder))

@@ -21,7 +21,9 @@ from lightkit.data import PetastormTable, Table
 from lightkit.errors import ConfigError, DataError
 from lightkit.models import ImageClassifier
 
-pytest.importorskip("petastorm", reason="needs petastorm, which works with pyarrow 14 at most: make test-tpu")
+pytest.importorskip(
+    "petastorm", reason="needs petastorm, which works with pyarrow 14 at most: make test-tpu"
+)
 
 # Where petastorm fails or is stopped it leaves its files open, which shows in a later test.
 pytestmark = [
@@ -46,13 +48,20 @@ def jpeg_of(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def write_images(folder: Path, *, num_rows: int = 24, num_files: int = 3, bad: tuple[int, ...] = ()) -> str:
+def write_images(
+    folder: Path, *, num_rows: int = 24, num_files: int = 3, bad: tuple[int, ...] = ()
+) -> str:
     """Write row groups of three rows, each with its number as its weight."""
     folder.mkdir(parents=True)
     for file in range(num_files):
-        numbers = list(range(num_rows))[file * num_rows // num_files : (file + 1) * num_rows // num_files]
+        numbers = list(range(num_rows))[
+            file * num_rows // num_files : (file + 1) * num_rows // num_files
+        ]
         columns = {
-            "image": pa.array([b"no image" if number in bad else jpeg_of(number) for number in numbers], pa.binary()),
+            "image": pa.array(
+                [b"no image" if number in bad else jpeg_of(number) for number in numbers],
+                pa.binary(),
+            ),
             "label": [f"class{number % 3}" for number in numbers],
             "number": [float(number) for number in numbers],
         }
@@ -74,7 +83,9 @@ def numbers_in(batches: list[Any]) -> list[int]:
 def test_evaluation_has_the_pixels_and_labels_of_table(tmp_path: Path, pool: str) -> None:
     train, val = write_images(tmp_path / "train"), write_images(tmp_path / "val", num_rows=20)
     own = petastorm_table(train, val=val, reader_pool_type=pool)
-    other = Table(train=train, val=val, image_size=SIZE, batch_size=5, weight="number", num_workers=0, seed=3)
+    other = Table(
+        train=train, val=val, image_size=SIZE, batch_size=5, weight="number", num_workers=0, seed=3
+    )
     own.setup("fit")
     other.setup("fit")
     assert own.class_names == other.class_names == ["class0", "class1", "class2"]
@@ -87,8 +98,12 @@ def test_evaluation_has_the_pixels_and_labels_of_table(tmp_path: Path, pool: str
 
 
 @pytest.mark.parametrize("pool", ["thread", "dummy"])
-def test_an_epoch_of_training_has_each_row_once_in_another_order_than_the_last(tmp_path: Path, pool: str) -> None:
-    data = petastorm_table(write_images(tmp_path / "train"), reader_pool_type=pool, shuffling_queue_capacity=8)
+def test_an_epoch_of_training_has_each_row_once_in_another_order_than_the_last(
+    tmp_path: Path, pool: str
+) -> None:
+    data = petastorm_table(
+        write_images(tmp_path / "train"), reader_pool_type=pool, shuffling_queue_capacity=8
+    )
     data.setup("fit")
     loader = data.train_dataloader()
     orders = []
@@ -101,11 +116,15 @@ def test_an_epoch_of_training_has_each_row_once_in_another_order_than_the_last(t
     assert numbers_in(list(loader)) == orders[0]
 
 
-def ranks_of(data: PetastormTable, num_ranks: int, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+def ranks_of(
+    data: PetastormTable, num_ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> list[list[Any]]:
     """Give the training batches of each rank."""
     found = []
     for rank in range(num_ranks):
-        trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=False)
+        trainer = Trainer(
+            accelerator="cpu", logger=False, enable_checkpointing=False, barebones=False
+        )
         monkeypatch.setattr(Trainer, "global_rank", rank)
         monkeypatch.setattr(Trainer, "world_size", num_ranks)
         data.trainer = trainer
@@ -124,13 +143,19 @@ def test_ranks_share_all_rows_without_overlap_in_equally_many_batches(
     assert len({len(of_rank) for of_rank in batches}) == 1
     of_ranks = [numbers_in(of_rank) for of_rank in batches]
     assert len({len(rows) for rows in of_ranks}) == 1
-    assert sorted(row for rows in of_ranks for row in {*rows}) == list(range(25))  # those with fewer begin again
+    assert sorted(row for rows in of_ranks for row in {*rows}) == list(
+        range(25)
+    )  # those with fewer begin again
 
 
-def test_more_ranks_than_row_groups_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_row_groups_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = petastorm_table(write_images(tmp_path / "train", num_rows=4, num_files=1))
     data.setup("fit")
-    with pytest.raises(DataError, match=r"divides whole row groups, and here are 2 for 3 processes"):
+    with pytest.raises(
+        DataError, match=r"divides whole row groups, and here are 2 for 3 processes"
+    ):
         ranks_of(data, 3, monkeypatch)
 
 
@@ -214,7 +239,11 @@ def test_rows_of_weight_0_are_not_left_out(tmp_path: Path, pool: str) -> None:
     folder = tmp_path / "train"
     folder.mkdir()
     weights = [0.0, 1.0] * 6
-    columns = {"image": [jpeg_of(number) for number in range(12)], "label": ["a", "b"] * 6, "number": weights}
+    columns = {
+        "image": [jpeg_of(number) for number in range(12)],
+        "label": ["a", "b"] * 6,
+        "number": weights,
+    }
     pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=1)
     data = petastorm_table(str(folder), reader_pool_type=pool)
     data.setup("fit")

@@ -40,7 +40,13 @@ def summary(folder: Path) -> dict[str, Any]:
 def tensors_in(content: Any) -> list[torch.Tensor]:
     if isinstance(content, torch.Tensor):
         return [content]
-    parts = content.values() if isinstance(content, dict) else content if isinstance(content, (list, tuple)) else ()
+    parts = (
+        content.values()
+        if isinstance(content, dict)
+        else content
+        if isinstance(content, (list, tuple))
+        else ()
+    )
     return [tensor for part in parts for tensor in tensors_in(part)]
 
 
@@ -72,9 +78,12 @@ def test_a_checkpoint_holds_cpu_tensors_and_is_verified(trained: Path) -> None:
     for name in ("best", "last"):
         file = only_run(trained) / "checkpoints" / f"{name}.ckpt"
         assert (
-            file.with_name(f"{file.name}.sha256").read_text("utf-8").split()[0] == sha256(file.read_bytes()).hexdigest()
+            file.with_name(f"{file.name}.sha256").read_text("utf-8").split()[0]
+            == sha256(file.read_bytes()).hexdigest()
         )
-        assert {tensor.device.type for tensor in tensors_in(torch.load(file, weights_only=True))} == {"cpu"}
+        assert {
+            tensor.device.type for tensor in tensors_in(torch.load(file, weights_only=True))
+        } == {"cpu"}
     assert isinstance(checkpoint(trained)["optimizer_states"][0]["param_groups"][0]["betas"], tuple)
 
 
@@ -88,7 +97,10 @@ def test_a_fit_that_was_stopped_within_an_epoch_and_killed_in_another_ends_the_s
     trained: Path, tmp_path: Path
 ) -> None:
     knocks = {
-        f"knock_{number}": {"class_path": "mine.Knock", "init_args": {"step": step, "number": int(number)}}
+        f"knock_{number}": {
+            "class_path": "mine.Knock",
+            "init_args": {"step": step, "number": int(number)},
+        }
         for number, step in ((signal.SIGTERM, 11), (signal.SIGKILL, 21))
     }
     folder = place(tmp_path, callbacks=knocks)
@@ -99,14 +111,20 @@ def test_a_fit_that_was_stopped_within_an_epoch_and_killed_in_another_ends_the_s
     fitted(folder)
     assert [event["step"] for event in read_events(only_run(folder), "resume")] == [12, 16]
     for ours, theirs in zip(rows(folder), rows(trained), strict=True):
-        assert {**ours, "train/loss": None} == {**theirs, "train/loss": None}  # `log` means what this process has seen
+        assert {**ours, "train/loss": None} == {
+            **theirs,
+            "train/loss": None,
+        }  # `log` means what this process has seen
     for key in ("epoch", "global_step", "state_dict", "optimizer_states", "lightkit_resume"):
         assert_equal(checkpoint(folder)[key], checkpoint(trained)[key], key)
 
 
 def test_the_units_that_are_dropped_follow_the_seed(trained: Path, tmp_path: Path) -> None:
     """Weights and data as in the other run; only what the device draws differs."""
-    folder = fitted(place(tmp_path, model={"class_path": "mine.Net", "init_args": {"seed": 8}}), "trainer.max_epochs=1")
+    folder = fitted(
+        place(tmp_path, model={"class_path": "mine.Net", "init_args": {"seed": 8}}),
+        "trainer.max_epochs=1",
+    )
     ours, theirs = rows(folder)[0], rows(trained)[0]
     assert ours["train/loss"] != theirs["train/loss"]
 
@@ -133,7 +151,9 @@ def test_validate_test_and_predict_run_on_xla_and_agree_with_the_cpu(trained: Pa
     assert table == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.9's own, when it loads an export
+@pytest.mark.filterwarnings(
+    "ignore:The given buffer is not writable"
+)  # torch 2.9's own, when it loads an export
 def test_an_xla_checkpoint_is_exported_from_the_cpu(trained: Path, tmp_path: Path) -> None:
     net, x = own_net(trained), torch.linspace(0, 100, 6).reshape(6, 1)
     torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")

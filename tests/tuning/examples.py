@@ -34,7 +34,11 @@ class Small(LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.network = nn.Sequential(
-            nn.Conv2d(3, width, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+            nn.Conv2d(3, width, 3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
         )
         self.head = nn.Linear(width, 3)
         self.optimizer = optimizer
@@ -52,5 +56,7 @@ class Small(LightningModule):
         self.log("val/loss", functional.cross_entropy(self.head(self(batch[0])), batch[1]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(self.parameters(), lr=0.01)
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(
+            self.parameters(), lr=0.01
+        )
         return optimizer

@@ -67,7 +67,9 @@ def benchmark_of(fault: str = "", **values: Any) -> Benchmark:
     def build(one: Variant) -> tuple[Trainer, LightningModule, LightningDataModule]:
         model = Planted()
         model.fault = fault
-        trainer = make_trainer(CPU, [Computation(one.memory_format, one.compile, one.tf32, one.fused)])
+        trainer = make_trainer(
+            CPU, [Computation(one.memory_format, one.compile, one.tf32, one.fused)]
+        )
         return trainer, model, Pictures()
 
     return Benchmark(build, BASE, reference=BASE, seed=0, **values)
@@ -91,7 +93,10 @@ def test_what_is_faster_is_chosen_with_the_trial_that_it_beat() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "says"),
-    [("raises", "RuntimeError: no such kernel"), ("nan", "its loss of step 1 is nan, float32's is")],
+    [
+        ("raises", "RuntimeError: no such kernel"),
+        ("nan", "its loss of step 1 is nan, float32's is"),
+    ],
     ids=["raises", "nan"],
 )
 def test_what_is_faster_and_wrong_is_refused(fault: str, says: str) -> None:
@@ -106,12 +111,18 @@ def test_what_is_faster_and_wrong_is_refused(fault: str, says: str) -> None:
 def test_nothing_is_tried_once_the_time_is_over() -> None:
     benchmark = benchmark_of(budget_s=0.01)
     search(benchmark, "memory_format", "fused")
-    assert [trial.refused for trial in benchmark.trials.values()] == [None, "the time was over", "the time was over"]
+    assert [trial.refused for trial in benchmark.trials.values()] == [
+        None,
+        "the time was over",
+        "the time was over",
+    ]
     assert benchmark.best.variant == BASE
 
 
 def test_an_error_of_the_model_ends_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.tuning.test_benchmark.BASE", replace(BASE, memory_format="channels_last"))
+    monkeypatch.setattr(
+        "tests.tuning.test_benchmark.BASE", replace(BASE, memory_format="channels_last")
+    )
     with pytest.raises(RuntimeError, match="no such kernel"):
         benchmark_of("raises")
 
@@ -119,8 +130,14 @@ def test_an_error_of_the_model_ends_the_baseline(monkeypatch: pytest.MonkeyPatch
 def test_losses_are_compared_step_by_step() -> None:
     assert check_losses([1.0, 0.9], [1.001, 1.0]) is None
     assert check_losses([1.0], []) is None
-    assert check_losses([1.02], [1.0]) == "its loss of step 1 is 1.02, float32's is 1: 1% off is accepted"
-    assert check_losses([1.0, 0.8], [1.0, 1.0]) == "its loss of step 2 is 0.8, float32's is 1: 15% off is accepted"
+    assert (
+        check_losses([1.02], [1.0])
+        == "its loss of step 1 is 1.02, float32's is 1: 1% off is accepted"
+    )
+    assert (
+        check_losses([1.0, 0.8], [1.0, 1.0])
+        == "its loss of step 2 is 0.8, float32's is 1: 15% off is accepted"
+    )
 
 
 def test_a_gain_is_more_than_noise() -> None:

@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--equal", action="store_true")
-    parser.add_argument("--frozen", action="store_true", help="MobileNetV2 with torchvision's weights")
+    parser.add_argument(
+        "--frozen", action="store_true", help="MobileNetV2 with torchvision's weights"
+    )
     options = parser.parse_args()
     set_seed(options.seed)
     crop = RandomResizedCrop(options.size, min_scale=0.35)
@@ -58,13 +60,17 @@ def main() -> None:
         )
         network = models.resnet18(weights=None, num_classes=len(loaders.vocab))
         adam = partial(OptimWrapper, opt=torch.optim.AdamW)
-        learner = Learner(loaders, network, loss_func=torch.nn.CrossEntropyLoss(), opt_func=adam, metrics=accuracy)
+        learner = Learner(
+            loaders, network, loss_func=torch.nn.CrossEntropyLoss(), opt_func=adam, metrics=accuracy
+        )
         learner.fit(options.epochs, 1e-3, cbs=[Report()])
         return
     changes = aug_transforms()
     if options.frozen:
         changes.append(Normalize.from_stats(*imagenet_stats))
-    loaders = ImageDataLoaders.from_folder(options.root, item_tfms=crop, batch_tfms=changes, **loading)
+    loaders = ImageDataLoaders.from_folder(
+        options.root, item_tfms=crop, batch_tfms=changes, **loading
+    )
     if options.frozen:
         # vision_learner ignores its argument `cut`, and without one it looks for a pooling layer,
         # which torchvision's MobileNetV2 does not have

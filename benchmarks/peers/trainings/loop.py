@@ -42,7 +42,9 @@ def main() -> None:
             optimizer.step()
         network.eval()
         accuracy = validate(network, ordered)["accuracy"]
-        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")
+        torch.save(
+            {"network": network.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt"
+        )
         print(f"epoch {epoch} accuracy {accuracy:.4f}")
 
 

@@ -23,9 +23,13 @@ from transformers import (
 class Report(TrainerCallback):
     """Print the accuracy after each validation."""
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+    ) -> None:
         """Print it."""
-        print(f"\nepoch {round(state.epoch) - 1} accuracy {metrics['eval_accuracy']:.4f}", flush=True)
+        print(
+            f"\nepoch {round(state.epoch) - 1} accuracy {metrics['eval_accuracy']:.4f}", flush=True
+        )
 
 
 def collate(samples: list[tuple[torch.Tensor, int]]) -> dict[str, torch.Tensor]:
@@ -36,7 +40,11 @@ def collate(samples: list[tuple[torch.Tensor, int]]) -> dict[str, torch.Tensor]:
 
 def score(prediction: Any) -> dict[str, float]:
     """Return the accuracy."""
-    return {"accuracy": float((np.argmax(prediction.predictions, axis=1) == prediction.label_ids).mean())}
+    return {
+        "accuracy": float(
+            (np.argmax(prediction.predictions, axis=1) == prediction.label_ids).mean()
+        )
+    }
 
 
 def main() -> None:
@@ -59,7 +67,12 @@ def main() -> None:
     )
     settings: dict[str, Any] = {"learning_rate": 5e-5, "warmup_steps": 0.1}
     if options.equal:
-        settings = {"learning_rate": 1e-3, "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "weight_decay": 0.01}
+        settings = {
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "constant",
+            "max_grad_norm": 0.0,
+            "weight_decay": 0.01,
+        }
         settings["dataloader_num_workers"] = 1
     arguments = TrainingArguments(
         output_dir="out",

@@ -63,7 +63,9 @@ def _list_choices(before: Sequence[str], current: str) -> Sequence[str]:
     return _list_choices_of(COMMANDS[named[0]], before, previous, current)
 
 
-def _list_choices_of(command: Command, before: Sequence[str], previous: str, current: str) -> Sequence[str]:
+def _list_choices_of(
+    command: Command, before: Sequence[str], previous: str, current: str
+) -> Sequence[str]:
     """List what a word after a command can become."""
     if previous == "--help" and command.name in WITH_MODEL:
         return [*load_schema().sections, "all"]
@@ -157,7 +159,10 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
     section, _, entry = above.partition(".")
     if not above:
         single = ["accelerator", *CLASS_SECTIONS, *schema.data["top"]]
-        return [*(f"{name}." for name in schema.sections), *(f"{name}=" for name in single if name != "ckpt_path")]
+        return [
+            *(f"{name}." for name in schema.sections),
+            *(f"{name}=" for name in single if name != "ckpt_path"),
+        ]
     if section in NAMED_CLASSES and not entry:
         entries = getattr(find(tree, (section,)), "entries", {})
         return [f"{above}.{name}." for name in {*NAMED_CLASSES[section], *entries}]
@@ -174,13 +179,20 @@ def _list_values(key: str, tree: MappingNode) -> Sequence[str]:
     if section in load_schema().data["bases"] and (name == section or above in NAMED_CLASSES):
         names = [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
         return [*names, FILES] if key == "model" else names  # an exported one
-    described = list_arguments(tree, tuple(above.split(".")) if above else (), imports=False)[1].get(name, {})
+    described = list_arguments(tree, tuple(above.split(".")) if above else (), imports=False)[
+        1
+    ].get(name, {})
     return _list_type_values(list_branches(described.get("schema", {})))
 
 
 def _list_type_values(branches: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the values of the alternatives of a type; nothing where null is the only one."""
-    choices = [str(value) for branch in branches for value in branch.get("enum", ()) if not isinstance(value, int)]
+    choices = [
+        str(value)
+        for branch in branches
+        for value in branch.get("enum", ())
+        if not isinstance(value, int)
+    ]
     takes_text = False
     for branch in branches:
         choices += _WORDS_OF_TYPES.get(str(branch.get("type")), [])

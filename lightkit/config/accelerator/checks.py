@@ -15,7 +15,13 @@ from lightkit.config.accelerator.vocabulary import (
     TRAINER_DEFAULTS,
     XLA_STRATEGIES,
 )
-from lightkit.config.accelerator.words import TPU_CORES, expect_kind, expect_tpu_cores, list_wishes, read_count
+from lightkit.config.accelerator.words import (
+    TPU_CORES,
+    expect_kind,
+    expect_tpu_cores,
+    list_wishes,
+    read_count,
+)
 from lightkit.config.bounds import is_int
 from lightkit.config.origins import error_at
 from lightkit.config.resolved import Resolved
@@ -24,7 +30,10 @@ from lightkit.errors import format_count, near
 from lightkit.hardware import Machine
 
 _FOUND = {"tpu": "a TPU", "gpu": "GPUs", "mps": "Apple's GPU", "cpu": "no device but CPUs"}
-_INSTALL = "make an environment of its own for it, in lightkit's sources: pip install '.[tpu]' -c constraints-tpu.txt"
+_INSTALL = (
+    "make an environment of its own for it, in lightkit's sources: pip install '.[tpu]' -c"
+    " constraints-tpu.txt"
+)
 _LAST_XLA = "2.9"  # the last version of torch-xla
 _OTHER_KEY = re.compile(r"\$\{(?!\s*oc\.env:)")
 _CALLBACKS = ("scale_lr", "warmup_epochs")
@@ -83,7 +92,11 @@ def list_block(resolved: Resolved) -> list[Setting]:
         raise expect_kind(block)
     for key, node in block.entries.items():
         if key not in BLOCK_KEYS:
-            hint = "; set callbacks: {scale_lr: {}}" if key in _CALLBACKS else near(str(key), BLOCK_KEYS)
+            hint = (
+                "; set callbacks: {scale_lr: {}}"
+                if key in _CALLBACKS
+                else near(str(key), BLOCK_KEYS)
+            )
             text = f"accelerator.{key}: there is no such key{hint}\nkeys: {', '.join(BLOCK_KEYS)}"
             raise error_at(text, node.origin.at_key())
     return [Setting(("accelerator", key), node) for key, node in block.entries.items()]
@@ -130,10 +143,17 @@ def _find_asking(settings: Sequence[Setting], subject: str) -> Setting | None:
 
 def _check_reference(setting: Setting, resolved: Resolved) -> None:
     """Check that a setting that is translated refers to no other key, which only the merged config tells."""
-    is_translated = setting.path[0] == "accelerator" or setting.path[1] in OLD_TRAINER_KEYS or setting.is_strategy_word
+    is_translated = (
+        setting.path[0] == "accelerator"
+        or setting.path[1] in OLD_TRAINER_KEYS
+        or setting.is_strategy_word
+    )
     text = str(resolved.texts.get(setting.path, ""))
     if is_translated and setting.subject in _TRANSLATED and _OTHER_KEY.search(text):
-        advice = "write the value out, or ${oc.env:NAME}; a hardware key is translated before keys refer to others"
+        advice = (
+            "write the value out, or ${oc.env:NAME}; a hardware key is translated before keys refer"
+            " to others"
+        )
         raise error_at(f"{setting}: expected a value, got {text}; {advice}", setting.origin)
 
 
@@ -162,18 +182,24 @@ def check_combination(asked: Requirements, kind: str | None) -> None:
         ConfigError: If they do not; it shows both places.
     """
     if asked.count_by is not None and not asked.is_launched and not _is_number(asked.count):
-        raise asked.count_by.expect("a number of devices from 1, their numbers, or -1 for all of them")
+        raise asked.count_by.expect(
+            "a number of devices from 1, their numbers, or -1 for all of them"
+        )
     for one, other, advice in _list_conflicts(asked, kind):
         if other is not None:
             raise contradiction(one, other, advice)
-        raise error_at(f"{one}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}", one.origin)
+        raise error_at(
+            f"{one}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}", one.origin
+        )
 
 
 def _is_number(count: Any) -> bool:
     return count not in (0, [], "") and not (is_int(count) and not is_int(count, ALL))
 
 
-def _list_conflicts(asked: Requirements, kind: str | None) -> Iterator[tuple[Setting, Setting | None, str]]:
+def _list_conflicts(
+    asked: Requirements, kind: str | None
+) -> Iterator[tuple[Setting, Setting | None, str]]:
     """List the pairs of settings that exclude each other, with the reason; without the second it is the machine."""
     kind_by = asked.kind_by if asked.kind else None
     if asked.count_by is not None and kind == "cpu" and _is_of_gpus(asked):
@@ -185,7 +211,9 @@ def _list_conflicts(asked: Requirements, kind: str | None) -> Iterator[tuple[Set
         yield from _list_launch_conflicts(asked, asked.strategy_by)
 
 
-def _list_launch_conflicts(asked: Requirements, own: Setting) -> Iterator[tuple[Setting, Setting | None, str]]:
+def _list_launch_conflicts(
+    asked: Requirements, own: Setting
+) -> Iterator[tuple[Setting, Setting | None, str]]:
     """List the settings of numbers, machines and launcher that a strategy excludes."""
     if asked.strategy == "single_device" and is_int(count_devices(asked.count), 2):
         yield own, asked.count_by, "it trains on one device; for several there is ddp"
@@ -256,7 +284,9 @@ def find_default_kind(machine: Machine | None) -> str | None:
     return "gpu" if num_gpus else "cpu"
 
 
-def check_machine(asked: Requirements, kind: str | None, machine: Machine, environ: Mapping[str, str]) -> None:
+def check_machine(
+    asked: Requirements, kind: str | None, machine: Machine, environ: Mapping[str, str]
+) -> None:
     """Check that the machine has what is asked of it.
 
     Raises:
@@ -277,7 +307,10 @@ def check_machine(asked: Requirements, kind: str | None, machine: Machine, envir
     elif by.path[0] == "trainer":
         cpu = "trainer.accelerator: cpu"
     fewer = f"at most {num_there}, or " if num_there else ""
-    text = f"{by}: {_describe_devices(kind, num_there, machine, environ)}; say {fewer}{cpu}, or leave it out"
+    text = (
+        f"{by}: {_describe_devices(kind, num_there, machine, environ)}; say {fewer}{cpu}, or leave"
+        " it out"
+    )
     raise error_at(text, by.origin)
 
 
@@ -296,21 +329,31 @@ def _check_xla(by: Setting, machine: Machine) -> None:
     if xla is not None and torch.split(".")[:2] == needed.split("."):
         return
     there = f"here are torch-xla {xla or '(not installed)'} and torch {torch or '(not installed)'}"
-    raise error_at(f"{by}: TPUs need torch-xla and torch {needed}, and {there}; {_INSTALL}", by.origin)
+    raise error_at(
+        f"{by}: TPUs need torch-xla and torch {needed}, and {there}; {_INSTALL}", by.origin
+    )
 
 
-def _describe_devices(kind: str, num_there: int, machine: Machine, environ: Mapping[str, str]) -> str:
+def _describe_devices(
+    kind: str, num_there: int, machine: Machine, environ: Mapping[str, str]
+) -> str:
     """Write which devices of a kind the machine has."""
     if kind == "tpu":
         return f"this machine has {num_there or 'no'} TPU cores"
     if kind == "mps" or machine.mps:
-        return "this machine has one GPU, Apple's" if machine.mps else "this machine has no GPU of Apple's"
+        return (
+            "this machine has one GPU, Apple's"
+            if machine.mps
+            else "this machine has no GPU of Apple's"
+        )
     gpus = machine.gpus or ()
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
     torch = machine.versions.get("torch", "")
     text = "this machine shows no GPU"
     if gpus:
-        names = ", ".join(f"{gpu.index}: {gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB)" for gpu in gpus)
+        names = ", ".join(
+            f"{gpu.index}: {gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB)" for gpu in gpus
+        )
         text = f"this machine shows {format_count(len(gpus), 'GPU')}, {names}"
         text += f", and torch {torch} is built for CPUs only" if "+cpu" in torch else ""
     return text if hidden is None else f"{text} (CUDA_VISIBLE_DEVICES is {hidden!r})"

@@ -48,18 +48,27 @@ Targets = dict[KeyPath, tuple[Node, Setting]]
 _SWITCH = (lambda value: isinstance(value, bool), "auto, true or false")
 _COMPUTING: dict[str, tuple[Callable[[Any], bool], str]] = {
     "precision": (lambda value: value == AUTO, ""),  # a fixed one is parsed with the trainer's
-    "memory_format": (lambda value: value in ("contiguous", "channels_last"), "auto, contiguous or channels_last"),
+    "memory_format": (
+        lambda value: value in ("contiguous", "channels_last"),
+        "auto, contiguous or channels_last",
+    ),
     **dict.fromkeys(("compile", "tf32", "fused"), _SWITCH),
     "threads": (lambda value: is_int(value, 1), "auto, or a number of threads from 1"),
     "num_workers": (lambda value: is_int(value, 0), "auto, or a number of processes from 0"),
     "batch_size": (lambda value: is_int(value, 1), "a number of samples from 1"),
-    "learning_rate": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a number above 0"),
+    "learning_rate": (
+        lambda value: type(value) in (int, float) and 0 < value < math.inf,
+        "a number above 0",
+    ),
 }
 """Keys for computing: which fixed values each takes, and what is expected."""
 _WORDS = (AUTO, "contiguous", "channels_last")
 _MEASURED = ("batch_size", "learning_rate")
 """Keys for which no rule is any good: `lightkit tune` measures them."""
-_HOMES: dict[str, KeyPath] = {"precision": ("trainer", "precision"), "threads": ("launch", "threads")}
+_HOMES: dict[str, KeyPath] = {
+    "precision": ("trainer", "precision"),
+    "threads": ("launch", "threads"),
+}
 """Keys that others than the block take, whatever the classes are."""
 _WITHOUT_EFFECT = {
     "tpu": ("precision", "memory_format", "compile", "tf32", "fused"),
@@ -125,7 +134,10 @@ def _check_value(setting: Setting) -> None:
     accepts, expected = _COMPUTING[key]
     if key in _MEASURED and value == AUTO:
         option = key.replace("_", "-")
-        text = f"{setting}: no training measures; `lightkit tune --{option}` finds a number, and writes it into a layer"
+        text = (
+            f"{setting}: no training measures; `lightkit tune --{option}` finds a number, and"
+            " writes it into a layer"
+        )
         raise error_at(text, setting.origin)
     if value != AUTO and not accepts(value):
         choices = [word for word in _WORDS if word in expected]
@@ -161,7 +173,13 @@ def _is_without_effect(setting: Setting, kind: str | None, notices: list[str]) -
     return kind == "tpu" or setting.value == AUTO
 
 
-def _send(setting: Setting, target: KeyPath, resolved: Resolved, values: Mapping[str, Any], found: Computation) -> None:
+def _send(
+    setting: Setting,
+    target: KeyPath,
+    resolved: Resolved,
+    values: Mapping[str, Any],
+    found: Computation,
+) -> None:
     """Put the value of a setting, or the one for ``auto``, to the key that takes it."""
     value = setting.value
     if value == AUTO:
@@ -207,17 +225,27 @@ def choose_settings(
     }
     if kind == "cpu":
         is_fast = is_bf16_fast(machine.instruction_sets, machine.cpu_vendor, environ)
-        words = f"CPU with{'' if is_fast else 'out'} fast bf16 instructions, {format_count(share, 'core')}"
+        words = (
+            f"CPU with{'' if is_fast else 'out'} fast bf16 instructions,"
+            f" {format_count(share, 'core')}"
+        )
         values["threads"] = None if find_user_threads(environ) else share
         values["memory_format"] = "channels_last"
         if is_fast:
             values["precision"] = "bf16-mixed"
     elif kind == "gpu":
-        has_bf16 = bool(machine.gpus) and all(gpu.capability >= (8, 0) for gpu in machine.gpus or ())
+        has_bf16 = bool(machine.gpus) and all(
+            gpu.capability >= (8, 0) for gpu in machine.gpus or ()
+        )
         words = f"CUDA with{'' if has_bf16 else 'out'} bf16"
-        values |= {"precision": "bf16-mixed" if has_bf16 else "16-mixed", "memory_format": "channels_last"}
+        values |= {
+            "precision": "bf16-mixed" if has_bf16 else "16-mixed",
+            "memory_format": "channels_last",
+        }
     else:
-        words = {"mps": "Apple's GPU", "tpu": "XLA"}.get(str(kind), "a device that only torch can name")
+        words = {"mps": "Apple's GPU", "tpu": "XLA"}.get(
+            str(kind), "a device that only torch can name"
+        )
     return words, values
 
 
@@ -239,15 +267,24 @@ def target_key(key: str, setting: Setting, resolved: Resolved) -> KeyPath | None
         return _HOMES.get(key, ("accelerator", key))
     section, names = _find_section(key, resolved)
     node = find(resolved.tree, (section,))
-    if section not in resolved.class_sections:  # its class is fixed in Python, and it holds the arguments directly
+    if (
+        section not in resolved.class_sections
+    ):  # its class is fixed in Python, and it holds the arguments directly
         return section, _find_given(resolved, (section,), names) or names[0]
     if node is None or to_plain(node) is None:
         is_left_out = resolved.is_incomplete or any(path[0] == section for path in resolved.removed)
         if setting.value == AUTO or is_left_out:
             return None
-        raise error_at(f"{setting}: nothing takes it, because {section} is not set; name its class", setting.origin)
+        raise error_at(
+            f"{setting}: nothing takes it, because {section} is not set; name its class",
+            setting.origin,
+        )
     given = _find_given(resolved, (section, "init_args"), names)
-    return section, "init_args", given or _find_argument(setting, str(class_of(node)), section, names)
+    return (
+        section,
+        "init_args",
+        given or _find_argument(setting, str(class_of(node)), section, names),
+    )
 
 
 def _find_section(key: str, resolved: Resolved) -> tuple[str, list[str]]:
@@ -275,8 +312,13 @@ def _find_argument(setting: Setting, named: str, section: str, names: Sequence[s
     arguments = _list_arguments(named, section)
     known = [name for name in names if name in arguments]
     if not known and "**" not in arguments:
-        text = f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that nothing takes it"
-        raise error_at(f"{text}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin)
+        text = (
+            f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that"
+            " nothing takes it"
+        )
+        raise error_at(
+            f"{text}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin
+        )
     return (known or names)[0]
 
 

@@ -22,7 +22,13 @@ from lightkit.config.accelerator.checks import (
     list_written,
 )
 from lightkit.config.accelerator.computation import Computation, choose_settings, resolve_computing
-from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, count_devices, make_node
+from lightkit.config.accelerator.setting import (
+    AUTO,
+    Setting,
+    contradiction,
+    count_devices,
+    make_node,
+)
 from lightkit.config.accelerator.vocabulary import (
     ALL,
     HOROVOD,
@@ -82,7 +88,9 @@ class Hardware:
     chosen_by: str = ""
 
 
-def resolve_hardware(resolved: Resolved, machine: Machine | None = None, *, environ: Mapping[str, str]) -> Hardware:
+def resolve_hardware(
+    resolved: Resolved, machine: Machine | None = None, *, environ: Mapping[str, str]
+) -> Hardware:
     """Complete the hardware keys of a config, and check them.
 
     Args:
@@ -98,7 +106,9 @@ def resolve_hardware(resolved: Resolved, machine: Machine | None = None, *, envi
     that_trains = None if launch.is_elsewhere else machine
     block = list_block(resolved)
     written = list_written(resolved)
-    check_settings([*block, *written], resolved, None if that_trains is None else that_trains.xla.tpu_cores)
+    check_settings(
+        [*block, *written], resolved, None if that_trains is None else that_trains.xla.tpu_cores
+    )
     _check_trainer(resolved, block)
 
     asked = _read_requirements(resolved, launch)
@@ -176,7 +186,12 @@ def _check_trainer(resolved: Resolved, block: Sequence[Setting]) -> None:
     """Check that the section that takes the block's keys is one."""
     trainer = resolved.tree.entries.get("trainer")
     is_taken = any(setting.subject in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS) for setting in block)
-    if is_taken and trainer is not None and not isinstance(trainer, MappingNode) and to_plain(trainer) is not None:
+    if (
+        is_taken
+        and trainer is not None
+        and not isinstance(trainer, MappingNode)
+        and to_plain(trainer) is not None
+    ):
         raise error_at(f"trainer: expected a mapping, got {to_plain(trainer)!r}", trainer.origin)
 
 
@@ -204,7 +219,9 @@ def _read_requirements(resolved: Resolved, launch: _Launch) -> Requirements:
     nodes = find(resolved.tree, ("trainer", "num_nodes"))
     if nodes is not None and to_plain(nodes) is not None:
         number = Setting(("trainer", "num_nodes"), nodes)
-        asked = replace(asked, num_nodes=number.value, nodes_by=_find_setting(resolved, "num_nodes"))
+        asked = replace(
+            asked, num_nodes=number.value, nodes_by=_find_setting(resolved, "num_nodes")
+        )
 
     # the strategy, which says what the number of devices means
     strategy = find(resolved.tree, _STRATEGY)
@@ -222,7 +239,13 @@ def _read_requirements(resolved: Resolved, launch: _Launch) -> Requirements:
     is_of_processes = by is not None and by.path[-1] in ("num_processes", "processes")
     is_several = is_int(_count_devices(asked, launch), 2)
     is_open = strategy is None or to_plain(strategy) is None  # an `auto` is Lightning's to resolve
-    if is_of_processes and is_several and is_open and not asked.strategy and asked.kind not in ("tpu", "mps"):
+    if (
+        is_of_processes
+        and is_several
+        and is_open
+        and not asked.strategy
+        and asked.kind not in ("tpu", "mps")
+    ):
         asked = replace(asked, strategy="ddp", strategy_by=by)
     return asked
 
@@ -282,7 +305,11 @@ def _choose_number(
     """
     processes = _find_processes(asked, launch)
     if processes is None:
-        return replace(asked, count=devices[0][0], count_by=_setting_of(devices[0][1])) if devices else asked
+        return (
+            replace(asked, count=devices[0][0], count_by=_setting_of(devices[0][1]))
+            if devices
+            else asked
+        )
     by_launch = replace(asked, count=processes.value, count_by=processes)
     if not devices or devices[0][0] == ALL:
         return by_launch
@@ -308,17 +335,23 @@ def _find_processes(asked: Requirements, launch: _Launch) -> Setting | None:
     is_horovod = asked.strategy == "horovod"
     if setting is None or not is_int(setting.value) or not setting.value:
         return None
-    if launch.is_remote and not is_horovod:  # each process sees the devices that its launcher gives it
+    if (
+        launch.is_remote and not is_horovod
+    ):  # each process sees the devices that its launcher gives it
         return None
     if setting.value < 0 and not is_horovod:
-        raise setting.expect("a number from 1; one below 0 has a meaning for launch.engine: spark only")
+        raise setting.expect(
+            "a number from 1; one below 0 has a meaning for launch.engine: spark only"
+        )
     return setting
 
 
 def _is_weak(devices: Node) -> bool:
     """Return whether a number of devices gives way to that of the processes: ``auto``, or the default of 1.x."""
     setting = _setting_of(devices)
-    return _says_nothing(devices, "devices") or (setting.subject == "num_processes" and setting.value == 1)
+    return _says_nothing(devices, "devices") or (
+        setting.subject == "num_processes" and setting.value == 1
+    )
 
 
 def _count_devices(asked: Requirements, launch: _Launch) -> Any:
@@ -345,7 +378,9 @@ def _count_horovods(asked: Requirements, machine: Machine | None) -> int | None:
         return int(asked.count)
     number = count_visible(asked.kind, machine)
     if machine is not None and number is None:
-        raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; set their number", by.origin)
+        raise error_at(
+            f"{by}: this machine's GPUs cannot be counted without CUDA; set their number", by.origin
+        )
     return number
 
 
@@ -438,7 +473,9 @@ def _resolve_strategy(resolved: Resolved, asked: Requirements) -> Changes:
     return {_STRATEGY: (Leaf(asked.strategy, by.origin), by)}
 
 
-def _resolve_number(resolved: Resolved, asked: Requirements, launch: _Launch, processes: int | None) -> Changes:
+def _resolve_number(
+    resolved: Resolved, asked: Requirements, launch: _Launch, processes: int | None
+) -> Changes:
     """Set the devices of the trainer and the processes of the launcher, which follow each other."""
     changes: Changes = {}
     by = asked.count_by
@@ -446,7 +483,11 @@ def _resolve_number(resolved: Resolved, asked: Requirements, launch: _Launch, pr
         changes[_DEVICES] = Leaf(1, asked.strategy_by.origin), asked.strategy_by
     elif by is not None and asked.is_launched:
         count = _count_devices(asked, launch)
-        changes |= _leave_out(resolved, "devices", by) if count is None else {_DEVICES: (make_node(count, by), by)}
+        changes |= (
+            _leave_out(resolved, "devices", by)
+            if count is None
+            else {_DEVICES: (make_node(count, by), by)}
+        )
     if by is None or asked.is_launched:
         return changes
 
@@ -461,7 +502,12 @@ def _is_followed(asked: Requirements, launch: _Launch) -> bool:
     """Return whether the launcher has another number of processes than the devices that count."""
     number = None if launch.processes is None else launch.processes.value
     is_taken = asked.strategy == "horovod" or not launch.is_remote
-    return is_taken and is_int(number) and number != 0 and count_devices(number) != count_devices(asked.count)
+    return (
+        is_taken
+        and is_int(number)
+        and number != 0
+        and count_devices(number) != count_devices(asked.count)
+    )
 
 
 def _resolve_computing(
@@ -511,27 +557,43 @@ def _write(resolved: Resolved, changes: Changes) -> Resolved:
         old = find(resolved.tree, path)
         is_own = path == by.path and node is by.node
         marked = replace(node.origin, word=None if is_own else by)
-        tree = put(tree, path, replace(node, origin=marked, replaced=_list_replaced(old, node, path, by)))
+        tree = put(
+            tree, path, replace(node, origin=marked, replaced=_list_replaced(old, node, path, by))
+        )
         if str(to_plain(by.node)) == str(to_plain(node)):
             references |= _move_references(resolved.references, by.path, path)
     return replace(resolved, tree=tree, references=references)
 
 
-def _move_references(references: Mapping[KeyPath, str], source: KeyPath, target: KeyPath) -> dict[KeyPath, str]:
+def _move_references(
+    references: Mapping[KeyPath, str], source: KeyPath, target: KeyPath
+) -> dict[KeyPath, str]:
     """Return the references at and below one path, as they are below another."""
     length = len(source)
-    return {(*target, *key[length:]): text for key, text in references.items() if key[:length] == source}
+    return {
+        (*target, *key[length:]): text for key, text in references.items() if key[:length] == source
+    }
 
 
-def _drop_references(references: Mapping[KeyPath, str], paths: Sequence[KeyPath]) -> dict[KeyPath, str]:
-    return {key: text for key, text in references.items() if not any(key[: len(path)] == path for path in paths)}
+def _drop_references(
+    references: Mapping[KeyPath, str], paths: Sequence[KeyPath]
+) -> dict[KeyPath, str]:
+    return {
+        key: text
+        for key, text in references.items()
+        if not any(key[: len(path)] == path for path in paths)
+    }
 
 
 def _list_replaced(old: Node | None, node: Node, path: KeyPath, by: Setting) -> tuple[Node, ...]:
     """List the values that a new one replaces at its place, and those that its setting had replaced at its own."""
     replaced: tuple[Node, ...] = ()
     if old is not None:
-        replaced = old.replaced if old.origin == node.origin else (*old.replaced, replace(old, replaced=()))
+        replaced = (
+            old.replaced
+            if old.origin == node.origin
+            else (*old.replaced, replace(old, replaced=()))
+        )
     return replaced if path == by.path else (*replaced, *by.node.replaced)
 
 
@@ -546,7 +608,9 @@ def _is_old(setting: Setting) -> bool:
         return False
     key = setting.path[-1]
     is_null = setting.value is None and key != "precision"
-    return key in OLD_TRAINER_KEYS or setting.is_strategy_word or setting.is_old_precision or is_null
+    return (
+        key in OLD_TRAINER_KEYS or setting.is_strategy_word or setting.is_old_precision or is_null
+    )
 
 
 def _list_old(resolved: Resolved) -> list[Setting]:
@@ -573,8 +637,15 @@ def _format_notices(resolved: Resolved, completed: Resolved) -> list[str]:
             today.append((node.origin.word, f"{dotted(path)}: {shown}"))
     notices = []
     for setting in _list_old(resolved):
-        keys = sorted(text for word, text in today if (word.path, word.origin) == (setting.path, setting.origin))
+        keys = sorted(
+            text
+            for word, text in today
+            if (word.path, word.origin) == (setting.path, setting.origin)
+        )
         if keys or setting.value in (None, 0, 1, "", []):  # else a higher layer has replaced it
-            text = f"{setting} is a spelling of Lightning 1.x; today: {', '.join(keys) or 'leave it out'}"
+            text = (
+                f"{setting} is a spelling of Lightning 1.x; today:"
+                f" {', '.join(keys) or 'leave it out'}"
+            )
             notices.append(f"{text} ({setting.origin})")
     return notices

@@ -60,12 +60,17 @@ class Setting:
         return self.path[-1] == "precision" and str(self.value) in ("16", "bf16")
 
     def __str__(self) -> str:
-        is_short = self.path == ("accelerator", "kind") and not self.origin.name.startswith("--accelerator.")
+        is_short = self.path == ("accelerator", "kind") and not self.origin.name.startswith(
+            "--accelerator."
+        )
         return f"{dotted(self.path[:1] if is_short else self.path)}: {_format_value(self.node)}"
 
     def expect(self, expected: str, hint: str = "") -> ConfigError:
         """Build the error that names the expected form, with a hint at the value that may be meant."""
-        return error_at(f"{dotted(self.path)}: expected {expected}, got {to_plain(self.node)!r}{hint}", self.origin)
+        return error_at(
+            f"{dotted(self.path)}: expected {expected}, got {to_plain(self.node)!r}{hint}",
+            self.origin,
+        )
 
 
 def _format_value(node: Node) -> str:

@@ -37,7 +37,11 @@ _ADVICE = {
 
 
 def translate(
-    parts: Sequence[MappingNode], below: MappingNode, *, environ: Mapping[str, str], problems: Problems
+    parts: Sequence[MappingNode],
+    below: MappingNode,
+    *,
+    environ: Mapping[str, str],
+    problems: Problems,
 ) -> list[MappingNode]:
     """Translate the hardware keys of a layer.
 
@@ -55,12 +59,18 @@ def translate(
     own = _merge_sections(parts)
     if not {"accelerator", "trainer"} & own.entries.keys():
         return list(parts)
-    if not all(_is_section(tree.entries.get("trainer")) for tree in (*parts, below)):  # reported with its place later
+    if not all(
+        _is_section(tree.entries.get("trainer")) for tree in (*parts, below)
+    ):  # reported with its place later
         return list(parts)
     wishes = _list_wishes(own, below, environ)
-    left_out = {"accelerator"} if any(wish.setting.is_strategy_word for wish in wishes) else set[str]()
+    left_out = (
+        {"accelerator"} if any(wish.setting.is_strategy_word for wish in wishes) else set[str]()
+    )
     chosen = _choose_all(own, wishes, left_out, problems)
-    in_other_words = {key: _mark(wish, own) for key, wish in chosen.items() if _is_written(wish, below)}
+    in_other_words = {
+        key: _mark(wish, own) for key, wish in chosen.items() if _is_written(wish, below)
+    }
 
     # the keys that the layer leaves open, of which it may take values back
     in_place = set(_list_keys(own)) - left_out
@@ -70,7 +80,9 @@ def translate(
     return _write(parts, entries, left_out=left_out | entries.keys())
 
 
-def _choose_all(own: MappingNode, wishes: Sequence[Wish], left_out: set[str], problems: Problems) -> dict[str, Wish]:
+def _choose_all(
+    own: MappingNode, wishes: Sequence[Wish], left_out: set[str], problems: Problems
+) -> dict[str, Wish]:
     """Choose the wish that decides each key of the trainer.
 
     Args:
@@ -107,7 +119,9 @@ def _merge_sections(parts: Sequence[MappingNode]) -> MappingNode:
     rules = MergeRules(problems=Problems())  # the merge of the whole layer reports them
     own: Node = MappingNode({}, Origin("default"))
     for part in parts:
-        entries = {key: part.entries[key] for key in ("accelerator", "launch") if key in part.entries}
+        entries = {
+            key: part.entries[key] for key in ("accelerator", "launch") if key in part.entries
+        }
         trainer = part.entries.get("trainer")
         if isinstance(trainer, MappingNode):
             keys = {key: node for key, node in trainer.entries.items() if key in _TRAINER_KEYS}
@@ -132,7 +146,11 @@ def _write(
 
 def _list_keys(own: MappingNode) -> list[str]:
     trainer = own.entries.get("trainer")
-    return [key for key in TRAINER_DEFAULTS if isinstance(trainer, MappingNode) and key in trainer.entries]
+    return [
+        key
+        for key in TRAINER_DEFAULTS
+        if isinstance(trainer, MappingNode) and key in trainer.entries
+    ]
 
 
 def _drop_keys(part: MappingNode, keys: Collection[str]) -> MappingNode:
@@ -148,12 +166,16 @@ def _drop_keys(part: MappingNode, keys: Collection[str]) -> MappingNode:
 
 def _list_wishes(own: MappingNode, below: MappingNode, environ: Mapping[str, str]) -> list[Wish]:
     """List the keys of the trainer that the settings of a layer ask for, those of the block first."""
-    paths = [("accelerator", key) for key in BLOCK_KEYS] + [("trainer", key) for key in _TRAINER_KEYS]
+    paths = [("accelerator", key) for key in BLOCK_KEYS] + [
+        ("trainer", key) for key in _TRAINER_KEYS
+    ]
     wishes = list[Wish]()
     for path in paths:
         setting = read_setting(own, path, environ)
         if setting is not None:
-            with suppress(ConfigError):  # the check of the config reports it, unless another layer replaces it
+            with suppress(
+                ConfigError
+            ):  # the check of the config reports it, unless another layer replaces it
                 wishes += list_wishes(setting, has_devices=_has_devices(own, below, path[0]))
     if _is_horovod(wishes, own, below):
         # its processes have one device each, so that neither one nor all of them is their number
@@ -254,7 +276,11 @@ def _drop_numbers(wishes: Sequence[Wish], kind: Wish) -> list[Wish]:
     """Drop the numbers of devices whose settings ask for another kind than the one chosen."""
     if kind.key != "accelerator":
         return list(wishes)
-    others = [wish.setting for wish in wishes if wish.key == "accelerator" and wish.value not in (kind.value, AUTO)]
+    others = [
+        wish.setting
+        for wish in wishes
+        if wish.key == "accelerator" and wish.value not in (kind.value, AUTO)
+    ]
     return [wish for wish in wishes if wish.key != "devices" or wish.setting not in others]
 
 
@@ -277,8 +303,12 @@ def _is_written(wish: Wish, below: MappingNode) -> bool:
     """
     if _is_in_place(wish):
         return False
-    is_nothing = wish.value in (None, AUTO) and wish.is_weak and wish.setting.path[0] == "accelerator"
-    return not is_nothing or wish.key == "strategy" or find(below, ("trainer", wish.key)) is not None
+    is_nothing = (
+        wish.value in (None, AUTO) and wish.is_weak and wish.setting.path[0] == "accelerator"
+    )
+    return (
+        not is_nothing or wish.key == "strategy" or find(below, ("trainer", wish.key)) is not None
+    )
 
 
 def _mark(wish: Wish, own: MappingNode) -> Node:
@@ -286,7 +316,9 @@ def _mark(wish: Wish, own: MappingNode) -> Node:
     node = wish.node
     written = find(own, wish.setting.path)
     if isinstance(written, Leaf) and str(to_plain(node)) == str(to_plain(wish.setting.node)):
-        node = written if written.value != to_plain(wish.setting.node) else node  # ${oc.env:NAME} stays a reference
+        node = (
+            written if written.value != to_plain(wish.setting.node) else node
+        )  # ${oc.env:NAME} stays a reference
     return replace(node, origin=replace(node.origin, word=wish.setting))
 
 
@@ -294,7 +326,11 @@ def _mark(wish: Wish, own: MappingNode) -> Node:
 
 
 def _list_replaced(
-    keys: Collection[str], own: MappingNode, below: MappingNode, kind: Wish | None, environ: Mapping[str, str]
+    keys: Collection[str],
+    own: MappingNode,
+    below: MappingNode,
+    kind: Wish | None,
+    environ: Mapping[str, str],
 ) -> dict[str, Node]:
     """List the values that a layer takes back from the layers below, by the trainer's key.
 
@@ -313,7 +349,9 @@ def _list_replaced(
         lower = find(below, ("trainer", key))
         if lower is None:
             continue
-        is_dropped = key == "devices" and to_plain(lower) is None  # by a kind of device; it does not come back
+        is_dropped = (
+            key == "devices" and to_plain(lower) is None
+        )  # by a kind of device; it does not come back
         if _is_replaced(lower, own) and not (is_dropped and kind is not None):
             entries[key] = _restore(lower, own)
         elif key == "devices" and kind is not None and _changes_kind(kind, below, environ):

@@ -43,12 +43,16 @@ KEY_HELP = {
     "num_processes": "that many processes on the CPU, with ddp unless a strategy is given",
     "strategy": "how devices train together: ddp, fsdp, deepspeed, horovod, ...; default: auto",
     "num_nodes": "number of machines, for launchers that Lightning knows itself; default: 1",
-    "precision": "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ..., or auto; default: 32-true",
+    "precision": (
+        "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ..., or auto; default: 32-true"
+    ),
     "memory_format": "contiguous, channels_last or auto: of images in memory; default: contiguous",
     "compile": "true, false or auto: the model goes through torch.compile; default: false",
     "tf32": "true or false: TensorFloat-32 on CUDA; default: null, as torch has it",
     "fused": "true or false: the optimizer in one kernel; default: null, as it has it",
-    "threads": "number of each process, which is launch.threads, or auto; default: null, shared out",
+    "threads": (
+        "number of each process, which is launch.threads, or auto; default: null, shared out"
+    ),
     "num_workers": "processes that load, or auto; the data's argument; default: the data's",
     "batch_size": "samples of a batch; the data's argument; default: the data's",
     "learning_rate": "a number; the optimizer's argument, else the model's; default: theirs",
@@ -66,13 +70,25 @@ OLD_STRATEGIES: dict[str, tuple[str, str | None]] = {
     "tpu_spawn_debug": ("xla_debug", "tpu"),
 }
 """Strategies of Lightning 1.x that are called otherwise today, with the kind of device that the old name implied."""
-STRATEGIES_AS_ACCELERATORS = ("ddp", "ddp_spawn", "ddp_fork", "deepspeed", "horovod", *OLD_STRATEGIES)
+STRATEGIES_AS_ACCELERATORS = (
+    "ddp",
+    "ddp_spawn",
+    "ddp_fork",
+    "deepspeed",
+    "horovod",
+    *OLD_STRATEGIES,
+)
 """Strategies that Lightning up to 1.5 took under ``trainer.accelerator``; those in `GONE_STRATEGIES` too."""
 
 _SHARDED = "Lightning 2.0 dropped FairScale; use fsdp or deepspeed_stage_2, on GPUs"
-_HIVEMIND = "Lightning 2.0 dropped Hivemind; use ddp, or launch.engine: torchrun where machines come and go"
+_HIVEMIND = (
+    "Lightning 2.0 dropped Hivemind; use ddp, or launch.engine: torchrun where machines come and go"
+)
 _FULLY_SHARDED = "use fsdp or deepspeed_stage_3, on GPUs"
-_NO_HPU = "Lightning 2.1 moved HPUs out, to a package that does not work with Lightning 2.6; use gpus or cpu"
+_NO_HPU = (
+    "Lightning 2.1 moved HPUs out, to a package that does not work with Lightning 2.6; use gpus"
+    " or cpu"
+)
 _NO_IPU = "Lightning 2.1 dropped IPUs; use gpus, tpu_cores or cpu"
 GONE_DEVICES = {"hpu": _NO_HPU, "ipu": _NO_IPU}
 """Kinds of device that Lightning no longer knows, each with what to do."""
@@ -86,7 +102,10 @@ GONE_STRATEGIES = {
     "ddp_sharded_find_unused_parameters_false": _SHARDED,
     "ddp_sharded_spawn": _SHARDED,
     "ddp_sharded_spawn_find_unused_parameters_false": _SHARDED,
-    "dp": "Lightning 2.0 dropped it; use ddp, whose batch size counts for each GPU and not for all of them together",
+    "dp": (
+        "Lightning 2.0 dropped it; use ddp, whose batch size counts for each GPU and not for all of"
+        " them together"
+    ),
     "hivemind": _HIVEMIND,
     "hpu_parallel": _NO_HPU,
     "hpu_single": _NO_HPU,
@@ -99,9 +118,17 @@ PRECISIONS = {
     "32": "32-true",
     "64": "64-true",
     "bf16": "bf16-mixed",
-    **{word: word for word in ("16-mixed", "16-true", "32-true", "64-true", "bf16-mixed", "bf16-true")},
+    **{
+        word: word
+        for word in ("16-mixed", "16-true", "32-true", "64-true", "bf16-mixed", "bf16-true")
+    },
     **{word: word for word in ("transformer-engine", "transformer-engine-float16")},
 }
 """Every precision that Lightning takes, with its name today."""
-XLA_PRECISIONS = {"32": "32-true", "32-true": "32-true", "bf16": "bf16-true", "bf16-true": "bf16-true"}
+XLA_PRECISIONS = {
+    "32": "32-true",
+    "32-true": "32-true",
+    "bf16": "bf16-true",
+    "bf16-true": "bf16-true",
+}
 """Those that mean something on XLA: Lightning refuses the mixed ones, and ``16-true`` computes in float32 there."""

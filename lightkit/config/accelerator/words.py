@@ -30,7 +30,9 @@ ORDER = ("accelerator", "gpus", "tpu_cores", "strategy", "num_processes", "devic
 """Keys in the order in which they decide where they say the same, and stand in messages."""
 _NOTHING: tuple[Any, ...] = (None, 0, [], "")
 _STRATEGY_BELOW = "; a strategy stands below it, as in accelerator: {strategy: ddp}"
-_GPUS = "a number of GPUs, their numbers such as [0, 3] or '0,3', or -1 or all for every visible one"
+_GPUS = (
+    "a number of GPUs, their numbers such as [0, 3] or '0,3', or -1 or all for every visible one"
+)
 TPU_CORES = 8
 """Cores of a TPU v2 or v3; the machine's own number counts where it is known."""
 
@@ -109,7 +111,9 @@ def find_kind(setting: Setting) -> str:
 def _read_gpus(setting: Setting) -> list[Wish]:
     count = read_count(setting)
     if count is None or (is_int(count) and count == 0):
-        return [Wish(setting, "accelerator", "cpu", make_node("cpu", setting), is_weak=count is None)]
+        return [
+            Wish(setting, "accelerator", "cpu", make_node("cpu", setting), is_weak=count is None)
+        ]
     if not isinstance(count, tuple) and not is_int(count, ALL):
         raise setting.expect(_GPUS)
     return [_wish(setting, "accelerator", "gpu"), _wish(setting, "devices", count)]
@@ -128,7 +132,9 @@ def expect_tpu_cores(setting: Setting, most: int) -> ConfigError:
     """Build the error about a number of cores that is neither one, nor all of them, nor the number of one."""
     numbers = "1" if most == 1 else f"1, {most}"
     forms = f"{numbers}, auto, or the number of one core such as [{most - 1}]"
-    return setting.expect(f"{forms}; Lightning takes one core or all of a TPU's, and counts them from 0")
+    return setting.expect(
+        f"{forms}; Lightning takes one core or all of a TPU's, and counts them from 0"
+    )
 
 
 def _read_num_processes(setting: Setting, *, has_devices: bool) -> list[Wish]:
@@ -180,7 +186,9 @@ def _split_list(value: Any) -> Any:
 
 def _read_gone(setting: Setting) -> list[Wish]:
     if setting.value not in _NOTHING:
-        raise error_at(f"{setting}: {GONE_DEVICES[setting.subject.removesuffix('s')]}", setting.origin)
+        raise error_at(
+            f"{setting}: {GONE_DEVICES[setting.subject.removesuffix('s')]}", setting.origin
+        )
     return []
 
 
@@ -195,8 +203,12 @@ def _read_strategy(setting: Setting) -> list[Wish]:
         return [Wish(setting, "strategy", name, setting.node)]
     word = setting.value.lower()
     if word in GONE_STRATEGIES:
-        raise error_at(f"{setting} is not a strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
-    if setting.path[0] == "trainer" and word not in OLD_STRATEGIES:  # it may name the class of a lower layer
+        raise error_at(
+            f"{setting} is not a strategy any more: {GONE_STRATEGIES[word]}", setting.origin
+        )
+    if (
+        setting.path[0] == "trainer" and word not in OLD_STRATEGIES
+    ):  # it may name the class of a lower layer
         return [Wish(setting, "strategy", word, setting.node)]
     today, kind = OLD_STRATEGIES.get(word, (word, None))
     on_kind = [] if kind is None else [_wish(setting, "accelerator", kind)]
@@ -217,8 +229,14 @@ def find_strategy(setting: Setting) -> str:
 
 def make_horovod(setting: Setting) -> Node:
     """Build the class of Horovod's strategy, with the arguments that a setting has for it."""
-    node = setting.node if isinstance(setting.node, MappingNode) else MappingNode({}, setting.origin)
-    return node if class_of(node) == HOROVOD else put(node, ("class_path",), Leaf(HOROVOD, node.origin))
+    node = (
+        setting.node if isinstance(setting.node, MappingNode) else MappingNode({}, setting.origin)
+    )
+    return (
+        node
+        if class_of(node) == HOROVOD
+        else put(node, ("class_path",), Leaf(HOROVOD, node.origin))
+    )
 
 
 def _read_precision(setting: Setting) -> list[Wish]:

@@ -59,7 +59,11 @@ class Columns:
     @property
     def of_a_sample(self) -> list[str]:
         """Columns that are read for each batch."""
-        return list(dict.fromkeys(name for name in (self.image, *self.features, self.label, self.weight) if name))
+        return list(
+            dict.fromkeys(
+                name for name in (self.image, *self.features, self.label, self.weight) if name
+            )
+        )
 
 
 def find_columns(
@@ -82,8 +86,8 @@ def find_columns(
     names = (features,) if isinstance(features, str) else tuple(features or ())
     if image is not None and names:
         raise ConfigError(
-            f"data.init_args.image ({image!r}) and data.init_args.features ({', '.join(names)}) are both set. A model "
-            "gets one of them: leave out the other."
+            f"data.init_args.image ({image!r}) and data.init_args.features ({', '.join(names)}) are"
+            " both set. A model gets one of them: leave out the other."
         )
     if image is None and not names:
         image = "image"
@@ -94,7 +98,9 @@ def find_columns(
     return Columns(image, names, label, weight, split, key, _choose_target(schema, label, target))
 
 
-def _choose_target(schema: pa.Schema, label: str | None, target: Target) -> Literal["class", "value"]:
+def _choose_target(
+    schema: pa.Schema, label: str | None, target: Target
+) -> Literal["class", "value"]:
     """Choose whether a label is a class or a number.
 
     Raises:
@@ -107,8 +113,8 @@ def _choose_target(schema: pa.Schema, label: str | None, target: Target) -> Lite
         return "value" if _is_real(kind) else "class"
     if not (_is_number(kind) or types.is_boolean(kind)):
         raise DataError(
-            f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to "
-            "class, or data.init_args.label to a column of numbers."
+            f"data.init_args.target: column {label!r} holds {kind}, which is not a number to"
+            " predict. Set it to class, or data.init_args.label to a column of numbers."
         )
     return "value"
 
@@ -120,7 +126,9 @@ def _check_column(schema: pa.Schema, argument: str, name: str) -> None:
     found = schema.field(name).type
     fits, expected = _EXPECTED[argument]
     if not fits(plain_type(found)):
-        raise DataError(f"data.init_args.{argument}: column {name!r} holds {found}, expected {expected}.")
+        raise DataError(
+            f"data.init_args.{argument}: column {name!r} holds {found}, expected {expected}."
+        )
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -135,7 +143,8 @@ def _missing_column(schema: pa.Schema, argument: str, name: str) -> DataError:
     hint = near(name, schema.names) or f"; it has {names}."
     num = schema.names.count(name)
     return DataError(
-        f"data.init_args.{argument}: the table has {f'{num} columns' if num else 'no column'} {name!r}{hint}"
+        f"data.init_args.{argument}: the table has {f'{num} columns' if num else 'no column'}"
+        f" {name!r}{hint}"
     )
 
 
@@ -200,7 +209,9 @@ class RowFilter:
         import pyarrow.dataset as ds  # with pandas, 0.2 s
 
         table = pa.table({name: plain_column(batch, name) for name in self.columns})
-        found = ds.dataset(table).to_table(columns={"passes": self.rows}, use_threads=False)["passes"]
+        found = ds.dataset(table).to_table(columns={"passes": self.rows}, use_threads=False)[
+            "passes"
+        ]
         return np.asarray(pc.fill_null(found, False))
 
 
@@ -221,14 +232,19 @@ def parse_filter(asked: Sequence[Any] | None, schema: pa.Schema) -> RowFilter | 
     if not asked:
         return None
     is_group = [
-        isinstance(part, list | tuple) and bool(part) and all(isinstance(one, list | tuple) for one in part)
+        isinstance(part, list | tuple)
+        and bool(part)
+        and all(isinstance(one, list | tuple) for one in part)
         for part in asked
     ]
     groups = asked if all(is_group) else [asked]
     parsed = [[_parse_condition(triple, schema) for triple in group] for group in groups]
     names = dict.fromkeys(name for group in parsed for name, _, _ in group)
     rows, row_groups = (
-        reduce(operator.or_, [reduce(operator.and_, [condition[part] for condition in group]) for group in parsed])
+        reduce(
+            operator.or_,
+            [reduce(operator.and_, [condition[part] for condition in group]) for group in parsed],
+        )
         for part in (1, 2)
     )
     return RowFilter(tuple(names), rows, row_groups, repr(asked))
@@ -238,21 +254,24 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
     """Convert a condition to its column, its expression for rows, and that for row groups."""
     if not isinstance(triple, list | tuple) or len(triple) != 3 or not isinstance(triple[0], str):
         raise ConfigError(
-            "data.init_args.filter: expected [column, operator, value], such as [height, '>=', 100], or a list of "
-            f"those, got {triple!r}"
+            "data.init_args.filter: expected [column, operator, value], such as [height, '>=',"
+            f" 100], or a list of those, got {triple!r}"
         )
     column, sign, value = triple
     sign = " ".join(str(sign).lower().split())
     if sign not in _OPERATORS:
         raise ConfigError(
-            f"data.init_args.filter: {sign!r} is not an operator; expected one of {', '.join(_OPERATORS)}"
+            f"data.init_args.filter: {sign!r} is not an operator; expected one of"
+            f" {', '.join(_OPERATORS)}"
         )
     if column not in schema.names:
         raise _missing_column(schema, "filter", column)
     is_many = sign.endswith("in")
     if is_many != isinstance(value, list | tuple):
         expected = "a list of values" if is_many else "one value"
-        raise ConfigError(f"data.init_args.filter: {column} {sign!r} expects {expected}, got {value!r}")
+        raise ConfigError(
+            f"data.init_args.filter: {column} {sign!r} expects {expected}, got {value!r}"
+        )
     kind = plain_type(schema.field(column).type)
     field = pc.field(column)
     if types.is_float16(kind):  # Arrow compares no half precision
@@ -271,7 +290,9 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
 def _is_in(field: pc.Expression, values: Sequence[pa.Scalar], kind: pa.DataType) -> pc.Expression:
     """Compare a column with each of several values of its type."""
     found = [one.as_py() for one in values]
-    if types.is_floating(kind) and 0 in found:  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
+    if (
+        types.is_floating(kind) and 0 in found
+    ):  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
         found += [0.0, -0.0]
     return field.isin(pa.array(found, None if types.is_decimal(kind) and values else kind))
 
@@ -279,7 +300,9 @@ def _is_in(field: pc.Expression, values: Sequence[pa.Scalar], kind: pa.DataType)
 def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
     """Convert a value of a config to a column's type; a text is a moment, in UTC if only the column has a zone."""
     try:
-        if value is None or isinstance(value, bool) != types.is_boolean(kind):  # Arrow takes True for 1
+        if value is None or isinstance(value, bool) != types.is_boolean(
+            kind
+        ):  # Arrow takes True for 1
             raise TypeError  # noqa: TRY301
         if types.is_decimal(kind):  # any number, also with more digits than the column holds
             return pa.scalar(Decimal(str(value)))
@@ -289,11 +312,13 @@ def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
             if not value.is_integer():  # Arrow would cut it off
                 raise ValueError  # noqa: TRY301
             value = int(value)
-        return pa.scalar(float(value) if types.is_floating(kind) and isinstance(value, int) else value, kind)
+        return pa.scalar(
+            float(value) if types.is_floating(kind) and isinstance(value, int) else value, kind
+        )
     except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
         raise ConfigError(
-            f"data.init_args.filter: column {column!r} holds {kind}, so it cannot be compared with {value!r}. Write "
-            "text in quotes and numbers without; rows with nulls never pass."
+            f"data.init_args.filter: column {column!r} holds {kind}, so it cannot be compared with"
+            f" {value!r}. Write text in quotes and numbers without; rows with nulls never pass."
         ) from error
 
 
@@ -385,7 +410,10 @@ def feature_matrix(
         float32 ``(rows, numbers)`` and bool ``(rows,)``: a row with a null, a NaN, an infinite number, or a list of
         another length cannot be used, and has NaN in its place.
     """
-    parts = [_flatten_column(batch, name, math.prod(shape)) for name, shape in zip(names, shapes, strict=True)]
+    parts = [
+        _flatten_column(batch, name, math.prod(shape))
+        for name, shape in zip(names, shapes, strict=True)
+    ]
     matrix = np.concatenate(parts, axis=1)
     return matrix, np.asarray(np.isfinite(matrix).all(axis=1))
 
@@ -395,7 +423,15 @@ def wide_matrix(batch: pa.RecordBatch, name: str, shape: Shape) -> npt.NDArray[n
     kind = plain_type(batch.schema.field(name).type)
     while types.is_nested(kind):
         kind = kind.value_type
-    is_exact = kind in (pa.bool_(), pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.float16(), pa.float32())
+    is_exact = kind in (
+        pa.bool_(),
+        pa.int8(),
+        pa.uint8(),
+        pa.int16(),
+        pa.uint16(),
+        pa.float16(),
+        pa.float32(),
+    )
     return None if is_exact else _flatten_column(batch, name, math.prod(shape), np.float64)
 
 
@@ -403,7 +439,10 @@ def count_distinct(values: npt.NDArray[np.float64]) -> tuple[int, int]:
     """Count the different values of a sorted array, in float64 and in float32."""
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float32)
-    before, after = (int(np.count_nonzero(each[1:] != each[:-1])) + min(1, len(each)) for each in (values, rounded))
+    before, after = (
+        int(np.count_nonzero(each[1:] != each[:-1])) + min(1, len(each))
+        for each in (values, rounded)
+    )
     return before, after
 
 
@@ -463,5 +502,7 @@ def _flatten_column(
         size = values.type.list_size
         values = values.values.slice(values.offset * size, len(values) * size)
     numbers = np.full((len(column), width), np.nan, dtype)
-    numbers[fits] = np.where(whole[:, None], _numbers_of(values, dtype).reshape(num_fitting, width), dtype(np.nan))
+    numbers[fits] = np.where(
+        whole[:, None], _numbers_of(values, dtype).reshape(num_fitting, width), dtype(np.nan)
+    )
     return numbers

@@ -131,21 +131,31 @@ def _convert(batch: pa.RecordBatch, columns: Columns, shapes: Sequence[Shape]) -
     reasons: list[tuple[npt.NDArray[np.bool_], str]] = []
     if columns.image and columns.image in batch.schema.names:
         images = image_bytes(batch, columns.image)
-        reasons.append((np.asarray(images.is_null()), f"no image (null in column {columns.image!r})"))
+        reasons.append(
+            (np.asarray(images.is_null()), f"no image (null in column {columns.image!r})")
+        )
     if columns.label:
         labels = label_column(batch, columns)
         nulls = np.asarray(plain_column(batch, columns.label).is_null())
-        other = "no whole number, as a class has to be" if columns.target == "class" else "not a finite number"
+        other = (
+            "no whole number, as a class has to be"
+            if columns.target == "class"
+            else "not a finite number"
+        )
         if columns.label_names:
             other = f"none of the {len(columns.label_names)} classes that the table names, 0 and up"
         reasons.append((nulls, f"no label (null in column {columns.label!r})"))
-        reasons.append((np.asarray(labels.is_null()), f"the label in column {columns.label!r} is {other}"))
+        reasons.append(
+            (np.asarray(labels.is_null()), f"the label in column {columns.label!r} is {other}")
+        )
     if columns.weight:
         weights = weight_values(batch, columns.weight)
         reasons.append((np.isnan(weights), f"column {columns.weight!r} has no weight of 0 or more"))
     if columns.features:
         features, usable = feature_matrix(batch, columns.features, shapes)
-        reasons.append((~usable, f"a null, NaN, infinity or another length in {', '.join(columns.features)}"))
+        reasons.append(
+            (~usable, f"a null, NaN, infinity or another length in {', '.join(columns.features)}")
+        )
     return _Values(images, features, labels, weights, reasons)
 
 
@@ -192,7 +202,9 @@ class Index:
     @property
     def counts(self) -> dict[Split, int]:
         """Rows of each split."""
-        return {split: int(self.group_counts[:, number].sum()) for number, split in enumerate(SPLITS)}
+        return {
+            split: int(self.group_counts[:, number].sum()) for number, split in enumerate(SPLITS)
+        }
 
     @property
     def num_bad(self) -> int:
@@ -212,7 +224,9 @@ class Index:
 
     def row_numbers(self, group: int, split: Split) -> npt.NDArray[np.int64]:
         """Return the numbers, in a row group as it is read, of the rows of a split; ascending."""
-        return np.flatnonzero(self.codes[self._starts[group] : self._starts[group + 1]] == SPLITS.index(split))
+        return np.flatnonzero(
+            self.codes[self._starts[group] : self._starts[group + 1]] == SPLITS.index(split)
+        )
 
     def read(self, split: Split, group: int, start: int = 0) -> Iterator[Row]:
         """Read the rows of a split in a row group as a stream, in stored order, from one of them on.
@@ -251,10 +265,15 @@ class Index:
         found = [None] * len(names) if labels is None else labels.to_pylist()
         defects: dict[int, str] = {}
         if labels is not None and columns.target == "class":
-            found = [None if label is None else self._class_numbers.get(format_class(label)) for label in found]
+            found = [
+                None if label is None else self._class_numbers.get(format_class(label))
+                for label in found
+            ]
             if None in found:
                 unknown = np.array([label is None for label in found], np.bool_)
-                reason = f"no class that was there when the table was opened (column {columns.label!r})"
+                reason = (
+                    f"no class that was there when the table was opened (column {columns.label!r})"
+                )
                 reasons.append((unknown, reason))
         for rows, reason in reversed(reasons):
             defects |= dict.fromkeys(np.flatnonzero(rows).tolist(), reason)
@@ -309,7 +328,9 @@ def index_table(
     """
     check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
     if columns.split is not None and None not in tables:
-        raise ConfigError("data.init_args.split has no effect on tables that are a split each. Leave it out.")
+        raise ConfigError(
+            "data.init_args.split has no effect on tables that are a split each. Leave it out."
+        )
     where = _read_filter(filter, tables, columns)
     columns = replace(columns, label_names=_find_label_names(tables, columns, classes))
     if columns.split is not None or None not in tables:
@@ -359,9 +380,9 @@ def _require_training(index: Index, tables: Mapping[Split | None, Snapshot]) -> 
     if not index.counts["train"]:
         counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
         raise DataError(
-            f"{_name_places(tables)}: no rows are left to train on ({counts}, "
-            f"{index.num_bad} of them bad). Change data.init_args.filter, the fractions, or the names in "
-            "data.init_args.split."
+            f"{_name_places(tables)}: no rows are left to train on ({counts}, {index.num_bad} of"
+            " them bad). Change data.init_args.filter, the fractions, or the names in"
+            " data.init_args.split."
         )
 
 
@@ -384,14 +405,18 @@ def _find_label_names(
     """
     label = columns.label
     first = next(iter(tables.values()))
-    if label is None or columns.target != "class" or not types.is_integer(plain_type(first.schema.field(label).type)):
+    if (
+        label is None
+        or columns.target != "class"
+        or not types.is_integer(plain_type(first.schema.field(label).type))
+    ):
         return ()
     found = {table.class_labels.get(label, ()) for table in tables.values()}
     if len(found) > 1 or None in found:
         raise DataError(
-            f"{_name_places(tables)}: the files name the classes of column {label!r} "
-            "differently in their metadata (huggingface), so that one number stands for several classes. Write the "
-            "files again with the same names."
+            f"{_name_places(tables)}: the files name the classes of column {label!r} differently in"
+            " their metadata (huggingface), so that one number stands for several classes. Write"
+            " the files again with the same names."
         )
     names = found.pop() or ()
     return names if classes is None or set(classes) <= set(names) else ()
@@ -401,13 +426,17 @@ def _compute_fingerprint(tables: Mapping[Split | None, Snapshot], rules: _Rules)
     """Compute the digest of the tables and of all that decides which row is in which split."""
     decided = []
     for split, table in tables.items():
-        fractions = (rules.val_fraction, rules.test_fraction) if split in (None, "train") else (0.0, 0.0)
+        fractions = (
+            (rules.val_fraction, rules.test_fraction) if split in (None, "train") else (0.0, 0.0)
+        )
         where = rules.where and rules.where.text
         decided.append((split, table.fingerprint, repr((rules.columns, where, split, *fractions))))
     return hashlib.sha256(repr((_VERSION, decided)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _has_validation(tables: Mapping[Split | None, Snapshot], column: str | None, val_fraction: float) -> bool:
+def _has_validation(
+    tables: Mapping[Split | None, Snapshot], column: str | None, val_fraction: float
+) -> bool:
     """Check whether a table is for validation, or, where a share is asked for, a row is named to be."""
     if "val" in tables or column is None or val_fraction == 0:
         return "val" in tables
@@ -454,8 +483,9 @@ def _choose_class_names(
         if names and unknown:  # a table without training rows is refused
             others, known = (join_names([*map(repr, each)]) for each in (unknown, names))
             raise DataError(
-                f"the {split} split has rows of classes that {owner} does not have: {others}; it has {known}. Leave "
-                "such rows out with data.init_args.filter, or split the rows again."
+                f"the {split} split has rows of classes that {owner} does not have: {others}; it"
+                f" has {known}. Leave such rows out with data.init_args.filter, or split the rows"
+                " again."
             )
     if is_hashed and (untrained := [name for name in names if not classes[0].get(name)]):
         log.warning(
@@ -478,7 +508,9 @@ def _load_or_build(
 ) -> tuple[dict[str, Any], Codes]:
     """Load the findings of an earlier run, or look at all rows; one process of a machine looks, the others wait."""
     state = [(table.place, table.state) for table in tables.values()]
-    key = hashlib.sha256(repr((fingerprint, state, str(Path.cwd()))).encode("utf-8", "surrogateescape")).hexdigest()
+    key = hashlib.sha256(
+        repr((fingerprint, state, str(Path.cwd()))).encode("utf-8", "surrogateescape")
+    ).hexdigest()
 
     def build(folder: Path) -> None:
         for entry in folder.parent.iterdir():  # opened by no run for two months
@@ -491,15 +523,23 @@ def _load_or_build(
             flush(file)
 
     folder = make_once(f"table-index/{key[:32]}", build)
-    return json.loads((folder / "found.json").read_text()), np.memmap(folder / "codes", np.uint8, "r")
+    return json.loads((folder / "found.json").read_text()), np.memmap(
+        folder / "codes", np.uint8, "r"
+    )
 
 
-def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO) -> dict[str, Any]:
+def _build(
+    tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO
+) -> dict[str, Any]:
     """Look at all rows, and write their codes to a file; return the findings for JSON."""
     columns = rules.columns
     first = next(iter(tables.values()))
     shapes = tuple(
-        (_list_length(first, name),) if (shape := column_shape(first.schema.field(name).type)) is None else shape
+        (
+            (_list_length(first, name),)
+            if (shape := column_shape(first.schema.field(name).type)) is None
+            else shape
+        )
         for name in columns.features
     )
     rules = replace(rules, shapes=shapes)
@@ -514,7 +554,9 @@ def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryI
     num_null_keys = 0
     with ThreadPoolExecutor(count_threads()) as pool:  # reading and hashing let other threads run
         scanned = map_in_order(pool, lambda job: _scan(*job, rules), jobs, ahead=_JOBS_AHEAD)
-        for found in show_progress(scanned, num_rows, "rows checked", size=lambda one: len(one.codes)):
+        for found in show_progress(
+            scanned, num_rows, "rows checked", size=lambda one: len(one.codes)
+        ):
             file.write(found.codes.tobytes())
             counts.append(np.bincount(found.codes, minlength=_BAD + 1).tolist())
             digest.update(found.digest.encode())
@@ -529,9 +571,9 @@ def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryI
                     rounded[name] = before, after
             if max(map(len, classes)) > MAX_CLASSES:
                 raise DataError(
-                    f"the label column has more than {MAX_CLASSES:,} different values, too many for classes. Set "
-                    "data.init_args.target to value to predict it as a number, or data.init_args.label to another "
-                    "column."
+                    f"the label column has more than {MAX_CLASSES:,} different values, too many for"
+                    " classes. Set data.init_args.target to value to predict it as a number, or"
+                    " data.init_args.label to another column."
                 )
     return {
         "shapes": shapes, "classes": classes, "counts": counts, "bad": bad, "digest": digest.hexdigest(),
@@ -546,7 +588,8 @@ def _list_length(table: Snapshot, name: str) -> int:
             if len(lists):
                 return len(lists[0])
     raise DataError(
-        f"{table.place}: column {name!r} (data.init_args.features) has nothing but nulls. Set it to another column."
+        f"{table.place}: column {name!r} (data.init_args.features) has nothing but nulls. Set it to"
+        " another column."
     )
 
 
@@ -599,7 +642,9 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
         values = _convert(batch, rules.columns, rules.shapes)
         _digest_values(values, digests)
         for rows, reason in _sort_rows(batch, part, given, rules, values):
-            found.bad.extend(Defect(name, reason) for name in group.row_names(at + rows[:_NUM_LISTED]))
+            found.bad.extend(
+                Defect(name, reason) for name in group.row_names(at + rows[:_NUM_LISTED])
+            )
         if rules.columns.split:
             _split_by_column(batch, part, rules.columns.split, group)
         if is_hashed and (part == 0).any():
@@ -686,9 +731,9 @@ def _split_by_column(batch: pa.RecordBatch, part: Codes, column: str, group: Row
         split = split_named(word)
         if split is None:
             raise DataError(
-                f"{group.file.path}: column {column!r} names the split {word!r}. Expected train, val "
-                "(or valid, validation) or test, or another usual name of theirs; data.init_args.filter leaves out "
-                "other rows."
+                f"{group.file.path}: column {column!r} names the split {word!r}. Expected train,"
+                " val (or valid, validation) or test, or another usual name of theirs;"
+                " data.init_args.filter leaves out other rows."
             )
         places.append(SPLITS.index(split))
     part[good] = np.array(places, np.uint8)[np.asarray(encoded.indices)]
@@ -718,7 +763,9 @@ def _find_rounded(
             yield name, lost
 
 
-def _split_by_hash(batch: pa.RecordBatch, part: Codes, rules: _Rules, values: _Values) -> tuple[bytes, int]:
+def _split_by_hash(
+    batch: pa.RecordBatch, part: Codes, rules: _Rules, values: _Values
+) -> tuple[bytes, int]:
     """Put those rows of a batch that are trained on into the splits that a hash decides.
 
     Args:
@@ -740,23 +787,37 @@ def _split_by_hash(batch: pa.RecordBatch, part: Codes, rules: _Rules, values: _V
     is_test = fractions < rules.test_fraction
     part[rows] = np.select([is_test, is_val], [2, 1], 0)
 
-    num_nulls = plain_column(batch, columns.key).take(pa.array(rows)).null_count if columns.key else 0
+    num_nulls = (
+        plain_column(batch, columns.key).take(pa.array(rows)).null_count if columns.key else 0
+    )
     return contents, num_nulls
 
 
-def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:
+def _hash_rows(
+    batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values
+) -> list[bytes]:
     """Return the SHA-256 by which the split of some rows of a batch is decided."""
     sha256 = hashlib.sha256
     if columns.key:
         keys = plain_column(batch, columns.key).take(pa.array(rows)).to_pylist()
-        contents = [key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape") for key in keys]
+        contents = [
+            key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")
+            for key in keys
+        ]
         return [sha256(content).digest() for content in contents]
     if values.images is not None:
         return [sha256(values.images[row].as_buffer()).digest() for row in rows.tolist()]  # no copy
     assert values.features is not None
-    texts = ["None"] * len(rows) if values.labels is None else map(repr, values.labels.take(pa.array(rows)).to_pylist())
+    texts = (
+        ["None"] * len(rows)
+        if values.labels is None
+        else map(repr, values.labels.take(pa.array(rows)).to_pylist())
+    )
     features = values.features[rows]
-    return [sha256(row.tobytes() + text.encode()).digest() for row, text in zip(features, texts, strict=True)]
+    return [
+        sha256(row.tobytes() + text.encode()).digest()
+        for row, text in zip(features, texts, strict=True)
+    ]
 
 
 def _rows_at_once(group: RowGroup) -> int:

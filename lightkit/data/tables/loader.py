@@ -56,13 +56,18 @@ class BatchMaker:
         def read(place: int) -> Any:
             row = rows[place]
             if row.defect is not None:
-                message = f"{row.name}: {row.defect}. The table has changed since it was opened: start again."
+                message = (
+                    f"{row.name}: {row.defect}. The table has changed since it was opened: start"
+                    " again."
+                )
                 raise UnreadableImageError(message, reason=row.defect)
             if self.view is None:
                 return row.features
             return self.view(Encoded(row.image or b"", name=row.name), self.seed, keys[place])
 
-        def others(place: int) -> Sequence[int]:  # in training the next row of the batch is in a bad one's place
+        def others(
+            place: int,
+        ) -> Sequence[int]:  # in training the next row of the batch is in a bad one's place
             return [*range(place + 1, len(rows)), *range(place)]
 
         for_training = self.view is not None and self.view.for_training
@@ -77,7 +82,9 @@ class BatchMaker:
         batch = inputs, labels.float().unsqueeze(1) if self.are_values else labels
         if all(row.weight is None for row in kept):
             return batch
-        return *batch, torch.tensor([1.0 if row.weight is None else row.weight for row in kept], dtype=torch.float32)
+        return *batch, torch.tensor(
+            [1.0 if row.weight is None else row.weight for row in kept], dtype=torch.float32
+        )
 
 
 class TableBatches(Dataset[Batch]):
@@ -91,7 +98,12 @@ class TableBatches(Dataset[Batch]):
     """
 
     def __init__(
-        self, rows: BatchRows, make_batch: BatchMaker, *, buffer_rows: int, source: TableImages | None = None
+        self,
+        rows: BatchRows,
+        make_batch: BatchMaker,
+        *,
+        buffer_rows: int,
+        source: TableImages | None = None,
     ) -> None:
         self.rows = rows
         self.make_batch = make_batch
@@ -122,7 +134,9 @@ class TableBatches(Dataset[Batch]):
         """Make a batch; a bare number is that of one in the first epoch, as Lightning's ``overfit_batches`` asks."""
         if not isinstance(key, BatchKey):
             key = BatchKey(key, epoch=0, num_lanes=1, buffer_rows=self.buffer_rows)
-        return self.make_batch(self.rows.rows(key), [SampleKey(at, key.epoch) for at in self.rows.places(key)])
+        return self.make_batch(
+            self.rows.rows(key), [SampleKey(at, key.epoch) for at in self.rows.places(key)]
+        )
 
 
 class TableRows(Dataset[Any]):
@@ -209,7 +223,10 @@ class RowNames(Sequence[str]):
         at = int(np.searchsorted(self._stops, index, side="right")) - 1
         if self._last[0] != at:
             group = self._groups[at][0]
-            self._last = at, self._index.groups[group].row_names(self._index.row_numbers(group, self._split))
+            self._last = (
+                at,
+                self._index.groups[group].row_names(self._index.row_numbers(group, self._split)),
+            )
         return self._last[1][index - int(self._stops[at])]
 
 
@@ -242,11 +259,18 @@ class BatchOrder(ResumableSampler):
 
     def indices_of(self, *, epoch: int, batch: int) -> list[int]:
         """Return the numbers, in stored order, of the rows of a batch, as the epoch is cut."""
-        cut = self.resumed_cut if epoch == self._start.epoch and self._start.batches else self.own_cut
+        cut = (
+            self.resumed_cut if epoch == self._start.epoch and self._start.batches else self.own_cut
+        )
         return self.rows.numbers(BatchKey(batch, epoch, *cut))
 
     def __iter__(self) -> Iterator[BatchKey]:  # type: ignore[override]
-        return iter([BatchKey(number, self.epoch, *self.cut) for number in range(self.first_batch, len(self))])
+        return iter(
+            [
+                BatchKey(number, self.epoch, *self.cut)
+                for number in range(self.first_batch, len(self))
+            ]
+        )
 
     def __len__(self) -> int:
         """Batches of the whole epoch: Lightning goes on counting at the restored batch."""
@@ -261,7 +285,9 @@ class BatchOrder(ResumableSampler):
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Cut the rest of the epoch as the checkpoint's; warn if it will not be what it would have been."""
         self.resumed_cut = (state["num_lanes"], state["shuffle_buffer"])
-        super().load_state_dict({**state, **dict(zip(("num_lanes", "shuffle_buffer"), self.cut, strict=True))})
+        super().load_state_dict(
+            {**state, **dict(zip(("num_lanes", "shuffle_buffer"), self.cut, strict=True))}
+        )
 
 
 def table_loader(
@@ -282,7 +308,9 @@ def table_loader(
         order.resume(**position_of(trainer)._asdict())
     elif trainer is not None and trainer.world_size > 1:
         count_in_fractions()
-    loader: ResumableLoader = make_loader(batches, None, seed, trainer, kind=ResumableLoader, sampler=order, **options)
+    loader: ResumableLoader = make_loader(
+        batches, None, seed, trainer, kind=ResumableLoader, sampler=order, **options
+    )
     if for_training:
         order.own_cut = order.resumed_cut = (max(1, loader.num_workers), batches.buffer_rows)
     return loader
@@ -327,7 +355,11 @@ class EpochOrder:
             groups = _random(seed, epoch, _GROUPS).permutation(len(counts))
             self._shift = int(_random(seed, epoch, _ROTATION).integers(self.num_rows))
         self._groups: list[int] = groups.tolist()
-        self._stops = np.cumsum(np.asarray(counts, dtype=np.int64)[groups]) if counts else np.zeros(0, dtype=np.int64)
+        self._stops = (
+            np.cumsum(np.asarray(counts, dtype=np.int64)[groups])
+            if counts
+            else np.zeros(0, dtype=np.int64)
+        )
         self._starts: list[int] = np.cumsum([0, *counts]).tolist()  # of the groups in stored order
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -380,7 +412,9 @@ class RankPlan:
 
         Only with a batch size of 1, or fewer rows than ranks, some rows are there twice where they do not share evenly.
         """
-        begin, end = (rank * self.num_rows // self.num_replicas for rank in (self.rank, self.rank + 1))
+        begin, end = (
+            rank * self.num_rows // self.num_replicas for rank in (self.rank, self.rank + 1)
+        )
         return max(end - begin, self.num_batches)
 
     @property
@@ -408,7 +442,11 @@ class RankPlan:
     def within_lane(self, number: int) -> range:
         """The rows of a batch, counted from the start of its lane."""
         earlier, lane = divmod(number, self.num_lanes)
-        rows, larger = (self.batch_size, 0) if self.num_replicas == 1 else divmod(self.num_own, self.num_batches)
+        rows, larger = (
+            (self.batch_size, 0)
+            if self.num_replicas == 1
+            else divmod(self.num_own, self.num_batches)
+        )
         before = earlier * rows + min(earlier, len(range(lane, larger, self.num_lanes)))
         return range(before, before + self.size(number))
 
@@ -464,7 +502,9 @@ class BatchRows:
         self._blocks: dict[int, tuple[tuple[int, ...], list[Any]]] = {}
         self._cursors: dict[int, _Cursor] = {}
 
-    def __getstate__(self) -> dict[str, object]:  # a worker process is started with nothing that is open
+    def __getstate__(
+        self,
+    ) -> dict[str, object]:  # a worker process is started with nothing that is open
         return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
 
     def in_order(self) -> BatchRows:
@@ -478,7 +518,10 @@ class BatchRows:
             DataError: If a row group holds fewer rows than it did.
         """
         plan = replace(self.plan, num_lanes=key.num_lanes)
-        for lanes in (self._blocks, self._cursors):  # an epoch that was resumed may have had more of them
+        for lanes in (
+            self._blocks,
+            self._cursors,
+        ):  # an epoch that was resumed may have had more of them
             for other in [other for other in lanes if other >= key.num_lanes]:
                 lanes.pop(other)
         lane = key.number % key.num_lanes
@@ -519,14 +562,18 @@ class BatchRows:
                 continue
             number, block = block_of(len(places), max(1, key.buffer_rows // key.num_lanes), row)
             stop = min(wanted.stop, block.stop)
-            taken = self._block_order(key.epoch, lane, number, len(block))[row - block.start : stop - block.start]
+            taken = self._block_order(key.epoch, lane, number, len(block))[
+                row - block.start : stop - block.start
+            ]
             found += [order.number(places[block.start + place]) for place in taken]
             row = stop
         return found
 
     def at(self, place: int) -> Any:
         """Read one row by its number, in stored order."""
-        (row,) = self._line(0, 0, range(place, place + 1))  # to its end, so that the next is read on from there
+        (row,) = self._line(
+            0, 0, range(place, place + 1)
+        )  # to its end, so that the next is read on from there
         return row
 
     def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[Any]:
@@ -534,7 +581,9 @@ class BatchRows:
         name = (key.epoch, lane, number, places.start, places.stop)
         if lane in self._blocks and self._blocks[lane][0] == name:
             return self._blocks[lane][1]
-        self._blocks.pop(lane, None)  # before the next is read, so that both are never there together
+        self._blocks.pop(
+            lane, None
+        )  # before the next is read, so that both are never there together
         rows = list(self._line(key.epoch, lane, places))
         block = [rows[place] for place in self._block_order(key.epoch, lane, number, len(rows))]
         self._blocks[lane] = (name, block)
@@ -564,7 +613,9 @@ class BatchRows:
 class _Cursor:
     """A place in one open row group."""
 
-    def __init__(self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[Any]]) -> None:
+    def __init__(
+        self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[Any]]
+    ) -> None:
         self._groups = groups
         self._read = read
         self._group = -1
@@ -585,8 +636,9 @@ class _Cursor:
             num_read += 1
         if num_read < take:
             raise DataError(
-                f"row group {group} of the table has fewer than the {num_rows} rows that it had when the table was "
-                "opened. Leave a table alone while it is trained on, or train on a version of a Delta table."
+                f"row group {group} of the table has fewer than the {num_rows} rows that it had"
+                " when the table was opened. Leave a table alone while it is trained on, or train"
+                " on a version of a Delta table."
             )
         if stop < num_rows:
             self._group = number

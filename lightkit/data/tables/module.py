@@ -17,7 +17,13 @@ from torch.utils.data import DataLoader
 from lightkit.config.bounds import Fraction, NonNegativeInt, Part, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_dataset import Encoded, View
-from lightkit.data.image_module import SPLIT_OF_STAGE, IndexedSplits, LoadingModule, check_arguments, seed_of
+from lightkit.data.image_module import (
+    SPLIT_OF_STAGE,
+    IndexedSplits,
+    LoadingModule,
+    check_arguments,
+    seed_of,
+)
 from lightkit.data.loader import LabelledSource, ResumableLoader, predict_loader
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
@@ -32,7 +38,12 @@ from lightkit.data.tables.loader import (
     table_loader,
 )
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.image_file import UnreadableImageError, count_threads, map_in_order, pillow_warnings
+from lightkit.images.image_file import (
+    UnreadableImageError,
+    count_threads,
+    map_in_order,
+    pillow_warnings,
+)
 from lightkit.images.image_index import Defect, check_defects
 from lightkit.images.preprocessing import Preprocessing, preprocessing_of
 from lightkit.images.splits import Split, check_fractions, name_tables
@@ -91,7 +102,18 @@ class Table(IndexedSplits, LoadingModule):
     input_tables: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be tables which are there already, unless they are addresses."""
     sample_arguments = (
-        *("path", "train", "val", "test", "format", "version", "timestamp", "storage_options", "filter", "split"),
+        *(
+            "path",
+            "train",
+            "val",
+            "test",
+            "format",
+            "version",
+            "timestamp",
+            "storage_options",
+            "filter",
+            "split",
+        ),
         *("key", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
     )
 
@@ -137,13 +159,15 @@ class Table(IndexedSplits, LoadingModule):
         if weight and self.augment and (self.mixup or self.cutmix):
             name = "mixup" if self.mixup else "cutmix"
             raise ConfigError(
-                f"data.init_args.weight ({weight}) and data.init_args.{name} ({getattr(self, name)}) exclude each "
-                "other: samples with weights are not mixed. Leave one of them out."
+                f"data.init_args.weight ({weight}) and data.init_args.{name}"
+                f" ({getattr(self, name)}) exclude each other: samples with weights are not mixed."
+                " Leave one of them out."
             )
         if not path and version is not None:
             raise ConfigError(
-                f"data.init_args.version: {version} is a state of one table, but train, val and test may be several. "
-                "Leave it out, or set data.init_args.timestamp, which chooses a state of each."
+                f"data.init_args.version: {version} is a state of one table, but train, val and"
+                " test may be several. Leave it out, or set data.init_args.timestamp, which"
+                " chooses a state of each."
             )
         self._state: dict[str, Any] = {
             "format": format, "version": version, "timestamp": timestamp, "storage_options": storage_options
@@ -152,7 +176,11 @@ class Table(IndexedSplits, LoadingModule):
             "image": image, "features": features, "label": label, "weight": weight, "split": split, "key": key,
             "target": target,
         }  # fmt: skip
-        self._rows: dict[str, Any] = {"filter": filter, "val_fraction": val_fraction, "test_fraction": test_fraction}
+        self._rows: dict[str, Any] = {
+            "filter": filter,
+            "val_fraction": val_fraction,
+            "test_fraction": test_fraction,
+        }
         self._tables: dict[Split | None, Snapshot] = {}
         self._index: Index | None = None
         self._classes: list[str] | None = None  # of a checkpoint
@@ -177,9 +205,9 @@ class Table(IndexedSplits, LoadingModule):
             make_on_rank_zero(self._check_images, self.trainer)
         if stage == "fit" and self.mean_weight == 0:
             raise DataError(
-                f"{' and '.join(dict.fromkeys(self.places.values()))}: each row of the training split has the weight 0 "
-                f"in column {self.index.columns.weight!r}, so that nothing is trained on. Set data.init_args.weight to "
-                "another column, or leave it out."
+                f"{' and '.join(dict.fromkeys(self.places.values()))}: each row of the training"
+                f" split has the weight 0 in column {self.index.columns.weight!r}, so that nothing"
+                " is trained on. Set data.init_args.weight to another column, or leave it out."
             )
         if stage in SPLIT_OF_STAGE:
             self._refuse_missing(SPLIT_OF_STAGE[stage])
@@ -188,21 +216,31 @@ class Table(IndexedSplits, LoadingModule):
         """Open the tables on rank 0 for all ranks, and find the split of each row."""
         trainer = self.trainer
         self._tables = make_on_rank_zero(
-            lambda: {split: open_table(place, **self._state) for split, place in self.places.items()}, trainer
+            lambda: {
+                split: open_table(place, **self._state) for split, place in self.places.items()
+            },
+            trainer,
         )
         first = next(iter(self._tables.values()))
         named = dict(self._columns)
         if named["split"] == "auto":
-            named["split"] = "split" if None in self._tables and "split" in first.schema.names else None
+            named["split"] = (
+                "split" if None in self._tables and "split" in first.schema.names else None
+            )
         columns = find_columns(first.schema, **named)
-        build = cache(partial(index_table, self._tables, columns, classes=self._classes, **self._rows))
+        build = cache(
+            partial(index_table, self._tables, columns, classes=self._classes, **self._rows)
+        )
         make_on_rank_zero(lambda: bool(build()), trainer)  # the others load what it has kept
         return build()
 
     def _warn_of_shares(self) -> None:
         """Warn of tables of splits that have files in common."""
         files = {
-            split: {os.path.realpath(group.file.path) if table.is_local else group.file.path for group in table.groups}
+            split: {
+                os.path.realpath(group.file.path) if table.is_local else group.file.path
+                for group in table.groups
+            }
             for split, table in self._tables.items()
         }
         for first, second in combinations(files, 2):
@@ -233,9 +271,10 @@ class Table(IndexedSplits, LoadingModule):
     def _refuse_missing(self, split: Split) -> None:
         if not self.index.counts[split]:
             raise DataError(
-                f"{' and '.join(dict.fromkeys(self.places.values()))}: no row is in the {split} split. Set "
-                f"data.init_args.{split} to a table of its own, name the split in the column that "
-                f"data.init_args.split says, or set data.init_args.{split}_fraction above 0."
+                f"{' and '.join(dict.fromkeys(self.places.values()))}: no row is in the {split}"
+                f" split. Set data.init_args.{split} to a table of its own, name the split in the"
+                f" column that data.init_args.split says, or set data.init_args.{split}_fraction"
+                " above 0."
             )
 
     @property
@@ -288,7 +327,11 @@ class Table(IndexedSplits, LoadingModule):
         versions = {str(split): table.version for split, table in tables.items()}
         return {
             "source": self.source,
-            "root": self.places[None] if None in tables else {str(name): place for name, place in self.places.items()},
+            "root": (
+                self.places[None]
+                if None in tables
+                else {str(name): place for name, place in self.places.items()}
+            ),
             "format": next(iter(tables.values())).kind,
             "version": tables[None].version if None in tables else versions,
             "fingerprint": index.fingerprint,
@@ -313,7 +356,9 @@ class Table(IndexedSplits, LoadingModule):
             self._index = self._open()
         now = self.describe()
         trainer = self.trainer
-        is_training = trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
+        is_training = (
+            trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
+        )
         if not is_training or state.get("fingerprint") in (None, now["fingerprint"]):
             return
         log.warning(
@@ -329,8 +374,12 @@ class Table(IndexedSplits, LoadingModule):
         Lightning divides it among the processes.
         """
         split = self._predict_split
-        stored = BatchRows(self.index.rows(split), partial(self.index.read, split), batch_size=self.batch_size)
-        return predict_loader(TableRows(stored, self._batch_maker(self._view("test"), None)), **self._loading)
+        stored = BatchRows(
+            self.index.rows(split), partial(self.index.read, split), batch_size=self.batch_size
+        )
+        return predict_loader(
+            TableRows(stored, self._batch_maker(self._view("test"), None)), **self._loading
+        )
 
     def _load(self, split: Split) -> ResumableLoader:
         """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
@@ -359,8 +408,16 @@ class Table(IndexedSplits, LoadingModule):
         are_values = columns.target == "value"
         if columns.image:
             num_bytes = 3 * math.prod(view.size)
-            return BatchMaker(view, row_bytes=num_bytes, seed=seed_of(self), defects=defects, are_values=are_values)
-        return BatchMaker(None, row_bytes=4 * math.prod(self.index.feature_shape), are_values=are_values)
+            return BatchMaker(
+                view,
+                row_bytes=num_bytes,
+                seed=seed_of(self),
+                defects=defects,
+                are_values=are_values,
+            )
+        return BatchMaker(
+            None, row_bytes=4 * math.prod(self.index.feature_shape), are_values=are_values
+        )
 
     @property
     def _loading(self) -> dict[str, Any]:
@@ -400,13 +457,24 @@ class Table(IndexedSplits, LoadingModule):
             return None
 
         index = self.index
-        rows = (row for split in SPLITS for group, _ in index.rows(split) for row in index.read(split, group))
+        rows = (
+            row
+            for split in SPLITS
+            for group, _ in index.rows(split)
+            for row in index.read(split, group)
+        )
         with pillow_warnings(), ThreadPoolExecutor(count_threads()) as pool:
-            found = [defect for defect in map_in_order(pool, find_defect, rows, ahead=_NUM_DECODED) if defect]
+            found = [
+                defect
+                for defect in map_in_order(pool, find_defect, rows, ahead=_NUM_DECODED)
+                if defect
+            ]
         self._check_defects(found, len(found))
 
     def _check_bad(self) -> None:
         if self._training is not None:
             num_rows = self.index.counts["train"]
             max_fraction = self.max_bad_fraction
-            check_bad_samples(self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer)
+            check_bad_samples(
+                self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer
+            )

@@ -78,13 +78,16 @@ class PetastormTable(Table):
             storage_options=None, filter=None, split=None, key=None, val_fraction=0, test_fraction=0, num_workers=0,
             **kwargs,
         )  # fmt: skip
-        check_arguments(self, workers_count=workers_count, shuffling_queue_capacity=shuffling_queue_capacity)
+        check_arguments(
+            self, workers_count=workers_count, shuffling_queue_capacity=shuffling_queue_capacity
+        )
         for split, place in self.places.items():
             if is_remote(place) or (local_path(place) / "_delta_log").is_dir():
                 raise ConfigError(
-                    f"data.init_args.{split}: {place} is no folder of Parquet on this machine. Of a Delta table "
-                    "petastorm would read deleted and replaced files as well, and object stores are left to "
-                    "lightkit.data.Table, which reads both: set data.class_path to it."
+                    f"data.init_args.{split}: {place} is no folder of Parquet on this machine. Of a"
+                    " Delta table petastorm would read deleted and replaced files as well, and"
+                    " object stores are left to lightkit.data.Table, which reads both: set"
+                    " data.class_path to it."
                 )
         self.workers_count = workers_count
         self.reader_pool_type = reader_pool_type
@@ -102,14 +105,20 @@ class PetastormTable(Table):
             petastorm: str | None = metadata.version("petastorm")
         except metadata.PackageNotFoundError:
             petastorm = None
-        newest = {"pyarrow": (pa.__version__, _LAST_PYARROW), "numpy": (np.__version__, _LAST_NUMPY)}
-        if petastorm and all(int(found.partition(".")[0]) <= last for found, last in newest.values()):
+        newest = {
+            "pyarrow": (pa.__version__, _LAST_PYARROW),
+            "numpy": (np.__version__, _LAST_NUMPY),
+        }
+        if petastorm and all(
+            int(found.partition(".")[0]) <= last for found, last in newest.values()
+        ):
             return
         raise ConfigError(
-            "data.class_path: PetastormTable needs petastorm, whose last version, 0.13.1, works with pyarrow "
-            f"{_LAST_PYARROW} and numpy {_LAST_NUMPY} at most; found petastorm {petastorm or 'not installed'}, pyarrow "
-            f"{pa.__version__}, numpy {np.__version__}. Take lightkit.data.Table, which reads the same Parquet files, "
-            "or an environment of its own: pip install --constraint constraints-tpu.txt 'lightkit-train[petastorm]'."
+            "data.class_path: PetastormTable needs petastorm, whose last version, 0.13.1, works"
+            f" with pyarrow {_LAST_PYARROW} and numpy {_LAST_NUMPY} at most; found petastorm"
+            f" {petastorm or 'not installed'}, pyarrow {pa.__version__}, numpy {np.__version__}."
+            " Take lightkit.data.Table, which reads the same Parquet files, or an environment of"
+            " its own: pip install --constraint constraints-tpu.txt 'lightkit-train[petastorm]'."
         )
 
     def train_dataloader(self) -> Any:
@@ -150,17 +159,24 @@ class PetastormLoader(ResumableLoader):
         self.schema = pa.schema([snapshot.schema.field(name) for name in index.columns.of_a_sample])
         if not min(self.shares):
             raise DataError(
-                f"{self.place}: petastorm divides whole row groups, and here are {len(sizes)} for {num_ranks} "
-                "processes, not all of which would have rows. Write it with smaller row groups, or set "
-                "data.class_path to lightkit.data.Table, which divides rows."
+                f"{self.place}: petastorm divides whole row groups, and here are {len(sizes)} for"
+                f" {num_ranks} processes, not all of which would have rows. Write it with smaller"
+                " row groups, or set data.class_path to lightkit.data.Table, which divides rows."
             )
-        if divided := {*self.schema.names} & {name for group in snapshot.groups for name in group.file.partition}:
+        if divided := {*self.schema.names} & {
+            name for group in snapshot.groups for name in group.file.partition
+        }:
             raise DataError(
-                f"{self.place}: petastorm cannot read column {min(divided)!r}: it holds what the names of its folders "
-                f"say, which petastorm takes for other values. {_INSTEAD}"
+                f"{self.place}: petastorm cannot read column {min(divided)!r}: it holds what the"
+                f" names of its folders say, which petastorm takes for other values. {_INSTEAD}"
             )
         every = range(sum(sizes))
-        options = {"batch_size": data.batch_size, "num_replicas": num_ranks, "rank": rank, "seed": self.seed}
+        options = {
+            "batch_size": data.batch_size,
+            "num_replicas": num_ranks,
+            "rank": rank,
+            "seed": self.seed,
+        }
         sampler = _PetastormOrder(every, **options)
         sampler.resume(**position_of(trainer)._asdict())
         super().__init__(every, batch_size=None, sampler=sampler)  # type: ignore[arg-type]  # Lightning sets its epoch
@@ -179,14 +195,25 @@ class PetastormLoader(ResumableLoader):
         num_threads = data.workers_count
         make_batch = data._batch_maker(data._view("train"), data.defects)
 
-        def make(some: list[Row]) -> Batch:  # a row has no number: its content decides its augmentation
-            return make_batch(some, [SampleKey(zlib.crc32(row.image or b""), epoch) for row in some])
+        def make(
+            some: list[Row],
+        ) -> Batch:  # a row has no number: its content decides its augmentation
+            return make_batch(
+                some, [SampleKey(zlib.crc32(row.image or b""), epoch) for row in some]
+            )
 
-        with self._open_reader(epoch) as reader, ThreadPoolExecutor(num_threads) as pool:  # it stops and joins
+        with (
+            self._open_reader(epoch) as reader,
+            ThreadPoolExecutor(num_threads) as pool,
+        ):  # it stops and joins
             found = self._rows(reader)
-            own = self._shuffle(islice(found, share), epoch)  # then the first again, up to the largest share
+            own = self._shuffle(
+                islice(found, share), epoch
+            )  # then the first again, up to the largest share
             rows = islice(chain(own, islice(found, max(self.shares) - share)), first * size, None)
-            yield from map_in_order(pool, make, iter(lambda: list(islice(rows, size)), []), ahead=num_threads)
+            yield from map_in_order(
+                pool, make, iter(lambda: list(islice(rows, size)), []), ahead=num_threads
+            )
 
     def _shuffle(self, rows: Iterator[Row], epoch: int) -> Iterator[Row]:
         """Mix rows in a buffer of ``shuffling_queue_capacity`` rows."""
@@ -212,11 +239,15 @@ class PetastormLoader(ResumableLoader):
             try:
                 content = next(reader).rows[0]
             except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
-                raise DataError(f"{self.place}: petastorm cannot read on ({error}). {_INSTEAD}") from error
+                raise DataError(
+                    f"{self.place}: petastorm cannot read on ({error}). {_INSTEAD}"
+                ) from error
             batch = pa.ipc.read_record_batch(pa.py_buffer(content), self.schema)
             for row in index.make_rows(batch, [self.place] * batch.num_rows):
                 if row.defect is None:
-                    yield row._replace(name=f"{self.place}, {len(row.image or b''):,} bytes with label {row.label}")
+                    yield row._replace(
+                        name=f"{self.place}, {len(row.image or b''):,} bytes with label {row.label}"
+                    )
 
     def _open_reader(self, epoch: int) -> Any:
         """Open petastorm's reader of an epoch; each row group comes as a record batch in bytes."""
@@ -227,7 +258,9 @@ class PetastormLoader(ResumableLoader):
         from petastorm.transform import TransformSpec
 
         def serialize(frame: Any) -> Any:
-            batch = pa.RecordBatch.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
+            batch = pa.RecordBatch.from_pandas(
+                frame[schema.names], schema=schema, preserve_index=False
+            )
             return pd.DataFrame({"rows": [batch.serialize().to_pybytes()]})
 
         schema = self.schema
@@ -248,8 +281,12 @@ class PetastormLoader(ResumableLoader):
                 cur_shard=rank if num_ranks > 1 else None,
                 shard_count=num_ranks if num_ranks > 1 else None,
                 transform_spec=TransformSpec(
-                    serialize, edit_fields=[("rows", np.bytes_, (), False)], selected_fields=["rows"]
+                    serialize,
+                    edit_fields=[("rows", np.bytes_, (), False)],
+                    selected_fields=["rows"],
                 ),
             )
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-            raise DataError(f"{self.place}: petastorm cannot read this ({error}). {_INSTEAD}") from error
+            raise DataError(
+                f"{self.place}: petastorm cannot read this ({error}). {_INSTEAD}"
+            ) from error

@@ -27,7 +27,9 @@ class Points(pl.LightningDataModule):
 
     def _loader(self, split: str) -> DataLoader:
         rows = self.splits[split]
-        return DataLoader(TensorDataset(rows[:, :2], rows[:, 2:]), self.batch_size, shuffle=split == "train")
+        return DataLoader(
+            TensorDataset(rows[:, :2], rows[:, 2:]), self.batch_size, shuffle=split == "train"
+        )
 
     def train_dataloader(self) -> DataLoader:
         return self._loader("train")

@@ -15,10 +15,21 @@ from lightkit.hardware import Gpu, Machine
 from tests.config.accelerator.test_precedence import layered
 from tests.config.accelerator.test_resolve import NOTHING, TPU
 
-CLASSES = "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers, init_args: {batch_size: 16}}\n"
+CLASSES = (
+    "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers, init_args: {batch_size:"
+    " 16}}\n"
+)
 ADAM = "optimizer: {class_path: Adam}\n"
 BF16 = replace(NOTHING, cores=4, instruction_sets=("avx512f", "avx512_bf16"))
-CHOSEN_BY_RULE = ("precision", "memory_format", "compile", "tf32", "fused", "threads", "num_workers")
+CHOSEN_BY_RULE = (
+    "precision",
+    "memory_format",
+    "compile",
+    "tf32",
+    "fused",
+    "threads",
+    "num_workers",
+)
 AUTO = f"accelerator: {{{', '.join(f'{key}: auto' for key in CHOSEN_BY_RULE)}}}"
 OWN_DATA = "data: {class_path: my_data.Own}"
 
@@ -26,7 +37,9 @@ OWN_DATA = "data: {class_path: my_data.Own}"
 def said_by(hardware: Hardware) -> dict[str, Any]:
     """Give all that a config says but its classes, by dotted key."""
     values = hardware.resolved.values
-    found = {f"accelerator.{key}": value for key, value in (values.get("accelerator") or {}).items()}
+    found = {
+        f"accelerator.{key}": value for key, value in (values.get("accelerator") or {}).items()
+    }
     for section in ("data", "model", "optimizer"):
         arguments = (values.get(section) or {}).get("init_args") or {}
         found |= {f"{section}.{key}": value for key, value in arguments.items()}
@@ -67,22 +80,36 @@ BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("layers", "becomes"), BECOMES, ids=[" & ".join(row[0]) for row in BECOMES])
+@pytest.mark.parametrize(
+    ("layers", "becomes"), BECOMES, ids=[" & ".join(row[0]) for row in BECOMES]
+)
 def test_a_value_goes_where_it_is_for_and_the_higher_layer_wins(
     layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert said_by(layered(tmp_path, CLASSES, *layers, machine=BF16)) == {"data.batch_size": 16} | becomes
+    assert (
+        said_by(layered(tmp_path, CLASSES, *layers, machine=BF16))
+        == {"data.batch_size": 16} | becomes
+    )
 
 
 WRONG = [
-    ("memory_format: chanels_last", r"memory_format: expected auto, contiguous or .* did you mean 'channels_last'"),
+    (
+        "memory_format: chanels_last",
+        r"memory_format: expected auto, contiguous or .* did you mean 'channels_last'",
+    ),
     ("compile: 3", r"compile: expected auto, true or false, got 3"),
     ("threads: 0", r"threads: expected auto, or a number of threads from 1, got 0"),
     ("num_workers: -1", r"num_workers: expected auto, or a number of processes from 0"),
     ("batch_size: 2.5", r"batch_size: expected a number of samples from 1"),
     ("threads: atuo", r"got 'atuo'; did you mean 'auto'"),
-    ("batch_size: auto", r"batch_size: auto: no training measures; `lightkit tune --batch-size` finds a number"),
-    ("learning_rate: auto", r"learning_rate: auto: no training measures; `lightkit tune --learning-rate` finds"),
+    (
+        "batch_size: auto",
+        r"batch_size: auto: no training measures; `lightkit tune --batch-size` finds a number",
+    ),
+    (
+        "learning_rate: auto",
+        r"learning_rate: auto: no training measures; `lightkit tune --learning-rate` finds",
+    ),
     ("threads: AUTO", r"got 'AUTO'; did you mean 'auto'"),
     ("compile: AUTO", r"got 'AUTO'; did you mean 'auto'"),
     ("memory_format: AUTO", r"got 'AUTO'; did you mean 'auto'"),
@@ -104,21 +131,33 @@ def test_what_is_wrong_is_shown_at_its_place(block: str, says: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", ["2", "auto"])
-def test_a_class_without_such_an_argument_is_reported_with_those_that_it_has(value: str, tmp_path: Path) -> None:
+def test_a_class_without_such_an_argument_is_reported_with_those_that_it_has(
+    value: str, tmp_path: Path
+) -> None:
     data = "data: {class_path: pytorch_lightning.demos.boring_classes.BoringDataModule}"
-    with pytest.raises(ConfigError, match=r"BoringDataModule has no argument num_workers") as caught:
+    with pytest.raises(
+        ConfigError, match=r"BoringDataModule has no argument num_workers"
+    ) as caught:
         layered(tmp_path, f"{data}\naccelerator: {{num_workers: {value}}}\n")
-    assert "\narguments of pytorch_lightning.demos.boring_classes.BoringDataModule: none" in str(caught.value)
+    assert "\narguments of pytorch_lightning.demos.boring_classes.BoringDataModule: none" in str(
+        caught.value
+    )
 
 
 def test_a_number_needs_what_takes_it_and_auto_waits_for_a_layer_above(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"num_workers: 2: nothing takes it, because data is not set"):
+    with pytest.raises(
+        ConfigError, match=r"num_workers: 2: nothing takes it, because data is not set"
+    ):
         layered(tmp_path, "accelerator: {num_workers: 2}")
     assert said_by(layered(tmp_path, "accelerator: {num_workers: auto}", machine=BF16)) == {}
 
 
 def gpus(*capabilities: tuple[int, int]) -> Machine:
-    return replace(NOTHING, cores=8, gpus=tuple(Gpu(at, "", 1 << 30, "", each) for at, each in enumerate(capabilities)))
+    return replace(
+        NOTHING,
+        cores=8,
+        gpus=tuple(Gpu(at, "", 1 << 30, "", each) for at, each in enumerate(capabilities)),
+    )
 
 
 RULE: list[tuple[str, str, Machine | None, dict[str, Any]]] = [
@@ -150,19 +189,30 @@ RULE: list[tuple[str, str, Machine | None, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(
     ("limit", "precision"),
-    [("AVX2", "32-true"), ("AVX512_CORE", "32-true"), ("AVX512_CORE_AMX", "bf16-mixed"), ("ALL", "bf16-mixed")],
+    [
+        ("AVX2", "32-true"),
+        ("AVX512_CORE", "32-true"),
+        ("AVX512_CORE_AMX", "bf16-mixed"),
+        ("ALL", "bf16-mixed"),
+    ],
 )
-def test_instructions_that_onednn_may_not_use_are_not_counted_on(limit: str, precision: str, tmp_path: Path) -> None:
+def test_instructions_that_onednn_may_not_use_are_not_counted_on(
+    limit: str, precision: str, tmp_path: Path
+) -> None:
     hardware = layered(tmp_path, CLASSES, AUTO, machine=BF16, environ={"ONEDNN_MAX_CPU_ISA": limit})
     assert hardware.chosen["trainer.precision"] == precision
 
 
 def test_threads_are_left_to_machines_that_a_launcher_chooses(tmp_path: Path) -> None:
-    hardware = layered(tmp_path, CLASSES, AUTO, "launch: {engine: spark, processes: 2}", machine=BF16)
+    hardware = layered(
+        tmp_path, CLASSES, AUTO, "launch: {engine: spark, processes: 2}", machine=BF16
+    )
     assert hardware.chosen["launch.threads"] is None
 
 
-@pytest.mark.parametrize(("kind", "machine", "chosen"), [row[1:] for row in RULE], ids=[row[0] for row in RULE])
+@pytest.mark.parametrize(
+    ("kind", "machine", "chosen"), [row[1:] for row in RULE], ids=[row[0] for row in RULE]
+)
 def test_auto_is_a_rule_on_the_hardware(
     kind: str, machine: Machine | None, chosen: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -177,7 +227,9 @@ def test_auto_is_a_rule_on_the_hardware(
 
 def test_threads_that_the_user_has_set_in_the_environment_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("accelerator: {kind: cpu, threads: auto}")
-    hardware = resolve_hardware(resolve([tmp_path / "a.yaml"], environ={}), BF16, environ={"OMP_NUM_THREADS": "3"})
+    hardware = resolve_hardware(
+        resolve([tmp_path / "a.yaml"], environ={}), BF16, environ={"OMP_NUM_THREADS": "3"}
+    )
     assert hardware.chosen == {"launch.threads": None}
     assert "launch" not in hardware.resolved.values
 
@@ -196,7 +248,11 @@ def test_a_fixed_value_without_effect_is_reported_once(tmp_path: Path) -> None:
 def test_what_the_environment_gave_is_a_reference_where_it_went(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(f"{CLASSES}accelerator: {{threads: '${{oc.env:CORES}}', batch_size: 4}}\n")
-    environ = {"CORES": "2", "LIGHTKIT_ACCELERATOR__PRECISION": "auto", "LIGHTKIT_ACCELERATOR__BATCH_SIZE": "8"}
+    environ = {
+        "CORES": "2",
+        "LIGHTKIT_ACCELERATOR__PRECISION": "auto",
+        "LIGHTKIT_ACCELERATOR__BATCH_SIZE": "8",
+    }
     hardware = resolve_hardware(resolve([file], environ=environ), BF16, environ={})
     assert said_by(hardware) == {
         "data.batch_size": 8,

@@ -20,11 +20,16 @@ PRESETS = Path(__file__).parents[3] / "configs" / "accelerator"
 
 
 def layered(
-    folder: Path, *layers: str, machine: Machine | None = None, environ: Mapping[str, str] = MappingProxyType({})
+    folder: Path,
+    *layers: str,
+    machine: Machine | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Hardware:
     """Resolve layers, lowest first: texts of files, names of shipped files, flags."""
     files = [PRESETS / layer for layer in layers if layer.endswith(".yaml")]
-    for number, text in enumerate(layer for layer in layers if not layer.endswith(".yaml") and layer[:2] != "--"):
+    for number, text in enumerate(
+        layer for layer in layers if not layer.endswith(".yaml") and layer[:2] != "--"
+    ):
         files.append(folder / f"{number}.yaml")
         files[-1].write_text(text)
     flags = parse(["fit", *(layer for layer in layers if layer[:2] == "--")]).overrides
@@ -56,7 +61,9 @@ SHIPPED: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("layers", "becomes"), SHIPPED, ids=[" ".join(row[0]) for row in SHIPPED])
-def test_shipped_layers_combine(layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path) -> None:
+def test_shipped_layers_combine(
+    layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path
+) -> None:
     assert trainer_of(layered(tmp_path, *layers)) == becomes
 
 
@@ -90,8 +97,12 @@ LATER_WINS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("layers", "becomes"), LATER_WINS, ids=[" & ".join(row[0]) for row in LATER_WINS])
-def test_a_later_layer_wins_in_other_words(layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("layers", "becomes"), LATER_WINS, ids=[" & ".join(row[0]) for row in LATER_WINS]
+)
+def test_a_later_layer_wins_in_other_words(
+    layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path
+) -> None:
     assert trainer_of(layered(tmp_path, *layers)) == becomes
 
 
@@ -108,17 +119,28 @@ def test_a_later_layer_wins_in_other_words(layers: tuple[str, ...], becomes: dic
         (("horovod.yaml", "gpu.yaml"), 2),
     ],
 )
-def test_as_many_processes_are_launched(layers: tuple[str, ...], processes: Any, tmp_path: Path) -> None:
+def test_as_many_processes_are_launched(
+    layers: tuple[str, ...], processes: Any, tmp_path: Path
+) -> None:
     assert layered(tmp_path, *layers).resolved.values["launch"]["processes"] == processes
 
 
 @pytest.mark.parametrize(
     ("layers", "says"),
     [
-        (("accelerator: {gpus: 2}", "--accelerator.tpu_cores=8"), "gpus: 2 contradicts accelerator.tpu_cores: 8"),
+        (
+            ("accelerator: {gpus: 2}", "--accelerator.tpu_cores=8"),
+            "gpus: 2 contradicts accelerator.tpu_cores: 8",
+        ),
         (("gpu.yaml", "tpu.yaml"), "gpus: -1 contradicts accelerator.tpu_cores: all"),
-        (("", "--accelerator=cpu", "--accelerator.gpus=2"), "accelerator: cpu contradicts accelerator.gpus: 2"),
-        (("trainer: {gpus: 2, accelerator: cpu}",), "trainer.accelerator: cpu contradicts trainer.gpus: 2"),
+        (
+            ("", "--accelerator=cpu", "--accelerator.gpus=2"),
+            "accelerator: cpu contradicts accelerator.gpus: 2",
+        ),
+        (
+            ("trainer: {gpus: 2, accelerator: cpu}",),
+            "trainer.accelerator: cpu contradicts trainer.gpus: 2",
+        ),
     ],
 )
 def test_what_contradicts_all_the_same(layers: tuple[str, ...], says: str, tmp_path: Path) -> None:

@@ -21,15 +21,65 @@ from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
 from tests.config.accelerator.test_resolve import FOUR, NOTHING, TPU
 
-GPUS: list[Any] = [None, 0, 1, 2, "2", -1, "-1", "all", [0, 3], "0,3", "0,", [], [1, 1], True, -3, "two", {"a": 1}, 2.5]
+GPUS: list[Any] = [
+    None,
+    0,
+    1,
+    2,
+    "2",
+    -1,
+    "-1",
+    "all",
+    [0, 3],
+    "0,3",
+    "0,",
+    [],
+    [1, 1],
+    True,
+    -3,
+    "two",
+    {"a": 1},
+    2.5,
+]
 TPU_CORES: list[Any] = [None, 0, 1, 8, "8", [5], "5,", [8], 3, "auto", False]
 COUNTS: list[Any] = [None, 0, 1, 2, "2", 3, -1, "x", True, [2]]
 STRATEGIES: list[Any] = [
-    *(None, "auto", "ddp", "ddp_spawn", "DDP", "fsdp", "xla", "single_device", "horovod", "HorovodStrategy"),
-    *("dp", "ddp2", "ddp_cpu", "tpu_spawn", "tpu_spawn_debug", "fsdp_native", "ddp_sharded", "bagua"),
+    *(
+        None,
+        "auto",
+        "ddp",
+        "ddp_spawn",
+        "DDP",
+        "fsdp",
+        "xla",
+        "single_device",
+        "horovod",
+        "HorovodStrategy",
+    ),
+    *(
+        "dp",
+        "ddp2",
+        "ddp_cpu",
+        "tpu_spawn",
+        "tpu_spawn_debug",
+        "fsdp_native",
+        "ddp_sharded",
+        "bagua",
+    ),
     {"class_path": "lightkit.distributed.HorovodStrategy", "init_args": {"x": 1}},
 ]
-PRECISIONS: list[Any] = [None, 16, "16", 32, 64, "bf16", "bf16-true", "bf16-mixed", "16-true", "32-true"]
+PRECISIONS: list[Any] = [
+    None,
+    16,
+    "16",
+    32,
+    64,
+    "bf16",
+    "bf16-true",
+    "bf16-mixed",
+    "16-true",
+    "32-true",
+]
 ACCELERATORS: list[Any] = ["auto", "cpu", "gpu", "cuda", "tpu", "mps"]
 SHARED: dict[str, list[Any]] = {
     "gpus": GPUS,
@@ -44,7 +94,9 @@ SHARED: dict[str, list[Any]] = {
 
 def some_of(values: dict[str, list[Any]], most: int) -> st.SearchStrategy[dict[str, Any]]:
     keys = st.lists(st.sampled_from(sorted(values)), unique=True, max_size=most)
-    return keys.flatmap(lambda chosen: st.fixed_dictionaries({key: st.sampled_from(values[key]) for key in chosen}))
+    return keys.flatmap(
+        lambda chosen: st.fixed_dictionaries({key: st.sampled_from(values[key]) for key in chosen})
+    )
 
 
 BLOCKS = st.one_of(
@@ -84,7 +136,13 @@ LAUNCHES = some_of(
 )
 DATA = {"class_path": "Flowers", "init_args": {"num_workers": 1}}
 MODEL = {"class_path": "ImageClassifier"}
-MACHINES = {"unknown": None, "cpu": NOTHING, "four": FOUR, "uncounted": Machine(gpus=None), "tpu": TPU}
+MACHINES = {
+    "unknown": None,
+    "cpu": NOTHING,
+    "four": FOUR,
+    "uncounted": Machine(gpus=None),
+    "tpu": TPU,
+}
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +164,13 @@ FLAGS = st.one_of(
 )
 
 
-def resolved_hardware(file: Path, config: dict[str, Any], machine: Machine | None, flag: Any = None) -> Hardware:
+def resolved_hardware(
+    file: Path, config: dict[str, Any], machine: Machine | None, flag: Any = None
+) -> Hardware:
     file.write_text(yaml.safe_dump(config, sort_keys=False))
-    flags = [Flag(flag[0], json.dumps(flag[1]), f"--{flag[0]}={json.dumps(flag[1])}")] if flag else []
+    flags = (
+        [Flag(flag[0], json.dumps(flag[1]), f"--{flag[0]}={json.dumps(flag[1])}")] if flag else []
+    )
     return resolve_hardware(resolve([file], flags=flags, environ={}), machine, environ={})
 
 
@@ -117,7 +179,13 @@ def resolved_hardware(file: Path, config: dict[str, Any], machine: Machine | Non
 def test_any_combination_is_one_trainer_or_one_clear_error(
     file: Path, block: Any, trainer: dict[str, Any], launch: dict[str, Any], machine: str, flag: Any
 ) -> None:
-    config = {"accelerator": block, "trainer": trainer, "launch": launch, "data": DATA, "model": MODEL}
+    config = {
+        "accelerator": block,
+        "trainer": trainer,
+        "launch": launch,
+        "data": DATA,
+        "model": MODEL,
+    }
     try:
         hardware = resolved_hardware(file, config, MACHINES[machine], flag)
     except ConfigError as error:
@@ -131,12 +199,22 @@ def test_any_combination_is_one_trainer_or_one_clear_error(
 
 def check_idempotence(hardware: Hardware, file: Path, machine: Machine | None) -> None:
     values = hardware.resolved.values
-    assert not set(values.get("accelerator", {})) & {"kind", "gpus", "tpu_cores", "num_processes", "strategy"}
+    assert not set(values.get("accelerator", {})) & {
+        "kind",
+        "gpus",
+        "tpu_cores",
+        "num_processes",
+        "strategy",
+    }
     assert not {"gpus", "tpu_cores", "ipus", "hpus", "num_processes"} & set(values["trainer"])
     check_coherence(hardware)
     again = resolved_hardware(file, values, machine)
     assert again.resolved.values == values
-    assert (again.processes, again.strategy, again.kind) == (hardware.processes, hardware.strategy, hardware.kind)
+    assert (again.processes, again.strategy, again.kind) == (
+        hardware.processes,
+        hardware.strategy,
+        hardware.kind,
+    )
     assert not [notice for notice in again.notices if "no effect" not in notice]
 
 
@@ -167,33 +245,56 @@ def gpus_for_lightning(number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("machine", ["cpu", "four"])
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],  # many are errors
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.filter_too_much,
+    ],  # many are errors
 )
 @given(BLOCKS, TRAINERS, LAUNCHES, FLAGS)
 def test_lightning_takes_what_comes_out(
     file: Path, machine: str, block: Any, trainer: dict[str, Any], launch: dict[str, Any], flag: Any
 ) -> None:
-    config = {"accelerator": block, "trainer": trainer, "launch": launch, "data": DATA, "model": MODEL}
+    config = {
+        "accelerator": block,
+        "trainer": trainer,
+        "launch": launch,
+        "data": DATA,
+        "model": MODEL,
+    }
     try:
         hardware = resolved_hardware(file, config, MACHINES[machine], flag)
     except ConfigError:
         reject()
-    assume(launch.get("engine") not in ("spark", "ray", "slurm") and not launch.get("hosts"))  # not this machine
+    assume(
+        launch.get("engine") not in ("spark", "ray", "slurm") and not launch.get("hosts")
+    )  # not this machine
     said = hardware.resolved.values["trainer"]
-    arguments = {key: read_scalar(value) if isinstance(value, str) else value for key, value in said.items()}
+    arguments = {
+        key: read_scalar(value) if isinstance(value, str) else value for key, value in said.items()
+    }
     if hardware.strategy == "horovod":
         del arguments["strategy"]  # it wants Horovod's own processes
-    from pytorch_lightning import Trainer  # late: it loads torch, which the other tests here do without
+    from pytorch_lightning import (
+        Trainer,
+    )  # late: it loads torch, which the other tests here do without
 
     num_gpus = 4 if machine == "four" else 0
     with warnings.catch_warnings(), gpus_for_lightning(num_gpus):
         warnings.simplefilter("ignore")  # what Lightning says of precision is its own
-        built = Trainer(**arguments, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        built = Trainer(
+            **arguments, logger=False, enable_checkpointing=False, enable_progress_bar=False
+        )
     on_cpu = hardware.kind == "cpu" or not num_gpus
     assert type(built.accelerator).__name__ == ("CPUAccelerator" if on_cpu else "CUDAAccelerator")
     expected = arguments.get("devices", "auto")
     if isinstance(expected, str) and "," in expected:
         expected = [int(number) for number in expected.split(",") if number]
     every = 1 if on_cpu or arguments.get("strategy") == "single_device" else 4
-    number = len(expected) if isinstance(expected, list) else every if expected in ("auto", -1) else expected
+    number = (
+        len(expected)
+        if isinstance(expected, list)
+        else every
+        if expected in ("auto", -1)
+        else expected
+    )
     assert built.num_devices == number

@@ -14,17 +14,28 @@ from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Gpu, Machine, Xla
 
 HOROVOD = {"class_path": "lightkit.distributed.HorovodStrategy"}
-FOUR = Machine(gpus=tuple(Gpu(index, "NVIDIA H200", 139 << 30, f"GPU-{index}") for index in range(4)))
+FOUR = Machine(
+    gpus=tuple(Gpu(index, "NVIDIA H200", 139 << 30, f"GPU-{index}") for index in range(4))
+)
 TPU = Machine(xla=Xla("2.9.0", None, 4, 8), versions={"torch": "2.9.0", "torch-xla": "2.9.0"})
 NOTHING = Machine(versions={"torch": "2.15.0"})
 
 
-def config_from(folder: Path, text: str, *flags: str, environ: dict[str, str] | None = None) -> Resolved:
+def config_from(
+    folder: Path, text: str, *flags: str, environ: dict[str, str] | None = None
+) -> Resolved:
     (folder / "x.yaml").write_text(text)
-    return resolve([folder / "x.yaml"], flags=parse(["fit", *flags]).overrides, environ=environ or {}, subcommand="fit")
+    return resolve(
+        [folder / "x.yaml"],
+        flags=parse(["fit", *flags]).overrides,
+        environ=environ or {},
+        subcommand="fit",
+    )
 
 
-def hardware_of(folder: Path, text: str, *flags: str, machine: Machine | None = None, **environ: str) -> Hardware:
+def hardware_of(
+    folder: Path, text: str, *flags: str, machine: Machine | None = None, **environ: str
+) -> Hardware:
     resolved = config_from(folder, text, *flags, environ=environ)
     return resolve_hardware(resolved, machine, environ=environ)
 
@@ -78,7 +89,10 @@ TABLE: list[tuple[str, dict[str, Any]]] = [
     ("accelerator: {precision: 16}\ntrainer: {precision: 16}", {"precision": "16-mixed"}),
     ("trainer: {gpus: null}", {"accelerator": "cpu"}),
     ("trainer: {accelerator: ddp}", {"strategy": "ddp"}),
-    ("trainer: {accelerator: gpu, devices: 2, gpus: null, num_processes: 1, tpu_cores: null}", two("gpu")),
+    (
+        "trainer: {accelerator: gpu, devices: 2, gpus: null, num_processes: 1, tpu_cores: null}",
+        two("gpu"),
+    ),
     (
         "trainer: {accelerator: null, devices: null, strategy: null, num_nodes: null}",
         {"accelerator": "auto", "devices": "auto", "strategy": "auto", "num_nodes": 1},
@@ -86,7 +100,10 @@ TABLE: list[tuple[str, dict[str, Any]]] = [
     ("launch: {processes: 2}\naccelerator: {strategy: ddp}", {"devices": 2, "strategy": "ddp"}),
     ("launch: {processes: 2}\naccelerator: cpu", {**two("cpu"), "strategy": "ddp"}),
     ("launch: {processes: 2}\naccelerator: {gpus: 2}", two("gpu")),
-    ("launch: {processes: 8, engine: spark}\naccelerator: {gpus: 1}", {"accelerator": "gpu", "devices": 1}),
+    (
+        "launch: {processes: 8, engine: spark}\naccelerator: {gpus: 1}",
+        {"accelerator": "gpu", "devices": 1},
+    ),
     ("launch: {processes: -4, engine: spark}", {}),
     ("launch: {processes: 2, engine: ray}", {}),
     (
@@ -94,12 +111,17 @@ TABLE: list[tuple[str, dict[str, Any]]] = [
         {"accelerator": "gpu", "devices": [0, 3]},
     ),
     ("launch: {processes: 2}\ntrainer: {devices: '0,3'}", {"devices": "0,3"}),
-    ("accelerator: {gpus: [0, 3], num_processes: 2}\ntrainer: {devices: 2}", {"accelerator": "gpu", "devices": [0, 3]}),
+    (
+        "accelerator: {gpus: [0, 3], num_processes: 2}\ntrainer: {devices: 2}",
+        {"accelerator": "gpu", "devices": [0, 3]},
+    ),
     ("launch: {processes: 2, engine: local}", {"devices": 2, "strategy": "ddp"}),
 ]
 
 
-@pytest.mark.parametrize(("said", "becomes"), TABLE, ids=[said.replace("\n", " & ") or "nothing" for said, _ in TABLE])
+@pytest.mark.parametrize(
+    ("said", "becomes"), TABLE, ids=[said.replace("\n", " & ") or "nothing" for said, _ in TABLE]
+)
 def test_the_table(said: str, becomes: dict[str, Any], tmp_path: Path) -> None:
     hardware = hardware_of(tmp_path, said)
     assert trainer_of(hardware) == becomes
@@ -120,7 +142,10 @@ HOROVOD_TABLE: list[tuple[str, int | None, str | None]] = [
     ("accelerator: {strategy: horovod}\nlaunch: {processes: 2}", 2, None),
     ("accelerator: {strategy: horovod}\nlaunch: {engine: spark, processes: -4}", -4, None),
     (
-        "accelerator: {strategy: horovod}\nlaunch: {engine: spark, processes: -1}\ntrainer: {accelerator: cpu}",
+        (
+            "accelerator: {strategy: horovod}\nlaunch: {engine: spark, processes: -1}\ntrainer:"
+            " {accelerator: cpu}"
+        ),
         -1,
         "cpu",
     ),
@@ -130,12 +155,18 @@ HOROVOD_TABLE: list[tuple[str, int | None, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "processes", "accelerator"), HOROVOD_TABLE, ids=[row[0] for row in HOROVOD_TABLE])
+@pytest.mark.parametrize(
+    ("said", "processes", "accelerator"), HOROVOD_TABLE, ids=[row[0] for row in HOROVOD_TABLE]
+)
 def test_horovod_has_one_device_a_process(
     said: str, processes: int | None, accelerator: str | None, tmp_path: Path
 ) -> None:
     hardware = hardware_of(tmp_path, said, machine=FOUR)
-    expected = {"strategy": HOROVOD, "devices": 1, **({"accelerator": accelerator} if accelerator else {})}
+    expected = {
+        "strategy": HOROVOD,
+        "devices": 1,
+        **({"accelerator": accelerator} if accelerator else {}),
+    }
     assert trainer_of(hardware) == expected
     assert (hardware.strategy, hardware.processes) == ("horovod", processes)
     assert (hardware.resolved.values.get("launch") or {}).get("processes") == processes
@@ -151,7 +182,9 @@ def test_horovod_has_one_device_a_process(
         ("--accelerator.strategy=horovod", 1),
     ],
 )
-def test_the_number_of_devices_is_known_as_a_number(flag: str, devices: Any, tmp_path: Path) -> None:
+def test_the_number_of_devices_is_known_as_a_number(
+    flag: str, devices: Any, tmp_path: Path
+) -> None:
     assert hardware_of(tmp_path, "", flag).devices == devices
 
 
@@ -173,13 +206,19 @@ TODAY = [
     "trainer: {accelerator: gpu, devices: 2, strategy: ddp, precision: 16-mixed}",
     "trainer: {accelerator: cpu, devices: 2, strategy: ddp_spawn, precision: bf16-true}",
     "trainer: {accelerator: cuda, devices: '0,3', strategy: fsdp, precision: bf16-mixed}",
-    "trainer: {accelerator: gpu, devices: -1, strategy: deepspeed_stage_2_offload, precision: '32'}",
+    (
+        "trainer: {accelerator: gpu, devices: -1, strategy: deepspeed_stage_2_offload, precision:"
+        " '32'}"
+    ),
     "trainer: {accelerator: auto, devices: auto, strategy: auto, num_nodes: 2, precision: null}",
     "trainer: {accelerator: tpu, devices: 8, strategy: xla, precision: bf16-true}",
     "trainer: {accelerator: tpu, devices: [5], precision: 32}",
     "trainer: {accelerator: mps, devices: 1}",
     "trainer: {strategy: {class_path: DDPStrategy, init_args: {find_unused_parameters: true}}}",
-    "trainer: {accelerator: {class_path: pytorch_lightning.accelerators.CPUAccelerator}, devices: '2'}",
+    (
+        "trainer: {accelerator: {class_path: pytorch_lightning.accelerators.CPUAccelerator},"
+        " devices: '2'}"
+    ),
     "trainer: {accelerator: registered_by_me, strategy: registered_by_me_too}",
     "trainer: {precision: 64}\nmodel: Net",
     "trainer: null",
@@ -197,15 +236,25 @@ def test_todays_keys_pass_unchanged_and_without_a_word(text: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "strategy", "kind"),
     [
-        ("trainer: {strategy: ddp_find_unused_parameters_true}", "ddp_find_unused_parameters_true", None),
-        ("trainer: {strategy: {class_path: pytorch_lightning.strategies.FSDPStrategy}}", "fsdp", None),
+        (
+            "trainer: {strategy: ddp_find_unused_parameters_true}",
+            "ddp_find_unused_parameters_true",
+            None,
+        ),
+        (
+            "trainer: {strategy: {class_path: pytorch_lightning.strategies.FSDPStrategy}}",
+            "fsdp",
+            None,
+        ),
         ("trainer: {strategy: {class_path: mine.Strategy}, accelerator: cuda}", None, "gpu"),
         ("trainer: {accelerator: {class_path: XLAAccelerator}}", None, "tpu"),
         ("trainer: {accelerator: mine}", None, None),
         ("accelerator: {num_processes: 2}", "ddp", "cpu"),
     ],
 )
-def test_strategy_and_kind_are_known_by_name(text: str, strategy: str | None, kind: str | None, tmp_path: Path) -> None:
+def test_strategy_and_kind_are_known_by_name(
+    text: str, strategy: str | None, kind: str | None, tmp_path: Path
+) -> None:
     hardware = hardware_of(tmp_path, text)
     assert (hardware.strategy, hardware.kind) == (strategy, kind)
 
@@ -234,12 +283,17 @@ def test_variables_and_flags_say_it_too(tmp_path: Path) -> None:
         ("--accelerator=gpu", {"accelerator": "gpu"}),
     ],
 )
-def test_a_later_layer_reaches_into_a_word(flag: str, becomes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_later_layer_reaches_into_a_word(
+    flag: str, becomes: dict[str, Any], tmp_path: Path
+) -> None:
     assert trainer_of(hardware_of(tmp_path, "accelerator: cpu", flag)) == becomes
 
 
 def test_a_reference_moves_with_its_value_and_is_dropped_where_that_changes(tmp_path: Path) -> None:
-    text = "accelerator: {gpus: '${oc.env:GPUS}', precision: '${oc.env:BITS}', num_nodes: '${oc.env:NODES,1}'}"
+    text = (
+        "accelerator: {gpus: '${oc.env:GPUS}', precision: '${oc.env:BITS}', num_nodes:"
+        " '${oc.env:NODES,1}'}"
+    )
     resolved = hardware_of(tmp_path, text, GPUS="2", BITS="bf16").resolved
     assert resolved.references == {
         ("trainer", "devices"): "${oc.env:GPUS}",
@@ -258,7 +312,9 @@ def test_a_reference_moves_with_its_value_and_is_dropped_where_that_changes(tmp_
         ("accelerator: {gpus: 1, precision: 16}", "16-mixed"),
     ],
 )
-def test_the_variable_of_xla_counts_on_a_tpu_only(text: str, precision: str | None, tmp_path: Path) -> None:
+def test_the_variable_of_xla_counts_on_a_tpu_only(
+    text: str, precision: str | None, tmp_path: Path
+) -> None:
     assert trainer_of(hardware_of(tmp_path, text, XLA_USE_BF16="1")).get("precision") == precision
 
 
@@ -275,8 +331,12 @@ def test_a_tpu_that_lightning_will_find_counts_as_asked_for(tmp_path: Path) -> N
 
 
 def test_xla_on_the_cpu_has_as_many_devices_as_it_is_reported(tmp_path: Path) -> None:
-    machine = Machine(xla=Xla("2.9.0", "CPU"), versions={"torch": "2.9.0+cpu", "torch-xla": "2.9.0"})
-    hardware = hardware_of(tmp_path, "accelerator: {tpu_cores: 8}", machine=machine, PJRT_DEVICE="CPU")
+    machine = Machine(
+        xla=Xla("2.9.0", "CPU"), versions={"torch": "2.9.0+cpu", "torch-xla": "2.9.0"}
+    )
+    hardware = hardware_of(
+        tmp_path, "accelerator: {tpu_cores: 8}", machine=machine, PJRT_DEVICE="CPU"
+    )
     assert trainer_of(hardware) == {"accelerator": "tpu", "devices": 8}
 
 
@@ -296,7 +356,10 @@ def test_xla_on_the_cpu_has_as_many_devices_as_it_is_reported(tmp_path: Path) ->
         ("trainer: {devices: 16}", Machine(gpus=FOUR.gpus, versions={"torch": "2.15.0+cpu"})),
         ("trainer: {devices: 16}", Machine(gpus=None)),
         ("trainer: {devices: 4}", FOUR),
-        ("accelerator: {tpu_cores: 4}", Machine(xla=Xla("2.9.0", None, 4, 4), versions=TPU.versions)),
+        (
+            "accelerator: {tpu_cores: 4}",
+            Machine(xla=Xla("2.9.0", None, 4, 4), versions=TPU.versions),
+        ),
     ],
 )
 def test_a_machine_that_has_it_is_fine(text: str, machine: Machine, tmp_path: Path) -> None:
@@ -343,7 +406,9 @@ IN_OTHER_WORDS: list[tuple[str, str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flag", "text", "becomes"), IN_OTHER_WORDS, ids=[f"{r[0]} {r[1]}" for r in IN_OTHER_WORDS])
+@pytest.mark.parametrize(
+    ("flag", "text", "becomes"), IN_OTHER_WORDS, ids=[f"{r[0]} {r[1]}" for r in IN_OTHER_WORDS]
+)
 def test_a_flag_wins_over_what_a_file_says_in_other_words(
     flag: str, text: str, becomes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -352,12 +417,19 @@ def test_a_flag_wins_over_what_a_file_says_in_other_words(
     variable = {f"LIGHTKIT_{key.upper().replace('.', '__')}": value}
     by_variable = resolve_hardware(config_from(tmp_path, text, environ=variable), environ=variable)
     assert trainer_of(by_variable) == found
-    found["devices"] = read_scalar(found["devices"]) if isinstance(found.get("devices"), str) else found.get("devices")
+    found["devices"] = (
+        read_scalar(found["devices"])
+        if isinstance(found.get("devices"), str)
+        else found.get("devices")
+    )
     assert {name: value for name, value in found.items() if value is not None} == becomes
 
 
 def test_a_flag_leaves_horovod_its_ranks(tmp_path: Path) -> None:
-    for text in ("accelerator: {gpus: 2, strategy: horovod}", "accelerator: {num_processes: 2, strategy: horovod}"):
+    for text in (
+        "accelerator: {gpus: 2, strategy: horovod}",
+        "accelerator: {num_processes: 2, strategy: horovod}",
+    ):
         hardware = hardware_of(tmp_path, text, "--trainer.accelerator=gpu")
         assert trainer_of(hardware) == {"accelerator": "gpu", "strategy": HOROVOD, "devices": 1}
         assert hardware.processes == 2

@@ -40,9 +40,14 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def model_of(name: str, *, value: str = "0.5", said: str = "") -> dict[str, float]:
     """Give the model's arguments under a config with a learning rate in the block."""
     flag = Flag("accelerator.learning_rate", value, f"--accelerator.learning_rate={value}")
-    below = {"LIGHTKIT_MODEL": f"own_rates.{name}", **({f"LIGHTKIT_MODEL__{said.upper()}": "0.3"} if said else {})}
+    below = {
+        "LIGHTKIT_MODEL": f"own_rates.{name}",
+        **({f"LIGHTKIT_MODEL__{said.upper()}": "0.3"} if said else {}),
+    }
     resolved = resolve(flags=[flag], environ=below)
-    return dict(resolve_hardware(resolved, None, environ={}).resolved.values["model"].get("init_args", {}))
+    return dict(
+        resolve_hardware(resolved, None, environ={}).resolved.values["model"].get("init_args", {})
+    )
 
 
 @pytest.mark.usefixtures("own_models")
@@ -64,7 +69,9 @@ def test_the_models_signature_says_what_it_calls_its_learning_rate(
 
 @pytest.mark.usefixtures("own_models")
 def test_a_model_without_a_learning_rate_is_reported() -> None:
-    with pytest.raises(ConfigError, match=r"Neither has no argument learning_rate or lr, so that nothing takes it"):
+    with pytest.raises(
+        ConfigError, match=r"Neither has no argument learning_rate or lr, so that nothing takes it"
+    ):
         model_of("Neither", value="0.5")
 
 

@@ -57,7 +57,9 @@ REPLACED: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("layers", "becomes"), REPLACED, ids=[" & ".join(row[0]) for row in REPLACED])
+@pytest.mark.parametrize(
+    ("layers", "becomes"), REPLACED, ids=[" & ".join(row[0]) for row in REPLACED]
+)
 def test_a_layer_replaces_what_it_sets_in_whatever_words(
     layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -65,14 +67,28 @@ def test_a_layer_replaces_what_it_sets_in_whatever_words(
 
 
 CONTRADICTIONS = [
-    (("accelerator: cpu\ntrainer: {accelerator: gpu}", "accelerator: {gpus: 2}"), "accelerator: cpu contradicts"),
-    (("trainer: {tpu_cores: 8, num_processes: 2}", "--accelerator=cpu"), "tpu_cores: 8 contradicts trainer.num_proc"),
-    (("accelerator: {precision: auto}\ntrainer: {precision: 16-mixed}",), "precision: auto contradicts trainer.prec"),
-    (("accelerator: {gpus: 2}\ntrainer: {accelerator: '${run.name}'}\nrun: {name: cpu}",), "contradicts accelerator.g"),
+    (
+        ("accelerator: cpu\ntrainer: {accelerator: gpu}", "accelerator: {gpus: 2}"),
+        "accelerator: cpu contradicts",
+    ),
+    (
+        ("trainer: {tpu_cores: 8, num_processes: 2}", "--accelerator=cpu"),
+        "tpu_cores: 8 contradicts trainer.num_proc",
+    ),
+    (
+        ("accelerator: {precision: auto}\ntrainer: {precision: 16-mixed}",),
+        "precision: auto contradicts trainer.prec",
+    ),
+    (
+        ("accelerator: {gpus: 2}\ntrainer: {accelerator: '${run.name}'}\nrun: {name: cpu}",),
+        "contradicts accelerator.g",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("layers", "says"), CONTRADICTIONS, ids=[" & ".join(row[0]) for row in CONTRADICTIONS])
+@pytest.mark.parametrize(
+    ("layers", "says"), CONTRADICTIONS, ids=[" & ".join(row[0]) for row in CONTRADICTIONS]
+)
 def test_a_layer_that_contradicts_itself_is_refused_also_below_others(
     layers: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
@@ -82,7 +98,9 @@ def test_a_layer_that_contradicts_itself_is_refused_also_below_others(
 
 
 def test_a_wrong_value_counts_only_where_no_layer_replaces_it(tmp_path: Path) -> None:
-    assert trainer_of(layered(tmp_path, "accelerator: {gpus: two}", "--accelerator.gpus=2")) == two("gpu")
+    assert trainer_of(layered(tmp_path, "accelerator: {gpus: two}", "--accelerator.gpus=2")) == two(
+        "gpu"
+    )
     with pytest.raises(ConfigError, match=r"accelerator\.gpus: expected a number of GPUs"):
         layered(tmp_path, "accelerator: {gpus: 2}", "--accelerator.gpus=two")
 
@@ -92,12 +110,17 @@ def test_a_variable_in_a_hardware_key_is_read_as_it_is_translated(tmp_path: Path
     resolved = resolve([tmp_path / "x.yaml"], environ={"NUMBER": "2"})
     hardware = resolve_hardware(resolved, environ={})
     assert (hardware.kind, hardware.devices) == ("gpu", 2)
-    assert hardware.resolved.with_references(hardware.resolved.values)["trainer"]["devices"] == "${oc.env:NUMBER}"
+    assert (
+        hardware.resolved.with_references(hardware.resolved.values)["trainer"]["devices"]
+        == "${oc.env:NUMBER}"
+    )
 
 
 def test_a_hardware_key_that_refers_to_another_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("accelerator: {gpus: '${run.seed}'}\nrun: {seed: 2}\n")
-    with pytest.raises(ConfigError, match=r"accelerator\.gpus: 2: expected a value, got \$\{run\.seed\}; write"):
+    with pytest.raises(
+        ConfigError, match=r"accelerator\.gpus: 2: expected a value, got \$\{run\.seed\}; write"
+    ):
         resolve_hardware(resolve([tmp_path / "x.yaml"], environ={}), environ={})
 
 

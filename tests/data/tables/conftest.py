@@ -31,7 +31,9 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def write_parquet(tmp_path: Path) -> WriteParquet:
     """Writes a table to a path below ``table``, in row groups of two rows."""
 
-    def write(columns: Mapping[str, Any] | pa.Table, name: str = "part-0.parquet", rows: int = 2) -> Path:
+    def write(
+        columns: Mapping[str, Any] | pa.Table, name: str = "part-0.parquet", rows: int = 2
+    ) -> Path:
         path = tmp_path / "table" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         table = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
@@ -73,7 +75,12 @@ def delete_by_vector(table: Path, rows: list[int]) -> None:
         "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features
     }  # fmt: skip
     remove = {"path": add["path"], "dataChange": True, "deletionTimestamp": 1, "size": add["size"]}
-    commit(table, {"protocol": protocol}, {"remove": remove}, {"add": {**add, "deletionVector": vector}})
+    commit(
+        table,
+        {"protocol": protocol},
+        {"remove": remove},
+        {"add": {**add, "deletionVector": vector}},
+    )
 
 
 def map_columns(table: Path) -> None:
@@ -82,9 +89,15 @@ def map_columns(table: Path) -> None:
     meta = next(json.loads(line)["metaData"] for line in log.splitlines() if "metaData" in line)
     schema = json.loads(meta["schemaString"])
     for number, column in enumerate(schema["fields"], 1):
-        column["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"c{number}"}
+        column["metadata"] = {
+            "delta.columnMapping.id": number,
+            "delta.columnMapping.physicalName": f"c{number}",
+        }
     meta["schemaString"] = json.dumps(schema)
-    meta["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+    meta["configuration"] = {
+        "delta.columnMapping.mode": "name",
+        "delta.columnMapping.maxColumnId": "2",
+    }
     commit(table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": meta})
 
 
@@ -129,7 +142,11 @@ def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ob
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    command = [sys.executable, str(Path(__file__).parents[2] / "contract" / "s3_stub.py"), str(tmp_path)]
+    command = [
+        sys.executable,
+        str(Path(__file__).parents[2] / "contract" / "s3_stub.py"),
+        str(tmp_path),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

@@ -8,7 +8,9 @@ import pytest
 from lightkit.data.tables.loader import EpochOrder, RankPlan, block_of
 
 COUNTS = [7, 1, 12, 5, 9]
-SIZES = pytest.mark.parametrize(("num_rows", "batch_size"), [(34, 4), (34, 1), (3, 4), (40, 5), (1, 1)], ids=str)
+SIZES = pytest.mark.parametrize(
+    ("num_rows", "batch_size"), [(34, 4), (34, 1), (3, 4), (40, 5), (1, 1)], ids=str
+)
 
 
 def places(order: EpochOrder) -> list[tuple[int, int]]:
@@ -17,7 +19,9 @@ def places(order: EpochOrder) -> list[tuple[int, int]]:
 
 
 def test_the_stored_order_is_kept_without_a_seed() -> None:
-    assert places(EpochOrder(COUNTS)) == [(group, row) for group, count in enumerate(COUNTS) for row in range(count)]
+    assert places(EpochOrder(COUNTS)) == [
+        (group, row) for group, count in enumerate(COUNTS) for row in range(count)
+    ]
 
 
 def test_an_epoch_has_each_row_once_in_an_order_of_its_own() -> None:
@@ -27,8 +31,12 @@ def test_an_epoch_has_each_row_once_in_an_order_of_its_own() -> None:
 
 
 def test_the_same_seed_gives_the_same_order_and_another_seed_another() -> None:
-    assert places(EpochOrder(COUNTS, seed=3, epoch=1)) == places(EpochOrder(COUNTS, seed=3, epoch=1))
-    assert places(EpochOrder(COUNTS, seed=3, epoch=1)) != places(EpochOrder(COUNTS, seed=4, epoch=1))
+    assert places(EpochOrder(COUNTS, seed=3, epoch=1)) == places(
+        EpochOrder(COUNTS, seed=3, epoch=1)
+    )
+    assert places(EpochOrder(COUNTS, seed=3, epoch=1)) != places(
+        EpochOrder(COUNTS, seed=4, epoch=1)
+    )
 
 
 def test_a_row_group_is_anywhere_in_the_line_equally_often() -> None:
@@ -44,7 +52,11 @@ def test_any_stretch_of_the_line_is_that_of_the_whole() -> None:
     whole = places(order)
     for start in range(34):
         for stop in range(start, 35):
-            found = [(group, row) for group, skip, take in order.parts(start, stop) for row in range(skip, skip + take)]
+            found = [
+                (group, row)
+                for group, skip, take in order.parts(start, stop)
+                for row in range(skip, skip + take)
+            ]
             assert found == whole[start:stop]
 
 
@@ -59,7 +71,10 @@ def test_ranks_lanes_and_batches_share_the_rows_without_overlap_and_without_loss
     num_rows: int, batch_size: int, num_replicas: int, num_lanes: int
 ) -> None:
     seen: list[int] = []
-    plans = [RankPlan(num_rows, batch_size, num_replicas, rank, num_lanes) for rank in range(num_replicas)]
+    plans = [
+        RankPlan(num_rows, batch_size, num_replicas, rank, num_lanes)
+        for rank in range(num_replicas)
+    ]
     assert len({plan.num_batches for plan in plans}) == 1
     for plan in plans:
         for number in range(plan.num_batches):
@@ -68,13 +83,17 @@ def test_ranks_lanes_and_batches_share_the_rows_without_overlap_and_without_loss
             assert within.stop <= len(lane)
             seen += lane[within.start : within.stop]
     assert sorted({*seen}) == list(range(num_rows))
-    rest = -num_rows % num_replicas  # some rows are there twice where there are too few for all ranks
+    rest = (
+        -num_rows % num_replicas
+    )  # some rows are there twice where there are too few for all ranks
     assert len(seen) == num_rows + (rest if batch_size == 1 or num_rows < num_replicas else 0)
 
 
 @SIZES
 @pytest.mark.parametrize("num_replicas", [2, 3, 5])
-def test_batches_of_all_ranks_differ_by_one_row_at_most(num_rows: int, batch_size: int, num_replicas: int) -> None:
+def test_batches_of_all_ranks_differ_by_one_row_at_most(
+    num_rows: int, batch_size: int, num_replicas: int
+) -> None:
     plans = [RankPlan(num_rows, batch_size, num_replicas, rank) for rank in range(num_replicas)]
     sizes = [plan.size(number) for plan in plans for number in range(plan.num_batches)]
     assert max(sizes) <= batch_size

@@ -54,7 +54,9 @@ def test_in_training_the_next_good_row_of_the_batch_is_in_the_place_of_a_bad_one
 
 
 def test_a_batch_of_which_no_row_can_be_read_is_an_error() -> None:
-    with pytest.raises(UnreadableImageError, match="row 0: neither this sample nor any other of its batch of 2"):
+    with pytest.raises(
+        UnreadableImageError, match="row 0: neither this sample nor any other of its batch of 2"
+    ):
         maker_of(Defects())([row(0, broken=True), row(1, broken=True)], KEYS[:2])
 
 
@@ -68,12 +70,19 @@ def test_features_keep_their_shape() -> None:
 @pytest.mark.parametrize("kind", ["image", "features"])
 def test_a_row_without_a_label_that_there_was_is_left_out_and_not_of_class_0(kind: str) -> None:
     def made(defects: Defects | None) -> BatchMaker:
-        return maker_of(defects) if kind == "image" else BatchMaker(None, row_bytes=4, defects=defects)
+        return (
+            maker_of(defects) if kind == "image" else BatchMaker(None, row_bytes=4, defects=defects)
+        )
 
     features = np.ones(1, np.float32)
-    rows = [Row(image(5), features, 1, None, "row 5"), Row(image(6), features, None, None, "row 6", "no label")]
+    rows = [
+        Row(image(5), features, 1, None, "row 5"),
+        Row(image(6), features, None, None, "row 6", "no label"),
+    ]
     defects = Defects()
     assert made(defects)(rows, KEYS[:2])[1].tolist() == [1]
     assert [(found.name, found.reason) for found in defects.take_noted()] == [("row 6", "no label")]
-    with pytest.raises(DataError, match=r"row 6: no label\. The table has changed since it was opened"):
+    with pytest.raises(
+        DataError, match=r"row 6: no label\. The table has changed since it was opened"
+    ):
         made(None)(rows, KEYS[:2])

@@ -42,10 +42,19 @@ def keys(rows: BatchRows, *, epoch: int = 0, lanes: int = 1, buffer: int = 8) ->
 def test_each_row_is_read_once(seed: int | None, num_replicas: int, lanes: int) -> None:
     found: list[tuple[int, int]] = []
     for rank in range(num_replicas):
-        rows = BatchRows(list(COUNTS.items()), Reading(), batch_size=4, num_replicas=num_replicas, rank=rank, seed=seed)
+        rows = BatchRows(
+            list(COUNTS.items()),
+            Reading(),
+            batch_size=4,
+            num_replicas=num_replicas,
+            rank=rank,
+            seed=seed,
+        )
         found += [row for key in keys(rows, lanes=lanes) for row in rows.rows(key)]
     assert sorted({*found}) == ROWS
-    assert len(found) == max(num_replicas, len(ROWS))  # of more ranks than rows some read the same row
+    assert len(found) == max(
+        num_replicas, len(ROWS)
+    )  # of more ranks than rows some read the same row
 
 
 def test_the_stored_order_is_read_in_one_go() -> None:
@@ -94,7 +103,12 @@ def test_lanes_that_a_resumed_epoch_had_more_are_let_go() -> None:
 
 
 def test_rows_of_a_batch_come_from_the_whole_buffer() -> None:
-    rows = BatchRows([(name, 10) for name in range(10)], Reading(dict.fromkeys(range(10), 10)), batch_size=10, seed=1)
+    rows = BatchRows(
+        [(name, 10) for name in range(10)],
+        Reading(dict.fromkeys(range(10), 10)),
+        batch_size=10,
+        seed=1,
+    )
     groups = [len({name for name, _ in rows.rows(key)}) for key in keys(rows, buffer=50)]
     assert min(groups) >= 3  # of 5 or 6 in a buffer; ten rows in stored order would be of 1 or 2
     assert sum(groups) / len(groups) > 4
@@ -102,7 +116,9 @@ def test_rows_of_a_batch_come_from_the_whole_buffer() -> None:
 
 def test_batches_of_a_sorted_table_with_small_row_groups_have_several_classes() -> None:
     names = range(80)  # twenty of each class
-    rows = BatchRows([(name, 10) for name in names], Reading(dict.fromkeys(names, 10)), batch_size=10, seed=3)
+    rows = BatchRows(
+        [(name, 10) for name in names], Reading(dict.fromkeys(names, 10)), batch_size=10, seed=3
+    )
     classes = [
         len({name // 20 for name, _ in rows.rows(key)})
         for epoch in range(5)

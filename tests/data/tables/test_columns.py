@@ -31,42 +31,86 @@ def test_text_and_integers_are_classes_and_other_numbers_values(
 
 def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
     assert find_columns(SCHEMA).of_a_sample == ["image", "label"]
-    assert find_columns(SCHEMA, image="photo", weight="weight").of_a_sample == ["photo", "label", "weight"]
+    assert find_columns(SCHEMA, image="photo", weight="weight").of_a_sample == [
+        "photo",
+        "label",
+        "weight",
+    ]
     features = find_columns(SCHEMA, features=["height", "counts", "waves", "tensor", "yes"])
-    assert (features.image, features.features) == (None, ("height", "counts", "waves", "tensor", "yes"))
+    assert (features.image, features.features) == (
+        None,
+        ("height", "counts", "waves", "tensor", "yes"),
+    )
     assert find_columns(SCHEMA, features="height").features == ("height",)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"label": "lable"}, r"data\.init_args\.label: the table has no column 'lable'; did you mean 'label'\?"),
-        ({"weight": "zzz"}, r"data\.init_args\.weight: .* 'zzz'; it has image, photo, height, .*, yes, price, \.\.\."),
-        ({"features": ["height", "hight"]}, r"data\.init_args\.features: .* 'hight'; did you mean 'height' or"),
-        ({"image": "label"}, r"data\.init_args\.image: column 'label' holds string, expected encoded images as binary"),
-        ({"features": "words"}, r"features: column 'words' holds list<.*string>, expected numbers, or lists"),
+        (
+            {"label": "lable"},
+            r"data\.init_args\.label: the table has no column 'lable'; did you mean 'label'\?",
+        ),
+        (
+            {"weight": "zzz"},
+            (
+                r"data\.init_args\.weight: .* 'zzz'; it has image, photo, height, .*, yes, price,"
+                r" \.\.\."
+            ),
+        ),
+        (
+            {"features": ["height", "hight"]},
+            r"data\.init_args\.features: .* 'hight'; did you mean 'height' or",
+        ),
+        (
+            {"image": "label"},
+            (
+                r"data\.init_args\.image: column 'label' holds string, expected encoded images as"
+                r" binary"
+            ),
+        ),
+        (
+            {"features": "words"},
+            r"features: column 'words' holds list<.*string>, expected numbers, or lists",
+        ),
         ({"features": "label"}, r"features: column 'label' holds string, expected numbers"),
-        ({"label": "when"}, r"label: column 'when' holds date32.*, expected text, integers or booleans for classes"),
-        ({"weight": "label"}, r"weight: column 'label' holds string, expected numbers of 0 or more"),
+        (
+            {"label": "when"},
+            r"label: column 'when' holds date32.*, expected text, integers or booleans for classes",
+        ),
+        (
+            {"weight": "label"},
+            r"weight: column 'label' holds string, expected numbers of 0 or more",
+        ),
         ({"split": "number"}, r"split: column 'number' holds int16, expected the names train, val"),
         ({"key": "height"}, r"key: column 'height' holds float, expected text, integers or binary"),
         (
             {"target": "value"},
-            r"target: column 'label' holds string, which is not a number to predict\. Set it to class",
+            (
+                r"target: column 'label' holds string, which is not a number to predict\. Set it to"
+                r" class"
+            ),
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_a_column_that_is_missing_or_does_not_fit_is_reported(arguments: dict[str, object], says: str) -> None:
+def test_a_column_that_is_missing_or_does_not_fit_is_reported(
+    arguments: dict[str, object], says: str
+) -> None:
     with pytest.raises(DataError, match=says):
         find_columns(SCHEMA, **arguments)  # type: ignore[arg-type]
 
 
 def test_image_and_features_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match=r"image \('image'\) and data\.init_args\.features \(height\) are both set"):
+    with pytest.raises(
+        ConfigError,
+        match=r"image \('image'\) and data\.init_args\.features \(height\) are both set",
+    ):
         find_columns(SCHEMA, image="image", features=["height"])
 
 
 def test_a_name_that_two_columns_have_is_refused() -> None:
     with pytest.raises(DataError, match="the table has 2 columns 'label'"):
-        find_columns(pa.schema([("image", pa.binary()), ("label", pa.int8()), ("label", pa.int8())]))
+        find_columns(
+            pa.schema([("image", pa.binary()), ("label", pa.int8()), ("label", pa.int8())])
+        )

@@ -61,21 +61,31 @@ def test_a_timestamp_chooses_the_version_of_its_moment(write_delta: WriteDelta) 
         os.utime(log, (seconds, seconds))
     snapshot = open_table(str(table), timestamp="2024-05-01T12:00:00Z")
     assert (snapshot.version, xs(snapshot)) == (0, [0])
-    with pytest.raises(DataError, match=r"no state of .*timestamp 2020-01-01; it has version 0 \(2023-11-14T22"):
+    with pytest.raises(
+        DataError, match=r"no state of .*timestamp 2020-01-01; it has version 0 \(2023-11-14T22"
+    ):
         open_table(str(table), timestamp="2020-01-01")
 
 
 def test_a_timestamp_that_is_no_moment_is_refused(write_delta: WriteDelta) -> None:
-    with pytest.raises(ConfigError, match=r"expected a moment such as .* \(ISO 8601\), got 'yesterday'"):
+    with pytest.raises(
+        ConfigError, match=r"expected a moment such as .* \(ISO 8601\), got 'yesterday'"
+    ):
         open_table(str(write_delta(ROWS)), timestamp="yesterday")
 
 
-def test_a_version_that_does_not_exist_is_reported_with_those_that_do(write_delta: WriteDelta) -> None:
+def test_a_version_that_does_not_exist_is_reported_with_those_that_do(
+    write_delta: WriteDelta,
+) -> None:
     table = write_delta(ROWS)
-    with pytest.raises(DataError, match=r"this Delta table has no version 7; it has version 0 .* to version 0\."):
+    with pytest.raises(
+        DataError, match=r"this Delta table has no version 7; it has version 0 .* to version 0\."
+    ):
         open_table(str(table), version=7)
     write_delta(ROWS, mode="append")
-    with pytest.raises(DataError, match=r"this Delta table has no version 7; it has version 0 .* to version 1\."):
+    with pytest.raises(
+        DataError, match=r"this Delta table has no version 7; it has version 0 .* to version 1\."
+    ):
         open_table(str(table), version=7)
 
 
@@ -88,10 +98,16 @@ def test_columns_that_came_later_are_null_in_older_files(write_delta: WriteDelta
 
 @pytest.mark.parametrize(
     ("values", "kind"),
-    [(["a b", "ü/é", None], pa.string()), ([1, -2, None], pa.int32()), ([True, False, None], pa.bool_())],
+    [
+        (["a b", "ü/é", None], pa.string()),
+        ([1, -2, None], pa.int32()),
+        ([True, False, None], pa.bool_()),
+    ],
     ids=["text", "integers", "booleans"],
 )
-def test_partition_columns_come_from_the_log(write_delta: WriteDelta, values: list[object], kind: pa.DataType) -> None:
+def test_partition_columns_come_from_the_log(
+    write_delta: WriteDelta, values: list[object], kind: pa.DataType
+) -> None:
     table = write_delta({"x": [0, 1, 2], "of": pa.array(values, kind)}, partition_by=["of"])
     snapshot = open_table(str(table))
     assert sorted(rows_of(snapshot, "x", "of")) == list(zip([0, 1, 2], values, strict=True))
@@ -105,7 +121,12 @@ def test_rows_that_a_deletion_vector_deletes_are_not_read(write_delta: WriteDelt
     snapshot = open_table(str(table))
     assert (snapshot.version, xs(snapshot)) == (1, [0, 2, 3, 5])
     (group,) = snapshot.groups
-    assert [name.rpartition(", ")[2] for name in group.row_names(np.arange(4))] == ["row 0", "row 2", "row 3", "row 5"]
+    assert [name.rpartition(", ")[2] for name in group.row_names(np.arange(4))] == [
+        "row 0",
+        "row 2",
+        "row 3",
+        "row 5",
+    ]
     before = open_table(str(table), version=0)
     assert xs(before) == ROWS["x"]
     assert before.fingerprint != snapshot.fingerprint
@@ -134,7 +155,10 @@ def test_a_row_group_counts_its_own_deleted_rows(write_delta: WriteDelta) -> Non
 def test_column_mapping_is_refused_with_what_to_do(write_delta: WriteDelta) -> None:
     table = write_delta(ROWS)
     map_columns(table)
-    with pytest.raises(DataError, match=r"uses columnMapping, which lightkit cannot read\. Copy it to a table without"):
+    with pytest.raises(
+        DataError,
+        match=r"uses columnMapping, which lightkit cannot read\. Copy it to a table without",
+    ):
         open_table(str(table))
 
 
@@ -148,7 +172,9 @@ def test_a_table_with_deletion_vectors_of_deltalake_is_read(write_delta: WriteDe
 
 
 def importorskip_delta(table: Path) -> Any:
-    return pytest.importorskip("deltalake", reason="needs the extra delta (deltalake)").DeltaTable(table)
+    return pytest.importorskip("deltalake", reason="needs the extra delta (deltalake)").DeltaTable(
+        table
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,14 +182,24 @@ def importorskip_delta(table: Path) -> Any:
     [
         ({"name": "variant", "type": "string"}, []),
         ({"name": "x", "type": "variant"}, ["variantType"]),
-        ({"name": "x", "type": {"type": "array", "elementType": "variant", "containsNull": True}}, ["variantType"]),
+        (
+            {
+                "name": "x",
+                "type": {"type": "array", "elementType": "variant", "containsNull": True},
+            },
+            ["variantType"],
+        ),
     ],
     ids=["a column of that name", "a column", "in a list"],
 )
-def test_variants_are_refused_where_there_are_some(field: dict[str, Any], unreadable: list[str]) -> None:
+def test_variants_are_refused_where_there_are_some(
+    field: dict[str, Any], unreadable: list[str]
+) -> None:
     table: Any = SimpleNamespace(
         protocol=lambda: SimpleNamespace(reader_features=["deletionVectors", "variantType"]),
         metadata=lambda: SimpleNamespace(configuration={}),
-        schema=lambda: SimpleNamespace(to_json=lambda: json.dumps({"type": "struct", "fields": [field]})),
+        schema=lambda: SimpleNamespace(
+            to_json=lambda: json.dumps({"type": "struct", "fields": [field]})
+        ),
     )
     assert find_unreadable(table) == unreadable

@@ -7,7 +7,9 @@ import pytest
 from lightkit.data.tables.columns import Shape, column_shape, feature_matrix, join_shapes
 
 FIXED = pa.list_(pa.int32(), 2)
-TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(18, dtype=np.float64).reshape(3, 2, 3))
+TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(
+    np.arange(18, dtype=np.float64).reshape(3, 2, 3)
+)
 NAN = float("nan")
 
 
@@ -47,7 +49,12 @@ def test_several_columns_are_joined_in_the_order_in_which_they_are_named() -> No
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [(pa.int8(), ()), (pa.list_(pa.int8()), None), (pa.list_(FIXED, 3), (3, 2)), (TENSORS.type, (2, 3))],
+    [
+        (pa.int8(), ()),
+        (pa.list_(pa.int8()), None),
+        (pa.list_(FIXED, 3), (3, 2)),
+        (TENSORS.type, (2, 3)),
+    ],
     ids=["number", "list", "fixed", "tensor"],
 )
 def test_a_type_reports_the_shape_of_its_values(kind: pa.DataType, shape: Shape | None) -> None:

@@ -29,7 +29,11 @@ BATCH = pa.record_batch({
 
 def passing(asked: Any, batch: pa.RecordBatch) -> list[int]:
     where = parse_filter(asked, batch.schema)
-    return list(range(batch.num_rows)) if where is None else np.flatnonzero(where.passes(batch)).tolist()
+    return (
+        list(range(batch.num_rows))
+        if where is None
+        else np.flatnonzero(where.passes(batch)).tolist()
+    )
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
@@ -40,7 +44,9 @@ def test_both_zeros_are_the_same_number_in_every_condition(kind: pa.DataType, ze
     assert passing([["x", "==", zero]], batch) == [0, 1]
     assert passing([["x", "in", [zero]]], batch) == [0, 1]
     assert passing([["x", "in", [zero, 1]]], batch) == [0, 1, 2]
-    assert passing([["x", "!=", zero]], batch) == passing([["x", "not in", [zero]]], batch) == [2, 3]
+    assert (
+        passing([["x", "!=", zero]], batch) == passing([["x", "not in", [zero]]], batch) == [2, 3]
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,12 +92,17 @@ def test_rows_pass_as_in_sql(asked: list[Any] | None, rows: list[int] | None) ->
     ids=str,
 )
 def test_a_filter_that_cannot_be_meant_is_reported(asked: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"data\.init_args\.filter: .*{says}|data\.init_args\.filter: {says}"):
+    with pytest.raises(
+        ConfigError, match=rf"data\.init_args\.filter: .*{says}|data\.init_args\.filter: {says}"
+    ):
         parse_filter(asked, BATCH.schema)
 
 
 def test_a_column_that_is_not_there_is_reported_with_near_names() -> None:
-    with pytest.raises(DataError, match=r"data\.init_args\.filter: the table has no column 'nam'; did you mean 'name'"):
+    with pytest.raises(
+        DataError,
+        match=r"data\.init_args\.filter: the table has no column 'nam'; did you mean 'name'",
+    ):
         parse_filter([["nam", "==", "a"]], BATCH.schema)
 
 
@@ -110,7 +121,10 @@ def test_a_column_that_is_not_there_is_reported_with_near_names() -> None:
     ids=str,
 )
 def test_row_groups_that_cannot_hold_such_rows_are_not_read(
-    write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch, asked: list[Any], groups: list[int]
+    write_parquet: WriteParquet,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[Any],
+    groups: list[int],
 ) -> None:
     table = write_parquet({"x": list(range(8)), "label": ["a", "z"] * 4}, "of=train/a.parquet")
     read: list[int] = []
@@ -123,7 +137,9 @@ def test_row_groups_that_cannot_hold_such_rows_are_not_read(
     monkeypatch.setattr(RowGroup, "read", noting)
     snapshot = open_table(str(table))
     try:
-        index = index_table({None: snapshot}, find_columns(snapshot.schema, features="x"), filter=asked)
+        index = index_table(
+            {None: snapshot}, find_columns(snapshot.schema, features="x"), filter=asked
+        )
     except DataError:
         assert asked[0][0] == "label"  # no row is of that class, which only reading them shows
     else:
@@ -140,7 +156,9 @@ def test_a_partition_that_cannot_hold_such_rows_is_not_read(write_parquet: Write
     content[4:40] = b"\xff" * 36  # a page; nobody looks at it
     damaged.write_bytes(bytes(content))
     snapshot = open_table(str(table))
-    index = index_table({None: snapshot}, find_columns(snapshot.schema, features="x"), filter=[["year", ">=", 2025]])
+    index = index_table(
+        {None: snapshot}, find_columns(snapshot.schema, features="x"), filter=[["year", ">=", 2025]]
+    )
     assert index.counts == {"train": 1, "val": 0, "test": 0}
 
 
@@ -211,7 +229,9 @@ UTC = pa.timestamp("us", "UTC")
     ],
     ids=lambda part: str(part)[:40],
 )
-def test_a_value_that_cannot_be_compared_is_reported(value: Any, kind: pa.DataType, says: str) -> None:
+def test_a_value_that_cannot_be_compared_is_reported(
+    value: Any, kind: pa.DataType, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_filter([["x", ">", value]], pa.schema([("x", kind)]))
 
@@ -228,15 +248,23 @@ def test_a_value_that_cannot_be_compared_is_reported(value: Any, kind: pa.DataTy
     ],
     ids=str,
 )
-def test_decimals_are_compared_with_any_number(operator: str, value: Any, passed: list[int]) -> None:
+def test_decimals_are_compared_with_any_number(
+    operator: str, value: Any, passed: list[int]
+) -> None:
     column = pa.array([Decimal("1.00"), Decimal("1.50"), Decimal("2.25"), None], MONEY)
     assert passing([["x", operator, value]], pa.record_batch({"x": column})) == passed
 
 
-@pytest.mark.parametrize("kind", [UTC, pa.timestamp("ms", "Europe/Berlin"), pa.timestamp("s")], ids=str)
+@pytest.mark.parametrize(
+    "kind", [UTC, pa.timestamp("ms", "Europe/Berlin"), pa.timestamp("s")], ids=str
+)
 def test_a_text_is_a_moment_of_utc(kind: pa.DataType) -> None:
-    seconds = pa.array([1705276800 + hour * 3600 for hour in (-1, 0, 1)], pa.timestamp("s"))  # 2024-01-15
-    batch = pa.record_batch({"x": seconds.cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)})
+    seconds = pa.array(
+        [1705276800 + hour * 3600 for hour in (-1, 0, 1)], pa.timestamp("s")
+    )  # 2024-01-15
+    batch = pa.record_batch(
+        {"x": seconds.cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)}
+    )
     assert passing([["x", ">=", "2024-01-15"]], batch) == [1, 2]
 
 

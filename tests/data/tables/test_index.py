@@ -29,10 +29,18 @@ LETTERS = {"x": [float(x) for x in range(6)], "label": ["b", "a", "b", "a", "b",
 
 
 def indexed(
-    table: Path, *, features: str | None = "x", index: Mapping[str, Any] | None = None, **columns: Any
+    table: Path,
+    *,
+    features: str | None = "x",
+    index: Mapping[str, Any] | None = None,
+    **columns: Any,
 ) -> Index:
     snapshot = open_table(str(table))
-    return index_table({None: snapshot}, find_columns(snapshot.schema, features=features, **columns), **(index or {}))
+    return index_table(
+        {None: snapshot},
+        find_columns(snapshot.schema, features=features, **columns),
+        **(index or {}),
+    )
 
 
 def selected(index: Index, split: Split) -> list[Any]:
@@ -60,11 +68,17 @@ def test_without_splits_all_rows_are_for_training(write_parquet: WriteParquet) -
     ],
     ids=["integers", "text", "booleans", "dictionary"],
 )
-def test_classes_are_sorted_as_what_they_are(write_parquet: WriteParquet, labels: Any, names: list[str]) -> None:
+def test_classes_are_sorted_as_what_they_are(
+    write_parquet: WriteParquet, labels: Any, names: list[str]
+) -> None:
     index = indexed(write_parquet({"x": [0, 1, 2], "label": labels}))
     assert index.class_names == names
-    plain = [str(label).lower() for label in (labels if isinstance(labels, list) else labels.to_pylist())]
-    assert [row.label for row in selected(index, "train")] == [names.index(label) for label in plain]
+    plain = [
+        str(label).lower() for label in (labels if isinstance(labels, list) else labels.to_pylist())
+    ]
+    assert [row.label for row in selected(index, "train")] == [
+        names.index(label) for label in plain
+    ]
 
 
 def test_floats_are_values(write_parquet: WriteParquet) -> None:
@@ -74,7 +88,9 @@ def test_floats_are_values(write_parquet: WriteParquet) -> None:
 
 
 def test_floats_may_be_classes_where_they_are_whole(write_parquet: WriteParquet) -> None:
-    index = indexed(write_parquet({"x": [0, 1, 2, 3], "label": [1.0, None, 0.0, 0.5]}), target="class")
+    index = indexed(
+        write_parquet({"x": [0, 1, 2, 3], "label": [1.0, None, 0.0, 0.5]}), target="class"
+    )
     assert index.class_names == ["0", "1"]
     assert [defect.reason for defect in index.defects] == [
         "no label (null in column 'label')", "the label in column 'label' is no whole number, as a class has to be",
@@ -84,7 +100,9 @@ def test_floats_may_be_classes_where_they_are_whole(write_parquet: WriteParquet)
 def test_a_column_names_the_splits(write_parquet: WriteParquet) -> None:
     words = ["train", "VAL", "valid", "Validation", "test", " Train "]
     index = indexed(
-        write_parquet({**LETTERS, "label": ["a"] * 6, "of": words}), split="of", index={"val_fraction": 0.5}
+        write_parquet({**LETTERS, "label": ["a"] * 6, "of": words}),
+        split="of",
+        index={"val_fraction": 0.5},
     )
     found = {split: [row.features.tolist() for row in selected(index, split)] for split in SPLITS}
     assert found == {"train": [[0], [5]], "val": [[1], [2], [3]], "test": [[4]]}
@@ -99,28 +117,42 @@ def test_folders_may_name_the_splits(write_parquet: WriteParquet) -> None:
 @pytest.mark.parametrize("word", ["hold-out", None], ids=["other", "null"])
 def test_other_words_for_splits_are_refused(write_parquet: WriteParquet, word: str | None) -> None:
     table = write_parquet({**LETTERS, "of": ["train"] * 5 + [word]})
-    with pytest.raises(DataError, match=rf"column 'of' names the split '{str(word).lower()}'\. Expected train"):
+    with pytest.raises(
+        DataError, match=rf"column 'of' names the split '{str(word).lower()}'\. Expected train"
+    ):
         indexed(table, split="of")
 
 
-def test_the_training_rows_give_validation_where_no_column_names_it(write_parquet: WriteParquet) -> None:
+def test_the_training_rows_give_validation_where_no_column_names_it(
+    write_parquet: WriteParquet,
+) -> None:
     rows = {"x": list(range(200)), "label": [0] * 200, "of": ["train"] * 150 + ["test"] * 50}
-    counts = indexed(write_parquet(rows, rows=40), split="of", index={"val_fraction": 0.4, "test_fraction": 0.3}).counts
+    counts = indexed(
+        write_parquet(rows, rows=40), split="of", index={"val_fraction": 0.4, "test_fraction": 0.3}
+    ).counts
     assert counts["test"] == 50
     assert 40 <= counts["val"] <= 80
 
 
-def test_a_hash_of_the_images_gives_the_splits_of_a_folder(write_parquet: WriteParquet, make_images: Any) -> None:
+def test_a_hash_of_the_images_gives_the_splits_of_a_folder(
+    write_parquet: WriteParquet, make_images: Any
+) -> None:
     folder = make_images(*(f"{kind}/{number}.png" for kind in ("a", "b") for number in range(20)))
     files = sorted(folder.rglob("*.png"))
     table = write_parquet(
-        {"image": [file.read_bytes() for file in files], "label": [file.parent.name for file in files]}, rows=7
+        {
+            "image": [file.read_bytes() for file in files],
+            "label": [file.parent.name for file in files],
+        },
+        rows=7,
     )
     fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
     index = indexed(table, features=None, index=fractions)
     catalogue = index_images(folder, val_fraction=0.3, test_fraction=0.2)
     for split in SPLITS:
-        expected = [hashlib.sha256(photo.path.read_bytes()).hexdigest() for photo in catalogue.splits[split]]
+        expected = [
+            hashlib.sha256(photo.path.read_bytes()).hexdigest() for photo in catalogue.splits[split]
+        ]
         found = [hashlib.sha256(row.image).hexdigest() for row in selected(index, split)]
         assert sorted(found) == sorted(expected)
     assert index.class_names == catalogue.class_names
@@ -151,7 +183,11 @@ def test_tables_may_be_a_split_each(write_parquet: WriteParquet, tmp_path: Path)
         tables[split] = open_table(str(tmp_path / "table" / split))
     columns = find_columns(tables["train"].schema, features="x")
     index = index_table(tables, columns, val_fraction=0.5)
-    assert [[row.features.tolist() for row in selected(index, split)] for split in SPLITS] == [[[0]], [[1]], [[2]]]
+    assert [[row.features.tolist() for row in selected(index, split)] for split in SPLITS] == [
+        [[0]],
+        [[1]],
+        [[2]],
+    ]
     with pytest.raises(ConfigError, match=r"split has no effect on tables that are a split each"):
         index_table(tables, replace(columns, split="x"))
 
@@ -179,19 +215,32 @@ def test_a_row_that_cannot_be_used_is_left_out_and_listed(
     table = write_parquet({"x": [0.0, 1.0, 2.0], "label": ["a", "b", "a"], **columns}, rows=3)
     index = indexed(table, **arguments)
     assert (index.counts["train"], index.num_bad) == (2, 1)
-    assert [(defect.name, defect.reason) for defect in index.defects] == [(f"{table}/part-0.parquet, row 1", reason)]
+    assert [(defect.name, defect.reason) for defect in index.defects] == [
+        (f"{table}/part-0.parquet, row 1", reason)
+    ]
     assert [row.name.rpartition(" ")[2] for row in selected(index, "train")] == ["0", "2"]
 
 
 def test_a_list_column_of_nothing_but_nulls_is_refused(write_parquet: WriteParquet) -> None:
-    with pytest.raises(DataError, match=r"column 'x' \(data\.init_args\.features\) has nothing but nulls"):
-        indexed(write_parquet({"x": pa.array([None, None], pa.list_(pa.float32())), "label": ["a", "b"]}))
+    with pytest.raises(
+        DataError, match=r"column 'x' \(data\.init_args\.features\) has nothing but nulls"
+    ):
+        indexed(
+            write_parquet(
+                {"x": pa.array([None, None], pa.list_(pa.float32())), "label": ["a", "b"]}
+            )
+        )
 
 
-def test_too_many_classes_are_refused(write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_classes_are_refused(
+    write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(indexes, "MAX_CLASSES", 3)
     table = write_parquet({"x": list(range(6)), "label": list(range(6))})
-    with pytest.raises(DataError, match=r"more than 3 different values, too many for classes\. Set .*target to value"):
+    with pytest.raises(
+        DataError,
+        match=r"more than 3 different values, too many for classes\. Set .*target to value",
+    ):
         indexed(table)
 
 
@@ -211,7 +260,11 @@ def test_a_second_look_is_spared_until_the_table_or_a_rule_changes(
     first = indexed(table)
     again = indexed(table)
     assert sorted(looked) == [0, 1, 2]
-    assert (again.fingerprint, again.counts, again.class_names) == (first.fingerprint, first.counts, first.class_names)
+    assert (again.fingerprint, again.counts, again.class_names) == (
+        first.fingerprint,
+        first.counts,
+        first.class_names,
+    )
     assert indexed(table, index={"val_fraction": 0.5}).fingerprint != first.fingerprint
     assert len(looked) == 6
     write_parquet({**LETTERS, "x": [9.0] * 6})
@@ -234,7 +287,9 @@ def test_an_index_is_sent_without_the_codes_of_its_rows(write_parquet: WriteParq
     assert np.array_equal(pickle.loads(sent).codes, index.codes)
 
 
-def test_an_index_that_cannot_be_written_is_an_error(write_parquet: WriteParquet, cache_home: Path) -> None:
+def test_an_index_that_cannot_be_written_is_an_error(
+    write_parquet: WriteParquet, cache_home: Path
+) -> None:
     table = write_parquet(LETTERS)
     cache_home.mkdir(exist_ok=True)
     (cache_home / "table-index").write_text("no folder")
@@ -260,7 +315,9 @@ def test_tensors_keep_their_shape_and_images_their_bytes(write_parquet: WritePar
     }))  # fmt: skip
     index = indexed(table, features="t")
     assert index.feature_shape == (2, 3)
-    np.testing.assert_array_equal(np.stack([row.features for row in selected(index, "train")]), numbers)
+    np.testing.assert_array_equal(
+        np.stack([row.features for row in selected(index, "train")]), numbers
+    )
     assert selected(indexed(table, features=None), "train")[0].image == file.getvalue()
 
 
@@ -312,10 +369,15 @@ def test_other_labels_and_features_are_other_data(write_parquet: WriteParquet) -
     assert len(fingerprints) == 4
 
 
-def test_a_table_within_another_keeps_its_own_rows(write_parquet: WriteParquet, tmp_path: Path) -> None:
+def test_a_table_within_another_keeps_its_own_rows(
+    write_parquet: WriteParquet, tmp_path: Path
+) -> None:
     write_parquet({"x": [0, 1, 2], "label": ["a", "b", "a"]}, "nf/a.parquet")
     write_parquet({"x": [3, 4], "label": ["a", "b"]}, "nf/val/b.parquet")
-    places: dict[Split | None, Path] = {"train": tmp_path / "table" / "nf", "val": tmp_path / "table" / "nf" / "val"}
+    places: dict[Split | None, Path] = {
+        "train": tmp_path / "table" / "nf",
+        "val": tmp_path / "table" / "nf" / "val",
+    }
     tables = {split: open_table(str(place)) for split, place in places.items()}
     index = index_table(tables, find_columns(tables["train"].schema, features="x"))
     assert index.counts == {"train": 5, "val": 2, "test": 0}
@@ -328,18 +390,31 @@ def rows_with_a_rare_class(num_rare: int = 1) -> dict[str, Any]:
     rare = [
         x
         for x in range(1000, 2000)
-        if split_of(hashlib.sha256(str(x).encode()).hexdigest(), val_fraction=0.3, test_fraction=0.2) == "val"
+        if split_of(
+            hashlib.sha256(str(x).encode()).hexdigest(), val_fraction=0.3, test_fraction=0.2
+        )
+        == "val"
     ]
     numbers = [*range(60), *rare[:num_rare]]
-    return {"x": list(numbers), "label": ["ab"[x % 2] if x < 60 else "rare" for x in numbers], "who": numbers}
+    return {
+        "x": list(numbers),
+        "label": ["ab"[x % 2] if x < 60 else "rare" for x in numbers],
+        "who": numbers,
+    }
 
 
-def test_an_index_that_no_run_has_used_for_months_is_removed(write_parquet: WriteParquet, cache_home: Path) -> None:
+def test_an_index_that_no_run_has_used_for_months_is_removed(
+    write_parquet: WriteParquet, cache_home: Path
+) -> None:
     table = write_parquet(LETTERS)
     folders = []
     for fraction in (0.0, 0.3):
         indexed(table, index={"val_fraction": fraction})
-        (folder,) = [path.parent for path in cache_home.glob("table-index/*/codes") if path.parent not in folders]
+        (folder,) = [
+            path.parent
+            for path in cache_home.glob("table-index/*/codes")
+            if path.parent not in folders
+        ]
         folders.append(folder)
     for folder in folders:
         os.utime(folder, (0, 0))

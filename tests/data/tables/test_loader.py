@@ -23,7 +23,9 @@ STARTS = {0: 0, 1: 17, 2: 18, 3: 48, 4: 51}
 def read(name: int, start: int) -> Iterator[Row]:
     for number in range(start, UNEVEN[name]):
         place = STARTS[name] + number
-        yield Row(None, np.array([place], dtype=np.float32), float(place), None, f"{name}, row {number}")
+        yield Row(
+            None, np.array([place], dtype=np.float32), float(place), None, f"{name}, row {number}"
+        )
 
 
 def loader_of(
@@ -36,7 +38,14 @@ def loader_of(
     batch_size: int = 8,
     buffer: int = 24,
 ) -> ResumableLoader:
-    rows = BatchRows(list(groups.items()), read, batch_size=batch_size, num_replicas=world_size, rank=rank, seed=seed)
+    rows = BatchRows(
+        list(groups.items()),
+        read,
+        batch_size=batch_size,
+        num_replicas=world_size,
+        rank=rank,
+        seed=seed,
+    )
     batches = TableBatches(rows, BatchMaker(None, row_bytes=4, are_values=True), buffer_rows=buffer)
     return table_loader(batches, seed=0, num_workers=workers)
 
@@ -66,20 +75,34 @@ def epochs_of(loader: ResumableLoader, num: int = 2) -> list[list[list[int]]]:
         for workers in range(4)
     ],
 )
-def test_each_row_is_there_exactly_once_over_ranks_and_workers(world_size: int, workers: int) -> None:
-    ranks = [epochs_of(loader_of(rank=rank, world_size=world_size, workers=workers)) for rank in range(world_size)]
+def test_each_row_is_there_exactly_once_over_ranks_and_workers(
+    world_size: int, workers: int
+) -> None:
+    ranks = [
+        epochs_of(loader_of(rank=rank, world_size=world_size, workers=workers))
+        for rank in range(world_size)
+    ]
     for epoch in range(2):
-        assert sorted(row for rank in ranks for batch in rank[epoch] for row in batch) == list(range(101))
+        assert sorted(row for rank in ranks for batch in rank[epoch] for row in batch) == list(
+            range(101)
+        )
         assert len({len(rank[epoch]) for rank in ranks}) == 1
 
 
 @pytest.mark.parametrize("seed", [5, None], ids=["training", "evaluation"])
-@pytest.mark.parametrize(("world_size", "groups"), [(7, UNEVEN), (5, {1: 1, 3: 3})], ids=["groups", "rows"])
+@pytest.mark.parametrize(
+    ("world_size", "groups"), [(7, UNEVEN), (5, {1: 1, 3: 3})], ids=["groups", "rows"]
+)
 def test_more_ranks_than_row_groups_or_rows_get_equally_many_batches(
     seed: int | None, world_size: int, groups: dict[int, int]
 ) -> None:
-    ranks = [epochs_of(loader_of(rank=r, world_size=world_size, seed=seed, groups=groups)) for r in range(world_size)]
-    wanted = sorted(STARTS[name] + number for name, count in groups.items() for number in range(count))
+    ranks = [
+        epochs_of(loader_of(rank=r, world_size=world_size, seed=seed, groups=groups))
+        for r in range(world_size)
+    ]
+    wanted = sorted(
+        STARTS[name] + number for name, count in groups.items() for number in range(count)
+    )
     for epoch in range(2):
         assert sorted({row for rank in ranks for batch in rank[epoch] for row in batch}) == wanted
         assert len({len(rank[epoch]) for rank in ranks}) == 1
@@ -111,9 +134,14 @@ def epochs_of_one(epoch: int) -> list[list[int]]:
 
 
 def test_rows_are_shuffled_between_and_within_row_groups() -> None:
-    orders = [np.array([row for batch in epoch for row in batch]) for epoch in epochs_of(loader_of(buffer=50), num=60)]
+    orders = [
+        np.array([row for batch in epoch for row in batch])
+        for epoch in epochs_of(loader_of(buffer=50), num=60)
+    ]
     places = np.array([np.argsort(order) for order in orders])  # of each row in each epoch
-    assert np.abs(places.mean(axis=0) - 50).max() < 19  # 29 / sqrt(60) = 3.8 is one standard deviation of a mean
+    assert (
+        np.abs(places.mean(axis=0) - 50).max() < 19
+    )  # 29 / sqrt(60) = 3.8 is one standard deviation of a mean
     together = np.abs(np.diff(places[:, :17], axis=1))  # of neighbours of the first row group
     assert together.mean() > 8  # in stored order 1
     apart = np.abs(places[:, 5] - places[:, 70])
@@ -131,7 +159,9 @@ def test_an_epoch_goes_on_at_the_right_row(batches: int, workers: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 0), (0, 2)])
-def test_a_resume_with_another_number_of_workers_goes_on_at_the_right_row(before: int, after: int) -> None:
+def test_a_resume_with_another_number_of_workers_goes_on_at_the_right_row(
+    before: int, after: int
+) -> None:
     was = loader_of(workers=before)
     whole = epochs_of(was, num=1)[0]
     loader = loader_of(workers=after, buffer=40)
@@ -210,7 +240,9 @@ def test_the_rows_of_a_batch_are_known_by_their_stored_numbers(
         loader.sampler.own_cut = (lanes, buffer)
         for epoch, batches in enumerate(epochs_of(loader)):
             loader.sampler.set_epoch(epoch)
-            assert [loader.sampler.indices_of(epoch=epoch, batch=at) for at in range(len(batches))] == batches
+            assert [
+                loader.sampler.indices_of(epoch=epoch, batch=at) for at in range(len(batches))
+            ] == batches
 
 
 def test_the_rows_of_a_resumed_epoch_are_known_as_it_was_cut() -> None:
@@ -219,7 +251,9 @@ def test_the_rows_of_a_resumed_epoch_are_known_as_it_was_cut() -> None:
     loader.load_state_dict({**loader.state_dict(), "num_lanes": 3, "shuffle_buffer": 9})
     rest, following = epochs_of(loader)
     loader.sampler.set_epoch(1)
-    assert [loader.sampler.indices_of(epoch=1, batch=at) for at in range(len(following))] == following
+    assert [
+        loader.sampler.indices_of(epoch=1, batch=at) for at in range(len(following))
+    ] == following
     again = loader_of()
     again.sampler.resume(epoch=0, batches=5)
     again.load_state_dict({**again.state_dict(), "num_lanes": 3, "shuffle_buffer": 9})

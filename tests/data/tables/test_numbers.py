@@ -21,10 +21,25 @@ SPLIT = np.array(["train"] * 800 + ["val"] * 200)
 NAMES = ["daisy", "roses", "tulips"]
 
 
-def opened(path: Path, columns: dict[str, Any], *, rows: int = 100, stage: str | None = None, **settings: Any) -> Table:
+def opened(
+    path: Path,
+    columns: dict[str, Any],
+    *,
+    rows: int = 100,
+    stage: str | None = None,
+    **settings: Any,
+) -> Table:
     path.mkdir(exist_ok=True)
-    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), path / "t.parquet", rows)
-    given: dict[str, Any] = {"features": ["x"], "label": "y", "num_workers": 0, "batch_size": 8, "seed": 3}
+    pq.write_table(
+        columns if isinstance(columns, pa.Table) else pa.table(columns), path / "t.parquet", rows
+    )
+    given: dict[str, Any] = {
+        "features": ["x"],
+        "label": "y",
+        "num_workers": 0,
+        "batch_size": 8,
+        "seed": 3,
+    }
     data = Table(str(path), **{**given, **settings})
     data.setup(stage)
     return data
@@ -35,7 +50,10 @@ def opened(path: Path, columns: dict[str, Any], *, rows: int = 100, stage: str |
     [
         (1.7e9 + SECONDS, "'x' lose their differences in float32"),
         ((1.7e9 + SECONDS).astype("i8"), "'x' lose their differences in float32"),
-        ([Decimal(f"{1700000000 + second:.2f}") for second in SECONDS], "'x' lose their differences in float32"),
+        (
+            [Decimal(f"{1700000000 + second:.2f}") for second in SECONDS],
+            "'x' lose their differences in float32",
+        ),
         ([[1.0, 1.7e9 + second] for second in SECONDS], "'x' lose their differences in float32"),
         (1e6 + SECONDS / 2**20, "'x' lose their differences in float32"),
         (2**24 + SECONDS, "'x' lose their differences in float32"),
@@ -91,8 +109,14 @@ def test_rows_without_a_key_are_counted(tmp_path: Path, caplog: pytest.LogCaptur
     assert sum(data.counts.values()) == 1000
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        opened(tmp_path / "t", {"x": SECONDS, "y": SECONDS, "who": [key or "nobody" for key in keys]}, key="who")
-        opened(tmp_path / "u", {"x": SECONDS, "y": SECONDS, "who": keys, "split": SPLIT}, key="who")  # decides nothing
+        opened(
+            tmp_path / "t",
+            {"x": SECONDS, "y": SECONDS, "who": [key or "nobody" for key in keys]},
+            key="who",
+        )
+        opened(
+            tmp_path / "u", {"x": SECONDS, "y": SECONDS, "who": keys, "split": SPLIT}, key="who"
+        )  # decides nothing
     assert not caplog.records
 
 
@@ -106,8 +130,15 @@ def test_the_mean_weight_is_of_the_training_rows_that_count(tmp_path: Path) -> N
 
 
 def test_a_training_of_nothing_but_weights_of_0_is_refused(tmp_path: Path) -> None:
-    columns = {"x": SECONDS, "y": SECONDS, "w": np.where(SPLIT == "train", 0.0, 1.0), "split": SPLIT}
-    with pytest.raises(DataError, match=r"each row of the training split has the weight 0 in column 'w'"):
+    columns = {
+        "x": SECONDS,
+        "y": SECONDS,
+        "w": np.where(SPLIT == "train", 0.0, 1.0),
+        "split": SPLIT,
+    }
+    with pytest.raises(
+        DataError, match=r"each row of the training split has the weight 0 in column 'w'"
+    ):
         opened(tmp_path / "t", columns, weight="w", stage="fit")
     opened(tmp_path / "t", columns, weight="w", stage="validate")
 
@@ -121,7 +152,9 @@ def named(names: list[str] | None, labels: Any, **more: Any) -> pa.Table:
     features: dict[str, Any] = {"x": {"dtype": "float64", "_type": "Value"}}
     if names is not None:
         features["y"] = {"names": names, "_type": "ClassLabel"}
-    return pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    return pa.table(columns).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
 
 
 def test_numbers_of_classes_have_the_names_in_the_files(tmp_path: Path) -> None:
@@ -137,7 +170,9 @@ def test_numbers_of_classes_have_the_names_in_the_files(tmp_path: Path) -> None:
     assert [NAMES[::-1][number] for number in numbers] == found
 
 
-def test_classes_that_do_not_occur_are_none_and_a_number_without_a_name_is_a_bad_row(tmp_path: Path) -> None:
+def test_classes_that_do_not_occur_are_none_and_a_number_without_a_name_is_a_bad_row(
+    tmp_path: Path,
+) -> None:
     labels = np.where(np.arange(300) % 3 == 1, 0, np.arange(300) % 3)
     labels[:5] = -1
     data = opened(tmp_path / "t", named(NAMES, labels))
@@ -146,7 +181,9 @@ def test_classes_that_do_not_occur_are_none_and_a_number_without_a_name_is_a_bad
     assert "none of the 3 classes that the table names" in data.index.defects[0].reason
 
 
-@pytest.mark.parametrize("metadata", [b"no json", b"[]", b'{"info": null}', b'{"info": {"features": {"y": 3}}}'])
+@pytest.mark.parametrize(
+    "metadata", [b"no json", b"[]", b'{"info": null}', b'{"info": {"features": {"y": 3}}}']
+)
 def test_metadata_of_another_form_names_nothing(tmp_path: Path, metadata: bytes) -> None:
     table = named(None, np.arange(300) % 3).replace_schema_metadata({b"huggingface": metadata})
     assert opened(tmp_path / "t", table).class_names == ["0", "1", "2"]

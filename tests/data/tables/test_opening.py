@@ -18,11 +18,16 @@ ROWS = {"x": list(range(5)), "label": ["a", "b", "a", "b", "a"]}
 def xs(table: object) -> list[int]:
     snapshot = open_table(str(table))
     return [
-        x for group in snapshot.groups for batch in group.read(["x"], batch_rows=2) for x in batch.column(0).to_pylist()
+        x
+        for group in snapshot.groups
+        for batch in group.read(["x"], batch_rows=2)
+        for x in batch.column(0).to_pylist()
     ]
 
 
-def test_auto_reports_delta_from_parquet(write_parquet: WriteParquet, write_delta: WriteDelta) -> None:
+def test_auto_reports_delta_from_parquet(
+    write_parquet: WriteParquet, write_delta: WriteDelta
+) -> None:
     assert open_table(str(write_parquet(ROWS))).kind == "parquet"
     assert open_table(str(write_delta(ROWS))).kind == "delta"
     assert xs(write_parquet(ROWS)) == xs(write_delta(ROWS, mode="overwrite")) == ROWS["x"]
@@ -45,10 +50,22 @@ def test_a_snapshot_reads_the_same_after_it_was_sent_elsewhere(write_delta: Writ
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"version": 1, "timestamp": "2026-01-01"}, "both choose the state of the table. Leave out one"),
-        ({"version": 1}, r"data\.init_args\.version chooses a state of a Delta table, but .* is Parquet"),
-        ({"timestamp": "2026-01-01"}, r"data\.init_args\.timestamp chooses a state of a Delta table"),
-        ({"storage_options": {"region": "x"}}, r"storage_options: .* is on this machine, where they have no effect"),
+        (
+            {"version": 1, "timestamp": "2026-01-01"},
+            "both choose the state of the table. Leave out one",
+        ),
+        (
+            {"version": 1},
+            r"data\.init_args\.version chooses a state of a Delta table, but .* is Parquet",
+        ),
+        (
+            {"timestamp": "2026-01-01"},
+            r"data\.init_args\.timestamp chooses a state of a Delta table",
+        ),
+        (
+            {"storage_options": {"region": "x"}},
+            r"storage_options: .* is on this machine, where they have no effect",
+        ),
     ],
     ids=["both", "version", "timestamp", "options"],
 )
@@ -60,7 +77,9 @@ def test_arguments_that_do_not_fit_parquet_are_refused(
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"tabel: this table does not exist \(data\.init_args\.path, from"):
+    with pytest.raises(
+        DataError, match=r"tabel: this table does not exist \(data\.init_args\.path, from"
+    ):
         open_table(str(tmp_path / "tabel"))
 
 
@@ -72,10 +91,14 @@ def test_an_empty_table_is_refused(write_parquet: WriteParquet, rows: int | None
         open_table(str(write_parquet(empty)))
 
 
-def test_without_deltalake_the_error_names_the_extra(write_delta: WriteDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_deltalake_the_error_names_the_extra(
+    write_delta: WriteDelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = write_delta(ROWS)
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(ConfigError, match=r"deltalake, .* is not installed\. Run `pip install 'lightkit-train"):
+    with pytest.raises(
+        ConfigError, match=r"deltalake, .* is not installed\. Run `pip install 'lightkit-train"
+    ):
         open_table(str(table))
 
 
@@ -94,8 +117,8 @@ def test_tables_in_an_object_store_are_read_from_another_process(
         groups += snapshot.groups
     (tmp_path / "groups").write_bytes(pickle.dumps(groups))
     code = (
-        "import pickle, sys; groups = pickle.load(open(sys.argv[1], 'rb'));"
-        "print([x for group in groups for batch in group.read(['x'], batch_rows=2) for x in batch[0].to_pylist()])"
+        "import pickle, sys; groups = pickle.load(open(sys.argv[1], 'rb'));print([x for group in"
+        " groups for batch in group.read(['x'], batch_rows=2) for x in batch[0].to_pylist()])"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "groups")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

@@ -44,7 +44,9 @@ def test_versions_that_do_not_fit_are_reported_with_what_reads_the_same_files(
     versions: dict[str, str | None], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have(monkeypatch, {**WORKS, **versions})
-    with pytest.raises(ConfigError, match=r"lightkit\.data\.Table, which reads the same Parquet files") as caught:
+    with pytest.raises(
+        ConfigError, match=r"lightkit\.data\.Table, which reads the same Parquet files"
+    ) as caught:
         PetastormTable("nowhere")
     assert says in str(caught.value)
 
@@ -62,7 +64,9 @@ def test_those_that_fit_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["workers", "capacity"],
 )
-def test_numbers_out_of_range_are_reported(given: dict[str, int], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_out_of_range_are_reported(
+    given: dict[str, int], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     have(monkeypatch, WORKS)
     with pytest.raises(ConfigError, match=says):
         PetastormTable("nowhere", **given)  # type: ignore[arg-type]
@@ -71,5 +75,7 @@ def test_numbers_out_of_range_are_reported(given: dict[str, int], says: str, mon
 def test_a_delta_table_is_left_to_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, WORKS)
     (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(ConfigError, match=r"data\.init_args\.train: .* is no folder of Parquet .*Table"):
+    with pytest.raises(
+        ConfigError, match=r"data\.init_args\.train: .* is no folder of Parquet .*Table"
+    ):
         PetastormTable(str(tmp_path))

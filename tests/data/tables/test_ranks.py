@@ -21,7 +21,10 @@ def rank(number: int, told: list[Any]) -> Any:
         return told.pop(0)
 
     return SimpleNamespace(
-        world_size=2, global_rank=number, is_global_zero=number == 0, strategy=SimpleNamespace(broadcast=broadcast)
+        world_size=2,
+        global_rank=number,
+        is_global_zero=number == 0,
+        strategy=SimpleNamespace(broadcast=broadcast),
     )
 
 

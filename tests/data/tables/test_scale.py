@@ -25,7 +25,12 @@ def write_table(folder: Path, *, rows_per_file: int) -> str:
     folder.mkdir()
     for file in range(NUM_FILES):
         numbers = np.arange(file * rows_per_file, (file + 1) * rows_per_file)
-        columns = {"x": numbers.astype(np.float32), "key": numbers, "label": numbers % 10, "height": numbers % 200}
+        columns = {
+            "x": numbers.astype(np.float32),
+            "key": numbers,
+            "label": numbers % 10,
+            "height": numbers % 200,
+        }
         pq.write_table(pa.table(columns), folder / f"{file:03}.parquet")
     return str(folder)
 
@@ -33,20 +38,30 @@ def write_table(folder: Path, *, rows_per_file: int) -> str:
 def indexed(folder: str) -> Index:
     table = open_table(folder)
     columns = find_columns(table.schema, features="x", key="key")
-    return index_table({None: table}, columns, filter=[["height", ">=", 100]], val_fraction=0.2, test_fraction=0.1)
+    return index_table(
+        {None: table}, columns, filter=[["height", ">=", 100]], val_fraction=0.2, test_fraction=0.1
+    )
 
 
 def rank_rows(index: Index, rank: int) -> BatchRows:
     return BatchRows(
-        index.rows("train"), partial(index.read, "train"), batch_size=2, num_replicas=RANKS, rank=rank, seed=7
+        index.rows("train"),
+        partial(index.read, "train"),
+        batch_size=2,
+        num_replicas=RANKS,
+        rank=rank,
+        seed=7,
     )
 
 
 def numbers_in(rows: BatchRows, *, start: int = 0) -> list[int]:
     keys = (
-        BatchKey(number, epoch=1, num_lanes=WORKERS, buffer_rows=16) for number in range(start, rows.plan.num_batches)
+        BatchKey(number, epoch=1, num_lanes=WORKERS, buffer_rows=16)
+        for number in range(start, rows.plan.num_batches)
     )
-    return [int(row.features[0]) for key in keys for row in rows.rows(key) if row.features is not None]
+    return [
+        int(row.features[0]) for key in keys for row in rows.rows(key) if row.features is not None
+    ]
 
 
 def test_each_row_is_in_one_batch_of_one_of_1024_ranks_also_after_a_resume(tmp_path: Path) -> None:
@@ -62,7 +77,9 @@ def test_each_row_is_in_one_batch_of_one_of_1024_ranks_also_after_a_resume(tmp_p
     assert {number % 200 for number in found} == set(range(100, 200))
 
 
-def test_memory_is_that_of_the_files_and_not_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_that_of_the_files_and_not_of_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(indexes, "_JOBS_AHEAD", 4)
     peaks = []
     for rows_per_file in (200, 10_000):
@@ -73,4 +90,6 @@ def test_memory_is_that_of_the_files_and_not_of_the_rows(tmp_path: Path, monkeyp
         rows.rows(BatchKey(0, epoch=0, num_lanes=WORKERS, buffer_rows=16))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < peaks[0] + 800_000  # bytes; the numbers of one row group's rows, where 400,000 rows have codes
+    assert (
+        peaks[1] < peaks[0] + 800_000
+    )  # bytes; the numbers of one row group's rows, where 400,000 rows have codes

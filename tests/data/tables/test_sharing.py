@@ -13,7 +13,11 @@ from lightkit.data import Table
 
 
 def sorted_table(folder: Path, *, row_group_size: int) -> Table:
-    columns = {"x": list(range(40)), "label": ["a"] * 20 + ["b"] * 20, "split": ["train"] * 38 + ["val"] * 2}
+    columns = {
+        "x": list(range(40)),
+        "label": ["a"] * 20 + ["b"] * 20,
+        "split": ["train"] * 38 + ["val"] * 2,
+    }
     pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=row_group_size)
     return Table(str(folder), features="x", batch_size=4, num_workers=0, shuffle_buffer=10, seed=0)
 
@@ -28,13 +32,16 @@ def test_row_groups_of_more_rows_than_are_mixed_are_reported_once(
         data.train_dataloader()
     largest = min(38, row_group_size)
     says = (
-        f"data: the largest row group has {largest} rows to train on, and 10 of them are mixed at a time: where rows "
-        f"are sorted, such as by label, so is training. Set data.init_args.shuffle_buffer to {largest}, which takes"
+        f"data: the largest row group has {largest} rows to train on, and 10 of them are mixed at a"
+        " time: where rows are sorted, such as by label, so is training. Set"
+        f" data.init_args.shuffle_buffer to {largest}, which takes"
     )
     assert [says in message for message in caplog.messages] == [True] * is_told
 
 
-def test_the_workers_share_of_the_buffer_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_workers_share_of_the_buffer_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     data = sorted_table(tmp_path, row_group_size=6)
     data.num_workers = 2
     with caplog.at_level(logging.WARNING, logger="lightkit.data"):

@@ -27,13 +27,25 @@ def test_workers_that_read_from_an_object_store_are_started_anew(
     data.setup("fit")
     loader = data.train_dataloader()
     assert loader.multiprocessing_context.get_start_method() == "spawn"
-    rows = [(inputs.item(), label.item()) for batch in loader for inputs, label in zip(*batch, strict=True)]
+    rows = [
+        (inputs.item(), label.item())
+        for batch in loader
+        for inputs, label in zip(*batch, strict=True)
+    ]
     assert sorted(rows) == [(float(n), float(n)) for n in range(12)]
     assert list(data.predict_paths) == []
 
 
-def test_workers_that_read_local_files_are_started_in_the_machines_way(write_delta: WriteDelta) -> None:
-    data = Table(path=str(write_delta(NUMBERS)), features="x", num_workers=1, val_fraction=0.5, test_fraction=0.0)
+def test_workers_that_read_local_files_are_started_in_the_machines_way(
+    write_delta: WriteDelta,
+) -> None:
+    data = Table(
+        path=str(write_delta(NUMBERS)),
+        features="x",
+        num_workers=1,
+        val_fraction=0.5,
+        test_fraction=0.0,
+    )
     data.setup("fit")
     assert data.train_dataloader().multiprocessing_context is None
     loader = data.val_dataloader()

@@ -42,22 +42,39 @@ def png(number: int, side: int = 8) -> bytes:
     return file.getvalue()
 
 
-def images(num_val: int = 5, num_test: int = 3, *, broken: tuple[int, ...] = ()) -> dict[str, list[Any]]:
+def images(
+    num_val: int = 5, num_test: int = 3, *, broken: tuple[int, ...] = ()
+) -> dict[str, list[Any]]:
     splits = ["train"] * NUM_TRAIN + ["val"] * num_val + ["test"] * num_test
     return {
-        "image": [b"no image" if number in broken else png(number) for number in range(len(splits))],
+        "image": [
+            b"no image" if number in broken else png(number) for number in range(len(splits))
+        ],
         "label": ["ab"[number % 2] for number in range(len(splits))],
         "split": splits,
     }
 
 
 def numbers(num: int = 40) -> dict[str, list[Any]]:
-    splits = ["val" if number % 4 == 0 else "test" if number % 4 == 1 else "train" for number in range(num)]
-    return {"x": [float(n) for n in range(num)], "y": [2.0 * n for n in range(num)], "split": splits}
+    splits = [
+        "val" if number % 4 == 0 else "test" if number % 4 == 1 else "train"
+        for number in range(num)
+    ]
+    return {
+        "x": [float(n) for n in range(num)],
+        "y": [2.0 * n for n in range(num)],
+        "split": splits,
+    }
 
 
 def table(path: Path, **options: Any) -> Table:
-    given: dict[str, Any] = {"num_workers": 0, "batch_size": 4, "image_size": 8, "seed": 3, "shuffle_buffer": 8}
+    given: dict[str, Any] = {
+        "num_workers": 0,
+        "batch_size": 4,
+        "image_size": 8,
+        "seed": 3,
+        "shuffle_buffer": 8,
+    }
     return Table(path=str(path), **{**given, **options})
 
 
@@ -104,12 +121,17 @@ class KillingAt(Callback):
         self.path, self.at = path, (epoch, batches)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        if (trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready) == self.at:
+        if (
+            trainer.current_epoch,
+            trainer.fit_loop.epoch_loop.batch_progress.current.ready,
+        ) == self.at:
             trainer.save_checkpoint(self.path)
             raise KilledError
 
 
-def fitted(folder: Path, data: Table, *, checkpoint: Path | None = None, **options: Any) -> Recording:
+def fitted(
+    folder: Path, data: Table, *, checkpoint: Path | None = None, **options: Any
+) -> Recording:
     seed_everything(1)
     module = Recording()
     trainer_of(folder, **options).fit(module, data, ckpt_path=checkpoint)
@@ -146,26 +168,36 @@ def test_a_kill_within_an_epoch_changes_nothing(
     ],
     ids=["limits", "validation within the epoch", "reloaded loaders", "fast_dev_run"],
 )
-def test_lightning_trains_without_a_warning(tmp_path: Path, write_parquet: WriteTable, options: dict[str, Any]) -> None:
+def test_lightning_trains_without_a_warning(
+    tmp_path: Path, write_parquet: WriteTable, options: dict[str, Any]
+) -> None:
     module = fitted(tmp_path, table(write_parquet(images(), rows=5)), **options)
     per_epoch = options.get("limit_train_batches", NUM_BATCHES)
     assert len(module.seen) == (1 if "fast_dev_run" in options else 2 * per_epoch)
 
 
 @pytest.mark.filterwarnings("ignore:You requested to overfit:UserWarning")
-def test_overfit_batches_gives_the_same_batches_again(tmp_path: Path, write_parquet: WriteTable) -> None:
+def test_overfit_batches_gives_the_same_batches_again(
+    tmp_path: Path, write_parquet: WriteTable
+) -> None:
     seen = fitted(tmp_path, table(write_parquet(images(), rows=5)), overfit_batches=2).seen
     assert [len(values) for _, values in seen] == [4, 4, 4, 4]
 
 
-def test_predictions_stand_in_the_order_of_the_paths(tmp_path: Path, write_parquet: WriteTable) -> None:
+def test_predictions_stand_in_the_order_of_the_paths(
+    tmp_path: Path, write_parquet: WriteTable
+) -> None:
     data = table(write_parquet(images(num_test=6), rows=5))
     found = trainer_of(tmp_path).predict(Recording(), data)
     assert [label for batch in found or [] for label in batch] == [1, 0, 1, 0, 1, 0]
-    assert [path.rpartition(", ")[2] for path in data.predict_paths] == [f"row {row}" for row in range(27, 33)]
+    assert [path.rpartition(", ")[2] for path in data.predict_paths] == [
+        f"row {row}" for row in range(27, 33)
+    ]
 
 
-def test_a_row_to_predict_that_cannot_be_read_is_an_error(tmp_path: Path, write_parquet: WriteTable) -> None:
+def test_a_row_to_predict_that_cannot_be_read_is_an_error(
+    tmp_path: Path, write_parquet: WriteTable
+) -> None:
     data = table(write_parquet(images(num_test=6, broken=(28,)), rows=5))
     with pytest.raises(UnreadableImageError, match="row 28"):
         trainer_of(tmp_path).predict(Recording(), data)
@@ -175,7 +207,10 @@ def test_the_manifest_reports_what_was_read(write_delta: WriteTable) -> None:
     path = write_delta(images())
     write_delta(images(), mode="append")
     said = table(path, version=0).describe()
-    assert {name: said[name] for name in ("source", "root", "format", "version", "left_out", "class_names")} == {
+    assert {
+        name: said[name]
+        for name in ("source", "root", "format", "version", "left_out", "class_names")
+    } == {
         "source": "table",
         "root": str(path),
         "format": "delta",
@@ -187,7 +222,11 @@ def test_the_manifest_reports_what_was_read(write_delta: WriteTable) -> None:
     newest = table(path).describe()
     assert newest["version"] == 1
     assert newest["counts"]["train"] == 44
-    assert newest["fingerprint"] != said["fingerprint"] == table(path, version=0).describe()["fingerprint"]
+    assert (
+        newest["fingerprint"]
+        != said["fingerprint"]
+        == table(path, version=0).describe()["fingerprint"]
+    )
 
 
 def test_classes_are_those_of_the_checkpoint(write_parquet: WriteTable) -> None:
@@ -202,11 +241,17 @@ def test_classes_are_those_of_the_checkpoint(write_parquet: WriteTable) -> None:
     assert {label for _, labels in other.test_dataloader() for label in labels.tolist()} == {1, 2}
 
 
-def test_a_table_within_another_is_reported(write_parquet: WriteTable, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_within_another_is_reported(
+    write_parquet: WriteTable, caplog: pytest.LogCaptureFixture
+) -> None:
     write_parquet(numbers(8), "nf/a.parquet")
     folder = write_parquet(numbers(4), "nf/val/b.parquet")
     data = Table(
-        train=str(folder / "nf"), val=str(folder / "nf" / ".." / "nf" / "val"), features="x", label="y", num_workers=0
+        train=str(folder / "nf"),
+        val=str(folder / "nf" / ".." / "nf" / "val"),
+        features="x",
+        label="y",
+        num_workers=0,
     )
     data.setup("fit")
     assert data.describe()["counts"] == {"train": 12, "val": 4, "test": 0}
@@ -237,7 +282,9 @@ def test_untransformed_gives_images_and_labels_by_number(write_parquet: WriteTab
         source[NUM_TRAIN]
 
 
-def test_evaluation_is_normalised_as_the_preprocessing_says(tmp_path: Path, write_parquet: WriteTable) -> None:
+def test_evaluation_is_normalised_as_the_preprocessing_says(
+    tmp_path: Path, write_parquet: WriteTable
+) -> None:
     data = table(write_parquet(images(), rows=5))
     data.setup("validate")
     loader = data.val_dataloader()
@@ -253,19 +300,25 @@ def test_evaluation_is_normalised_as_the_preprocessing_says(tmp_path: Path, writ
 
 
 @pytest.mark.parametrize("target", ["class", "value"])
-def test_features_come_as_numbers_with_classes_or_values(write_parquet: WriteTable, target: str) -> None:
+def test_features_come_as_numbers_with_classes_or_values(
+    write_parquet: WriteTable, target: str
+) -> None:
     columns = {**numbers(), "y": list(range(40))} if target == "class" else numbers()
     columns["val"] = [[float(n), -float(n)] for n in range(40)]
     if target == "class":
         columns["y"] = [number // 4 % 2 for number in range(40)]
-    data = table(write_parquet(columns), features=["x", "val"], label="y", weight="x", target=target)
+    data = table(
+        write_parquet(columns), features=["x", "val"], label="y", weight="x", target=target
+    )
     data.setup("fit")
     batches = list(data.train_dataloader())
     inputs, labels, weights = (torch.cat(parts) for parts in zip(*batches, strict=True))
     assert inputs.shape == (20, 3)
     assert (inputs[:, 0] == -inputs[:, 2]).all()
     assert torch.equal(weights, inputs[:, 0])
-    assert (labels.shape, labels.dtype) == (((20,), torch.int64) if target == "class" else ((20, 1), torch.float32))
+    assert (labels.shape, labels.dtype) == (
+        ((20,), torch.int64) if target == "class" else ((20, 1), torch.float32)
+    )
     if target == "value":
         assert torch.equal(labels, 2 * inputs[:, :1])
         assert (data.num_classes, data.preprocessing) == (0, None)
@@ -290,11 +343,15 @@ def test_an_epoch_that_lacked_too_many_rows_ends_the_training_after_its_checkpoi
     data = table(write_parquet(images(broken=(7,)), rows=5), max_bad_fraction=allowed)
     options: dict[str, Any] = {"enable_checkpointing": True, "max_epochs": 2}
     if epochs == 1:
-        with pytest.raises(DataError, match=r"1 of the 22 rows .*max_bad_fraction \(0\.04\) allows"):
+        with pytest.raises(
+            DataError, match=r"1 of the 22 rows .*max_bad_fraction \(0\.04\) allows"
+        ):
             fitted(tmp_path, data, **options)
     else:
         fitted(tmp_path, data, **options)
-    assert [path.name for path in tmp_path.rglob("*.ckpt")] == [f"epoch={epochs - 1}-step={6 * epochs}.ckpt"]
+    assert [path.name for path in tmp_path.rglob("*.ckpt")] == [
+        f"epoch={epochs - 1}-step={6 * epochs}.ckpt"
+    ]
 
 
 def test_the_last_epoch_is_checked_as_well(tmp_path: Path, write_parquet: WriteTable) -> None:
@@ -303,9 +360,13 @@ def test_the_last_epoch_is_checked_as_well(tmp_path: Path, write_parquet: WriteT
         fitted(tmp_path, data, max_epochs=1)
 
 
-def test_on_bad_image_error_decodes_all_before_training(tmp_path: Path, write_parquet: WriteTable) -> None:
+def test_on_bad_image_error_decodes_all_before_training(
+    tmp_path: Path, write_parquet: WriteTable
+) -> None:
     data = table(write_parquet(images(broken=(7, 24)), rows=5), on_bad_image="error")
-    with pytest.raises(DataError, match=r"(?s)2 of 30 rows .*part-0\.parquet, row 7: .*part-0\.parquet, row 24: "):
+    with pytest.raises(
+        DataError, match=r"(?s)2 of 30 rows .*part-0\.parquet, row 7: .*part-0\.parquet, row 24: "
+    ):
         fitted(tmp_path, data)
 
 
@@ -320,21 +381,27 @@ def test_nulls_are_left_out_and_listed_before_training(write_parquet: WriteTable
     assert data.describe()["left_out"] == 2
     assert sum(len(batch[0]) for batch in data.train_dataloader()) == NUM_TRAIN - 2
     for refused in (table(path), table(path, on_bad_image="error")):
-        with pytest.raises(DataError, match=r"2 of 30 rows of the table cannot be used.*data\.init_args\.filter"):
+        with pytest.raises(
+            DataError, match=r"2 of 30 rows of the table cannot be used.*data\.init_args\.filter"
+        ):
             refused.setup("fit")
 
 
 def test_of_very_many_bad_rows_the_message_says_how_many_are_listed(
     write_parquet: WriteTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_parquet({"x": [float("nan")] * 1200 + [0.0] * 800, "label": [0, 1] * 1000}, rows=2000)
+    path = write_parquet(
+        {"x": [float("nan")] * 1200 + [0.0] * 800, "label": [0, 1] * 1000}, rows=2000
+    )
     with pytest.raises(DataError) as caught:
         table(path, features="x", label="label").setup("fit")
     assert (len(lines := str(caught.value).splitlines()), lines[-1]) == (22, "  and 1180 more")
     run = SimpleNamespace(folder=tmp_path / "job" / "run")
     run.folder.mkdir(parents=True)
     monkeypatch.setattr("lightkit.images.image_index.runs.current", lambda: run)
-    with pytest.raises(DataError, match=r"  and 1195 more; the first 1,000 are listed in .*bad_images\.csv$"):
+    with pytest.raises(
+        DataError, match=r"  and 1195 more; the first 1,000 are listed in .*bad_images\.csv$"
+    ):
         table(path, features="x", label="label").setup("fit")
     assert len((tmp_path / "job" / "bad_images.csv").read_text().splitlines()) == 1001
 
@@ -346,9 +413,18 @@ def test_of_very_many_bad_rows_the_message_says_how_many_are_listed(
         ({"path": "a", "val": "b"}, r"path \('a'\) and data\.init_args\.val are both set"),
         ({"train": "a", "version": 3}, r"data\.init_args\.version: 3 is a state of one table"),
         ({"path": "a", "batch_size": 0}, r"data\.init_args\.batch_size: expected 1 or more, got 0"),
-        ({"path": "a", "shuffle_buffer": 0}, r"data\.init_args\.shuffle_buffer: expected 1 or more, got 0"),
-        ({"path": "a", "num_workers": -1}, r"data\.init_args\.num_workers: expected 0 or more, got -1"),
-        ({"path": "a", "max_bad_fraction": 2}, r"data\.init_args\.max_bad_fraction: expected a number from 0 to 1"),
+        (
+            {"path": "a", "shuffle_buffer": 0},
+            r"data\.init_args\.shuffle_buffer: expected 1 or more, got 0",
+        ),
+        (
+            {"path": "a", "num_workers": -1},
+            r"data\.init_args\.num_workers: expected 0 or more, got -1",
+        ),
+        (
+            {"path": "a", "max_bad_fraction": 2},
+            r"data\.init_args\.max_bad_fraction: expected a number from 0 to 1",
+        ),
         ({"path": "a", "val_fraction": 1.0}, r"data\.init_args\.val_fraction"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, Mapping) else "",
@@ -388,7 +464,10 @@ def test_tables_of_splits_that_are_the_same_have_the_same_rows_and_it_is_reporte
     batches: dict[str, Any] = {
         "train": data.train_dataloader(), "val": data.val_dataloader(), "test": data.test_dataloader()
     }  # fmt: skip
-    found = {split: sorted(x.item() for batch in loader for x in batch[0]) for split, loader in batches.items()}
+    found = {
+        split: sorted(x.item() for batch in loader for x in batch[0])
+        for split, loader in batches.items()
+    }
     assert found == {"train": list(range(3, 10)), "val": list(range(3, 10)), "test": [3, 4, 5]}
     (record,) = caplog.records
     assert "data.init_args.train and data.init_args.val read the same rows" in record.getMessage()
@@ -421,8 +500,12 @@ print(*rows, *peaks)
 def peaks_of(path: Path) -> tuple[int, list[float]]:
     """Rows of an epoch, and the greatest memory in MiB of a process that reads them and of its worker."""
     command = [sys.executable, "-W", "ignore", "-c", MEMORY, str(path)]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}  # which keep memory
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT, env=environ)
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")
+    }  # which keep memory
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT, env=environ
+    )
     assert ended.returncode == 0, ended.stderr
     rows, *peaks = map(float, ended.stdout.split())
     return int(rows), peaks
@@ -433,17 +516,23 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     buffer, each = 100, 120_000  # rows; bytes of an image, and of as many numbers
     random = np.random.default_rng(0)
     numbers = [random.random(each // 4, dtype=np.float32) for _ in range(buffer)]
-    columns = pa.table({"image": [png(number, side=200) for number in range(buffer)], "numbers": numbers})
+    columns = pa.table(
+        {"image": [png(number, side=200) for number in range(buffer)], "numbers": numbers}
+    )
     found = {}
     for times in (2, 20):
         path = tmp_path / f"{times}.parquet"
-        with pq.ParquetWriter(path, columns.schema, compression="none", use_dictionary=False) as file:
+        with pq.ParquetWriter(
+            path, columns.schema, compression="none", use_dictionary=False
+        ) as file:
             for _ in range(times):
                 file.write_table(columns)
         assert path.stat().st_size > 2 * times * buffer * each
         num_rows, found[times] = peaks_of(path)
         assert num_rows == times * buffer
-    grown_mib = 18 * buffer * 2 * each / 2**20  # of the table; imports and indexing alone differ by some 40 MiB
+    grown_mib = (
+        18 * buffer * 2 * each / 2**20
+    )  # of the table; imports and indexing alone differ by some 40 MiB
     for small, large in zip(found[2], found[20], strict=True):
         assert large - small < 0.2 * grown_mib
         assert large / small < 1.1
@@ -482,14 +571,19 @@ def test_two_processes_measure_what_one_does_and_train_on_uneven_shares(
     tmp_path: Path, write_parquet: WriteTable
 ) -> None:
     columns = numbers(41)
-    columns["split"] = ["test" if number == 0 else split for number, split in enumerate(columns["split"])]
     columns["split"] = [
-        "train" if split == "test" and number else split for number, split in enumerate(columns["split"])
+        "test" if number == 0 else split for number, split in enumerate(columns["split"])
+    ]
+    columns["split"] = [
+        "train" if split == "test" and number else split
+        for number, split in enumerate(columns["split"])
     ]
     write_parquet(columns, rows=100)  # one row group for two processes; one row to test for two
     for devices in (1, 2):
         command = [sys.executable, "-c", PROCESSES, str(tmp_path), str(devices)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT
+        )
         assert ended.returncode == 0, ended.stderr
     for stage in ("validate", "test", "fit"):
         alone = json.loads((tmp_path / f"1-{stage}-0.json").read_text())
