@@ -233,7 +233,8 @@ def list_runs(
 
     Example:
         ```python
-        best = max(lightkit.list_runs("flowers", metric="val/accuracy"), key=lambda record: record["value"])
+        runs = lightkit.list_runs("flowers", metric="val/accuracy")
+        best = max(runs, key=lambda record: record["value"])
         pandas.DataFrame(lightkit.list_runs())  # where pandas is installed
         ```
     """
@@ -285,9 +286,8 @@ def _list_files(files: Files) -> list[str]:
 def _config_args(config: Files, overrides: Mapping[str, Any] | None) -> list[str]:
     words = [word for file in _list_files(config) for word in ("-c", file)]
     for key, value in (overrides or {}).items():
-        words.append(
-            f"{key}={os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)}"
-        )
+        is_text = isinstance(value, (str, os.PathLike))
+        words.append(f"{key}={os.fspath(value) if is_text else json.dumps(value)}")
     return words
 
 

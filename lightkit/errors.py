@@ -289,8 +289,8 @@ def format_interruption(interruption: Interrupted, *, stage: str = "") -> str:
         return f"interrupted by {name}; there is nothing to resume"
     where = interruption.checkpoint
     return (
-        f"interrupted by {name}; the same command resumes from {where}, unless run.resume says"
-        " otherwise"
+        f"interrupted by {name}; the same command resumes from {where},"
+        " unless run.resume says otherwise"
     )
 
 

@@ -189,8 +189,9 @@ class Start:
         with tempfile.TemporaryFile() as output:
             start = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, *words], cwd=self._root, env={**build_environment(self._options.threads), **own},
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                [sys.executable, *words], cwd=self._root,
+                env={**build_environment(self._options.threads), **own}, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
             try:
                 while not moment.exists():

@@ -242,8 +242,8 @@ def start_training(
             **({"TERM": "xterm-256color"} if terminal else {}),
         }
         process = subprocess.Popen(
-            command, cwd=folder, env={**build_environment(threads), **own}, stdin=subprocess.DEVNULL,
-            stdout=screen, stderr=screen, start_new_session=True,
+            command, cwd=folder, env={**build_environment(threads), **own},
+            stdin=subprocess.DEVNULL, stdout=screen, stderr=screen, start_new_session=True,
         )  # fmt: skip
         open_things.callback(_kill, process)
         door.settimeout(0.2)
@@ -322,8 +322,10 @@ def start_trainings(
                 f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr
             )
             trainings[name] = running.enter_context(
-                start_training(name, command, folder, num_ranks=options_of.get("num_ranks", 1), threads=job.threads,
-                         terminal=options_of.get("terminal", False), environ=options_of.get("environ"))
+                start_training(name, command, folder, num_ranks=options_of.get("num_ranks", 1),
+                               threads=job.threads,
+                         terminal=options_of.get("terminal", False),
+                         environ=options_of.get("environ"))
             )  # fmt: skip
         yield trainings
         for each in trainings.values():

@@ -186,7 +186,8 @@ def _start_loader(request: dict[str, Any], seconds: float) -> Iterator[Callable[
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
         subprocess.Popen(
             [sys.executable, "-m", "benches.loader_worker", json.dumps(request)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            env=environment,
         ) as process,
     ):  # fmt: skip
 

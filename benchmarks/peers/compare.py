@@ -248,8 +248,8 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Write the rows as a table of Markdown, with the ratio of wall time of lightkit to each."""
     own = next((row.get("wall_s") for row in rows if row["tool"].startswith("lightkit")), None)
     lines = [
-        "| tool | wall s | CPU s | peak RSS MB | images/s, later epochs | accuracy | lightkit /"
-        " tool |"
+        "| tool | wall s | CPU s | peak RSS MB | images/s, later epochs"
+        " | accuracy | lightkit / tool |"
     ]
     lines.append("|---|---|---|---|---|---|---|")
     for row in rows:

@@ -308,8 +308,8 @@ def read_checkpoint(
     if missing := [key for key, kind in needed.items() if not isinstance(content.get(key), kind)]:
         has = ", ".join(sorted(map(str, content))[:10]) or "nothing"
         raise ConfigError(
-            f"{path} is not a checkpoint of Lightning: it lacks {' and '.join(missing)}; it has"
-            f" {has}."
+            f"{path} is not a checkpoint of Lightning: it lacks"
+            f" {' and '.join(missing)}; it has {has}."
         )
     if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
         raise ConfigError(
@@ -369,7 +369,7 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
             best = Path(str(callback.dirpath), "best.ckpt")
             monitor = callback.monitor
             return (
-                f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was never"
-                " finite"
+                f"{best} was not written: {monitor}, which"
+                " callbacks.checkpoint monitors, was never finite"
             )
     return None

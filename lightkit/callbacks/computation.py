@@ -106,8 +106,8 @@ class Computation(Callback):
         torch.compiler.set_stance(_EAGER)
         if not parts:
             _log.warning(
-                "accelerator.compile: true compiles nothing: no attribute of %s is a layer with"
-                " parameters",
+                "accelerator.compile: true compiles nothing: no attribute of"
+                " %s is a layer with parameters",
                 type(module).__name__,
             )
 

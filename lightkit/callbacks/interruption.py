@@ -327,7 +327,7 @@ class StopAtDeadline(Callback):
             raise kind(f"{text}; the same command goes on from {saved}.")
         if saved is not None:
             raise kind(
-                f"{text}: it ended before a batch, and training from {saved} gets no further. Say a"
-                " later one."
+                f"{text}: it ended before a batch, and training from {saved}"
+                " gets no further. Say a later one."
             )
         raise kind(f"{text}, and nothing could be saved before its end. Say a later --deadline.")

@@ -172,8 +172,8 @@ class OptimizerSettings(Callback):
             names = ", ".join(self.counted.names)
             raise ConfigError(
                 f"lr_scheduler.init_args.{names}: auto counts the steps of a training that has an"
-                " end, and data of a known length; set trainer.max_epochs or trainer.max_steps, or"
-                " a number."
+                " end, and data of a known length; set trainer.max_epochs or"
+                " trainer.max_steps, or a number."
             )
         number = max(1, planned // config.frequency)
         self._optimizers[0] = copy_settings(self.counted.optimizer)

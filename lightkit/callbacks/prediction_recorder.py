@@ -257,7 +257,8 @@ class PredictionRecorder(Callback):
         self._begin(trainer, trainer.test_dataloaders)
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Take the outcomes of a batch."""

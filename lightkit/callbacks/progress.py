@@ -147,7 +147,8 @@ class RichProgress(SilentProgress):
             self._open(bar, bar, getattr(trainer, num_batches)[dataloader_idx])
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Move the bar."""

@@ -489,7 +489,8 @@ class RunRecorder(Callback):
     on_test_start = on_validation_start
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Count the samples of a batch."""

@@ -83,8 +83,8 @@ def print_error(text: str) -> None:
 
 BROADCAST_LOSS = (
     r"Using a target size \(torch\.Size\(\[(?P<targets>(?P<rows>(?!1\b)\d+)(?P<column>, 1)?)\]\)\) "
-    r"that is different to the input size \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|,"
-    r" 1))\]\)\)"
+    r"that is different to the input size"
+    r" \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|, 1))\]\)\)"
 )
 """Warning of torch's losses (2.15) where one of outputs and targets is ``(batch,)`` and the other
 ``(batch, 1)``.
@@ -232,10 +232,10 @@ def is_library_file(name: str) -> bool:
 FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"
 """Environment variable by which ``--traceback`` reaches the processes of all ranks."""
 _LIBRARIES = (
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
-    os.path.dirname(os.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,  # noqa: PTH120
+    os.path.dirname(os.__file__) + os.sep,  # noqa: PTH120
     "<",
-)  # noqa: PTH120
+)
 
 
 # -- standard output that cannot be written

@@ -222,8 +222,8 @@ def fetch_baseline(
     tags = version.tags
     name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
     advice = (
-        "name another with --gate.baseline, or give --gate.baseline=null to judge by the thresholds"
-        " alone."
+        "name another with --gate.baseline, or give --gate.baseline=null to"
+        " judge by the thresholds alone."
     )
     sha256 = tags.get("checkpoint_sha256")
     run_folder = tags.get("run_folder")
@@ -682,8 +682,8 @@ class _Evaluation:
             return
         if {*self.settings.rules} <= _RULES_OF_ONE_MODEL:
             self.notices.append(
-                f"{self.settings.metric} of {other.name} is in other units: its training data"
-                " differs"
+                f"{self.settings.metric} of {other.name} is in other"
+                " units: its training data differs"
             )
         else:
             raise ConfigError(
@@ -908,8 +908,8 @@ def _refuse_unclear_settings(name: str, settings: DataSettings, class_name: str)
     return ConfigError(
         f"gate.baseline: {name} was trained with another value of {unclear}, and it is unknown"
         " whether that "
-        f"chooses the samples, which must be the same for both, or prepares them, which each model"
-        f" does its "
+        "chooses the samples, which must be the same for both, or prepares"
+        f" them, which each model does its "
         f"own way. List the arguments that choose them in the class {class_name}, such as "
         f'sample_arguments = ("root", "fold"); or {_THRESHOLDS_ALONE}'
     )

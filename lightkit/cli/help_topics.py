@@ -60,8 +60,8 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
         section, [key for each in sections.values() for key in each["arguments"]]
     )
     raise ConfigError(
-        f"--help: there is no section {section!r}{hint}\nSections: {', '.join(schema.sections)}; or"
-        " all."
+        f"--help: there is no section {section!r}{hint}\nSections:"
+        f" {', '.join(schema.sections)}; or all."
     )
 
 
@@ -120,8 +120,8 @@ def _format_classes(command: str, section: str) -> str:
     if entries:
         how = f"{section}: a mapping of entries, each a name with a class; null takes one out\n\n"
         how += (
-            f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args: {{KEY: VALUE}}}}}} in"
-            " a file\n\n"
+            f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args:"
+            f" {{KEY: VALUE}}}}}} in a file\n\n"
         )
         text = {}
         for name, path in entries.items():
@@ -136,8 +136,8 @@ def _format_classes(command: str, section: str) -> str:
         )
     else:
         how = (
-            f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin"
-            " a file: "
+            f"{section}: a class with its arguments\n\n--{section}=CLASS"
+            f" --{section}.KEY=VALUE\nin a file: "
         )
         how += f"{section}: {{class_path: CLASS, init_args: {{KEY: VALUE}}}}\n\n"
         if section == "lr_scheduler":
@@ -150,8 +150,8 @@ def _format_classes(command: str, section: str) -> str:
     )
     example = next(iter(entries), "CLASS")
     return (
-        f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of"
-        " one\n"
+        f"{how}{classes}{own}\nlightkit {command} --help {section}"
+        f" {example}: the arguments of one\n"
     )
 
 

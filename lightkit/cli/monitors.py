@@ -133,8 +133,8 @@ def _describe_doubt(each: Monitor, resolved: Resolved, known: Mapping[str, Any])
         default = "" if each.is_given else ", which is its default"
         size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
         text = (
-            f"{key}: {each.mode}{default}: {each.name} takes the {size} {each.metric} for the"
-            " best, "
+            f"{key}: {each.mode}{default}: {each.name} takes the"
+            f" {size} {each.metric} for the best, "
         )
         return f"{text}but the {other} is; set mode: {best}"
     if (

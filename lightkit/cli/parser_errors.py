@@ -272,8 +272,8 @@ def explain_broadcast_loss(warning: Warning) -> str | None:
     return (
         f"model: the loss takes outputs of shape ({outputs}{'' if ',' in outputs else ','}) and"
         f" targets of shape ({targets}{'' if ',' in targets else ','}), so that torch compares each"
-        f" output with each target, and the result is the loss of no model. Take {remedy} in the"
-        " step"
+        " output with each target, and the result is the loss of no"
+        f" model. Take {remedy} in the step"
     )
 
 

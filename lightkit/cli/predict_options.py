@@ -131,8 +131,8 @@ def explain_numbers(table: str, *, trained: object) -> str:
     return (
         "data: the model was trained on rows of numbers, and predict takes IMAGES after its"
         " options. To predict the rows of another Parquet file or Delta table, name it as the test"
-        " split of the data, without IMAGES: lightkit predict --run RUN --data.path=null"
-        f" {settings}"
+        " split of the data, without IMAGES: lightkit predict --run"
+        f" RUN --data.path=null {settings}"
     )
 
 
@@ -150,8 +150,8 @@ def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptio
 
     if parsed.contact_sheet is not None:
         raise ConfigError(
-            f"--contact-sheet {parsed.contact_sheet}: it shows images, and rows of a table are"
-            " predicted"
+            f"--contact-sheet {parsed.contact_sheet}: it shows images, and"
+            " rows of a table are predicted"
         )
     for word in inputs:
         if word != "-" and not is_remote(word) and not local_path(word).exists():
@@ -201,8 +201,8 @@ def _refuse_image_options(options: Mapping[str, Any]) -> None:
     """
     if artefact := options.get("model"):
         raise ConfigError(
-            f"--model {artefact}: predict with an exported file needs IMAGES: files, folders or a"
-            " table"
+            f"--model {artefact}: predict with an exported file needs"
+            " IMAGES: files, folders or a table"
         )
     for name in ("contact-sheet", "top-k", "output"):
         if options.get(name) is not None:

@@ -162,15 +162,15 @@ def register_run(
     else:
         taken, answered = describe_interface(subject.metadata)
         print_line(
-            f"takes rows with the columns {taken}; lightkit prepares them, where the model is"
-            " loaded",
+            f"takes rows with the columns {taken}; lightkit prepares"
+            " them, where the model is loaded",
             mode,
         )
         print_line(f"gives {answered}", mode)
     if not is_servable(subject):
         print_line(
-            "note  MLflow's server takes models of one tensor in and one out; load_model takes"
-            " this",
+            "note  MLflow's server takes models of one tensor in and"
+            " one out; load_model takes this",
             mode,
         )
         return
@@ -269,8 +269,8 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
                 folder / name, entry, checkpoint_digest, has_record="/" not in name
             ):
                 left_out.append(
-                    f"{folder / name} is not this checkpoint's, and is left out; `lightkit export`"
-                    " renews it"
+                    f"{folder / name} is not this checkpoint's, and is left"
+                    " out; `lightkit export` renews it"
                 )
                 continue
             target.mkdir(exist_ok=True)

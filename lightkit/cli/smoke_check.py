@@ -68,8 +68,9 @@ _LOOPS = {"train": "training", "val": "validation", "test": "test", "predict": "
 _TIGHT_MEMORY = 0.8  # of what is available
 _TRAINER: dict[str, Any] = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "sync_batchnorm": False,
-    "fast_dev_run": False, "barebones": False, "min_epochs": None, "min_steps": None, "max_time": None,
-    "num_sanity_val_steps": 0, "log_every_n_steps": 1, "profiler": None, "model_registry": None,
+    "fast_dev_run": False, "barebones": False, "min_epochs": None, "min_steps": None,
+    "max_time": None, "num_sanity_val_steps": 0, "log_every_n_steps": 1, "profiler": None,
+    "model_registry": None,
     "enable_progress_bar": False, "enable_model_summary": False,
 }  # fmt: skip
 """Arguments of the trainer in place of the config's. Epochs, steps and training batches stay:
@@ -154,8 +155,8 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
     ]
     parts = {
         "model": (
-            f"{model['class']}, {model['parameters']:,} parameters, {model['trained']:,} of them"
-            " trained"
+            f"{model['class']}, {model['parameters']:,} parameters,"
+            f" {model['trained']:,} of them trained"
         ),
         "data": ", ".join(sizes),
         "batch": (
@@ -564,10 +565,8 @@ class _SmokeCheck(ModelBuilder):
                 yield
         except LightkitError as error:
             self.problems.add(error)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # noqa: BLE001 (any error of the user's code is reported)
+        # any error of the user's code is reported
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             frames = _list_user_frames(error)
             if (
                 isinstance(error, ValueError)

@@ -202,8 +202,8 @@ class StageProcesses:
         except (EOFError, OSError) as error:  # of the connection to the fork server
             receiver.close()
             reason = (
-                f"it could not be started ({type(error).__name__}): the process that forks it was"
-                " killed"
+                f"it could not be started ({type(error).__name__}): the"
+                " process that forks it was killed"
             )
             return CommandProcess(args, None, None, reason, self.received or signal.SIGKILL)
         finally:

@@ -234,8 +234,8 @@ def _check_training(trainer: Trainer, session: Session) -> bool:
         return False
     if trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
         raise CheckpointError(
-            f"Training ended, but {fault}. The same command writes it again, or ends with the"
-            " reason."
+            f"Training ended, but {fault}. The same command writes it"
+            " again, or ends with the reason."
         )
     return True
 

@@ -166,7 +166,8 @@ def format_mask_config(summary: MaskSummary, name: str, *, sizes: Sequence[int])
     )
     more = f" and {len(shares) - _SHOWN_CLASSES} more" if len(shares) > _SHOWN_CLASSES else ""
     return f"""\
-# {format_count(len(summary.images), "image")} with masks, {side} pixels at the shorter side (median).
+# {format_count(len(summary.images), "image")} with masks, {side} pixels at the \
+shorter side (median).
 #   lightkit fit -c {shlex.quote(name)}
 # Classes, by their share of the pixels: {listed}{more}
 extends: [lightkit:base, lightkit:accelerator/auto, lightkit:logger/tensorboard]
@@ -198,8 +199,8 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     reasons = [
         "The gate, for lightkit gate, promote and retrain.",
         (
-            f"min: {largest!r} for each pixel gives {chance:.2f} on all images; halfway from there"
-            " to 1."
+            f"min: {largest!r} for each pixel gives {chance:.2f} on all"
+            " images; halfway from there to 1."
         ),
     ]
     margin = suggest_mean_margin(num_test, deviation=_DEVIATION)
@@ -207,8 +208,8 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     if margin is None:
         are = "image is" if num_test == 1 else "images are"
         reasons.append(
-            f"max_drop: no worse than the champion; {num_test} test {are} too few to measure a"
-            " drop."
+            f"max_drop: no worse than the champion; {num_test} test"
+            f" {are} too few to measure a drop."
         )
         rules += ", max_drop: 0"
     else:

@@ -247,8 +247,8 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
     )
     found = list(islice(files, None if asked else _CHEAP_FILES + 1))
     if not asked and (
-        len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES
-    ):  # noqa: PTH202
+        len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES  # noqa: PTH202
+    ):
         return inputs
     digests: dict[str, dict[str, str]] = {key: {} for key in places}
     size_bytes = 0

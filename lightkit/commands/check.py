@@ -117,8 +117,8 @@ def _make_stage_invocation(invocation: Invocation) -> Invocation:
         option = COMMANDS["check"].find_option(f"--{name}")
         if name not in known and option is not None and option.is_hidden:
             raise ConfigError(
-                f"check: --{name} is no option of {stage}; name the stage, as in lightkit check"
-                " predict"
+                f"check: --{name} is no option of {stage}; name the"
+                " stage, as in lightkit check predict"
             )
     return invocation.for_stage(stage, keep=known)
 
@@ -153,8 +153,8 @@ def _assume_machine(text: str) -> Machine:
     kind, _, count = text.partition("=")
     if kind != "gpu" or not count.isdecimal():
         raise ConfigError(
-            f"check: --for: expected gpu=N, such as gpu=2, got {text!r}; --no-hardware asks for"
-            " none"
+            "check: --for: expected gpu=N, such as gpu=2, got"
+            f" {text!r}; --no-hardware asks for none"
         )
     here = this_machine()
     gpus = tuple(Gpu(index, "assumed", 0, "", (8, 0)) for index in range(int(count)))

@@ -203,8 +203,8 @@ def summarize_images(path: Path) -> ImageData:
     data = _summarize_table(path) if is_table else _summarize_folder(path)
     if len(data.classes) < 2:
         expected = (
-            "expected one folder per class with images, or train/, val/ and test/ with class"
-            " folders"
+            "expected one folder per class with images, or train/,"
+            " val/ and test/ with class folders"
         )
         loose = (
             sum(each.suffix.lower() in IMAGE_SUFFIXES for each in path.iterdir())
@@ -544,7 +544,8 @@ def starter_config(data: ImageData, name: str) -> str:
 # Classes: {", ".join(f"{each} {number}" for each, number in list(data.classes.items())[:20])}
 extends:
   - lightkit:base
-  - lightkit:accelerator/auto   # as fast as this machine computes: bf16 where it has the instructions, else float32
+  - lightkit:accelerator/auto   # as fast as this machine computes: bf16 where it has \
+the instructions, else float32
   - lightkit:logger/tensorboard
 
 {_format_section("model", "ImageClassifier", model)}

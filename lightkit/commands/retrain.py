@@ -455,8 +455,8 @@ class Retrain:
         _ask_again(stages)
         self._stages["fit"].status = "done"
         _log.info(
-            f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without"
-            " a training"
+            f"only the gate has changed since {shown_path(run.folder)}: it is"
+            " judged again, without a training"
         )
 
     def _require_promotable(self) -> None:
@@ -481,8 +481,8 @@ class Retrain:
                 raise GateFailed(
                     f"{rejection.describe(name)}, and config, data and code are those that it was"
                     " trained from. Nothing was trained; `lightkit promote RUN --force` promotes"
-                    " the run of that version all the same, and --skip promote trains without a"
-                    " promotion."
+                    " the run of that version all the same, and --skip"
+                    " promote trains without a promotion."
                 )
 
     def _ask_registry(self) -> list[tuple[Rejection, Path | None]]:

@@ -109,8 +109,8 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
             space.setdefault(key, [])
         elif not key:
             raise ConfigError(
-                "--space: expected KEY=VALUE,VALUE, such as model.learning_rate=1e-3,1e-2, got"
-                f" {word!r}"
+                "--space: expected KEY=VALUE,VALUE, such as"
+                f" model.learning_rate=1e-3,1e-2, got {word!r}"
             )
         space[key].append(value if is_pair else word)
     from lightkit.config import dump_yaml, read_scalar
@@ -577,8 +577,8 @@ class Sweep:
             path.unlink(missing_ok=True)
             return
         head = (
-            f"sweep {self._folder.name}, trial {best.number}: {metric} {best.value:.6g}, run"
-            f" {best.run}"
+            f"sweep {self._folder.name}, trial {best.number}: {metric}"
+            f" {best.value:.6g}, run {best.run}"
         )
         if best.number == 0:
             head += "\nthe config itself: nothing beat it"
@@ -631,8 +631,8 @@ class Sweep:
             return []
         low, high = wilson_interval(round(best.value * num_samples), num_samples)
         text = (
-            f"noise {num_samples} validation samples: an accuracy of {best.value:.4g} has the 95 %"
-            " interval"
+            f"noise {num_samples} validation samples: an accuracy of"
+            f" {best.value:.4g} has the 95 % interval"
         )
         return [f"{text} {low:.3f} to {high:.3f}, on samples alone"]
 
@@ -667,8 +667,8 @@ class Sweep:
         if self._has_failed_often:
             first = self._failures[0]
             text = (
-                f"sweep: {len(self._failures)} trials in a row have failed (sweep.max_failures):"
-                f" {first}"
+                f"sweep: {len(self._failures)} trials in a row have failed"
+                f" (sweep.max_failures): {first}"
             )
             return LightkitError(self._stage_config.resolved.masked(text))
         if (
@@ -814,8 +814,8 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
     root, job = find_job(read_run_settings(stage_config))
     if plan is None:
         raise ConfigError(
-            "sweep: --status of which sweep? The config has no section `sweep`; add its file"
-            " with -c"
+            "sweep: --status of which sweep? The config has no section"
+            " `sweep`; add its file with -c"
         )
     record = find_record(stage_config, plan, root, job, creates=False)
     if not record.head:

@@ -335,8 +335,8 @@ def _explain(
         message = f"it refers to {key}, which is not set{_hint_at_reference(key, tree, path)}"
     elif isinstance(error, UnsupportedInterpolationType):
         message = (
-            f"there is no {message.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a"
-            " variable"
+            f"there is no {message.rpartition(' ')[2]}; ${{key}} is another"
+            f" key, ${{oc.env:NAME}} a variable"
         )
     return is_cause, error_at(
         f"{dotted(path)}: cannot resolve {shortened(text)}: {message}", leaf.origin

@@ -511,8 +511,8 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
                 " its value again"
             )
             hint = (
-                "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as"
-                " it is"
+                "as a flag, and write ${oc.env:NAME} for the next"
+                " training, which a run keeps as it is"
             )
             yield error_at(f"{text} {hint}", leaf.origin)
 

@@ -905,8 +905,8 @@ def _describe_no_class(name: str, choices: Collection[str]) -> str:
     """
     if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
         return (
-            f"{name} is a folder; `lightkit init --data {name}` writes a config for the images"
-            " in it"
+            f"{name} is a folder; `lightkit init --data {name}` writes"
+            " a config for the images in it"
         )
     if name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None):
         return f"{name} is a module; name a class in it, as in {name}.MyClass"

@@ -325,8 +325,8 @@ class _TreeBuilder:
             start = found.start() if found else 0
             before = _LINE_BREAK.split(self._text[:start])
             text = (
-                f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in"
-                " YAML"
+                f"{self._name}: the character"
+                f" {self._text[start : start + 1]!r} is not allowed in YAML"
             )
             places = [self._origin_at(len(before) - 1, len(before[-1]))]
         else:

@@ -77,8 +77,8 @@ class ImageTable(ImageFolder):
         super().__init__(root=str(table.parent) if root is None else root, **kwargs)
         if separator is not None and not separator:
             raise ConfigError(
-                "data.init_args.separator: expected a character between labels, got ''; null is"
-                " none."
+                "data.init_args.separator: expected a character between"
+                " labels, got ''; null is none."
             )
         self.path = table
         self._columns: dict[str, Any] = {
@@ -95,8 +95,10 @@ class ImageTable(ImageFolder):
         self._is_multilabel = found.is_multilabel
         return index_files(
             self.path, found.class_names, found.files, given=dict.fromkeys(found.splits, self.path),
-            val_fraction=self.val_fraction, test_fraction=self.test_fraction, on_bad_image=self.on_bad_image,
-            max_bad_fraction=self.max_bad_fraction, locate=lambda name: f"{self.path}: class {name!r}",
+            val_fraction=self.val_fraction, test_fraction=self.test_fraction,
+            on_bad_image=self.on_bad_image,
+            max_bad_fraction=self.max_bad_fraction,
+            locate=lambda name: f"{self.path}: class {name!r}",
         )  # fmt: skip
 
     def _read_table(self) -> LabelledFiles:

@@ -163,10 +163,11 @@ def worker_options(
             if num_ready > most:
                 num_workers, prefetch_factor = min(num_workers, most), max(1, most // num_workers)
                 log.warning(
-                    "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; %s, %d ahead, "
-                    "instead. Give the container more (docker run --shm-size=2g), or lower data.init_args.batch_size, "
-                    "num_workers or prefetch_factor.",
-                    _SHARED_MEMORY, free_bytes / 1e6, 2 * (num_ready + 1) * batch_bytes * ranks / 1e6,
+                    "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; "
+                    "%s, %d ahead, instead. Give the container more (docker run --shm-size=2g), or "
+                    "lower data.init_args.batch_size, num_workers or prefetch_factor.",
+                    _SHARED_MEMORY, free_bytes / 1e6,
+                    2 * (num_ready + 1) * batch_bytes * ranks / 1e6,
                     _format_workers(num_workers), prefetch_factor,
                 )  # fmt: skip
     if num_workers == 0:

@@ -282,8 +282,8 @@ class MaskFolder(CheckedImages[MaskIndex], ImageModule):
             if getattr(self, name):
                 raise ConfigError(
                     f"data.init_args.{name}: it would change an image without its mask. Leave it"
-                    " out; crop_scale, rotate and color_jitter change both alike, or colours"
-                    " alone."
+                    " out; crop_scale, rotate and color_jitter change"
+                    " both alike, or colours alone."
                 )
         self.root = Path(root).expanduser()
         self.images = images

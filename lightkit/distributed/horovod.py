@@ -70,8 +70,8 @@ class HorovodEnvironment(LightningEnvironment):
             os.environ.setdefault("HOROVOD_CYCLE_TIME", "10")
         if _ENDED:
             raise LightkitError(
-                "Horovod was shut down after an error, and does not start again in the same"
-                " process."
+                "Horovod was shut down after an error, and does not"
+                " start again in the same process."
             )
         with waiting("start of all ranks"):
             hvd.init()
@@ -172,8 +172,8 @@ class HorovodStrategy(ParallelStrategy):
             uuids = self.gather_objects(uuid)
             if uuid is None:
                 raise error_at(
-                    f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can"
-                    " be seen."
+                    f"rank {self.local_rank} of this machine needs GPU {own},"
+                    f" but only {count} can be seen."
                 )
             if uuids.count(uuid) > 1:
                 sharing = ", ".join(str(rank) for rank, other in enumerate(uuids) if other == uuid)
@@ -233,8 +233,8 @@ class HorovodStrategy(ParallelStrategy):
             for name, layer in model.named_modules():
                 if isinstance(layer, refused):
                     raise error_at(
-                        f"{name}: {type(layer).__module__}.SyncBatchNorm does not work with this"
-                        " Horovod."
+                        f"{name}: {type(layer).__module__}.SyncBatchNorm"
+                        " does not work with this Horovod."
                     )
                 if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
                     raise error_at(
@@ -254,8 +254,8 @@ class HorovodStrategy(ParallelStrategy):
         Metric.sync = collectives.sync_over_horovod  # type: ignore[assignment, method-assign]
         if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in self.optimizers):
             raise error_at(
-                "LBFGS decides by each rank's own loss how often it asks for gradients; Horovod"
-                " waits."
+                "LBFGS decides by each rank's own loss how often it asks"
+                " for gradients; Horovod waits."
             )
         if self.optimizers:
             self._gradients = AveragedGradients(self.lightning_module, compression=self.compression)

@@ -102,8 +102,8 @@ class ScaledLearningRate(Callback):
         if any(isinstance(each, LearningRateFinder) for each in trainer.callbacks):  # type: ignore[attr-defined]
             raise error_at(
                 "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is"
-                " that of all ranks together already. Leave out one of the callbacks scale_lr and"
-                " lr_finder."
+                " that of all ranks together already. Leave out one of the"
+                " callbacks scale_lr and lr_finder."
             )
         for group in chain.from_iterable(
             optimizer.param_groups for optimizer in trainer.optimizers
@@ -173,8 +173,8 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
     ):
         name = f"{type(scheduler).__module__}.{type(scheduler).__qualname__}"
         raise error_at(
-            f"ScaledLearningRate cannot find the rates of {name}, which has no base_lrs; scale them"
-            " by hand."
+            f"ScaledLearningRate cannot find the rates of {name}, which has no"
+            " base_lrs; scale them by hand."
         )
     for key in _BASES:
         if isinstance(rates := getattr(scheduler, key, None), list):

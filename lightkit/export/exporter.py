@@ -181,8 +181,8 @@ def export(
                 _log.debug("%s", path.name, exc_info=True)
                 text = visible(str(error).strip()) or "no message"
                 failures.append(
-                    f"{path.name}: {metadata.model} cannot be exported: {type(error).__name__}:"
-                    f" {text}"
+                    f"{path.name}: {metadata.model} cannot be exported:"
+                    f" {type(error).__name__}: {text}"
                 )
             else:
                 on_step(f"{path.name}: proved")
@@ -277,8 +277,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise RunLocked(
-            f"Another export is writing to {folder}. Try again when it has ended, or choose another"
-            " --output."
+            f"Another export is writing to {folder}. Try again when it has"
+            " ended, or choose another --output."
         ) from error
     except OSError as error:
         raise ConfigError(

@@ -124,8 +124,8 @@ _MAX_METRIC_TOLERANCE = 0.2
 """With one or two samples, those on a border would allow for any accuracy."""
 _SHARES = frozenset(
     {
-        "acc", "accuracy", "ap", "auc", "auprc", "auroc", "dice", "f", "fbeta", "iou", "jaccard", "map", "precision",
-        "recall", "sensitivity", "specificity", "top",
+        "acc", "accuracy", "ap", "auc", "auprc", "auroc", "dice", "f", "fbeta", "iou", "jaccard",
+        "map", "precision", "recall", "sensitivity", "specificity", "top",
     }
 )  # fmt: skip
 """Words in the names of metrics that are shares, from 0 to 1."""
@@ -616,8 +616,8 @@ class Proof:
                     or "nothing"
                 )
                 raise ExportError(
-                    f"{file.name} cannot be run in a fresh process, which {how}. Its last words:"
-                    f" {last}"
+                    f"{file.name} cannot be run in a fresh process, which"
+                    f" {how}. Its last words: {last}"
                 )
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             if needless := set(result["loaded"]) - set(FORMATS[metadata.format].packages):
@@ -674,8 +674,8 @@ class Proof:
                 Exception
             ) as error:  # the user's validation raises anything without their trainer
                 reason = (
-                    f"its validation fails on a Trainer of its own ({type(error).__name__}:"
-                    f" {error})"
+                    "its validation fails on a Trainer of its own"
+                    f" ({type(error).__name__}: {error})"
                 )
                 raise _NotScored(reason) from error
             finally:

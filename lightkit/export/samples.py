@@ -242,8 +242,8 @@ def read_calibration(
     samples = draw_samples(module, data, _NUM_CALIBRATION, splits=("train",))
     if samples is None:
         raise ConfigError(
-            "--int8 is calibrated on training samples, and there is no training loader. Leave it"
-            " out."
+            "--int8 is calibrated on training samples, and there is no"
+            " training loader. Leave it out."
         )
     yield from zip(*(tensor[:, None].numpy() for tensor in samples.inputs), strict=True)
 
@@ -308,8 +308,8 @@ def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing
         else:
             continue
         raise ConfigError(
-            f"data: its `preprocessing` is not what its loader does: {name} {gap}. Make the two"
-            " agree."
+            "data: its `preprocessing` is not what its loader does:"
+            f" {name} {gap}. Make the two agree."
         )
 
 

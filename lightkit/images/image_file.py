@@ -52,8 +52,8 @@ _LACKS = {
     errno.EMFILE: "raise `ulimit -n`, or lower data.init_args.num_workers",
     errno.ENFILE: "raise fs.file-max of this machine, or end other processes",
     errno.ENOMEM: (
-        "raise `ulimit -v`, lower data.init_args.num_workers, or remove this file if it alone is"
-        " too large"
+        "raise `ulimit -v`, lower data.init_args.num_workers, or remove this"
+        " file if it alone is too large"
     ),
 }
 # By the number of the EXIF tag (CIPA DC-008, Orientation).
@@ -98,8 +98,8 @@ class UnreadableImageError(DataError):
         """Build it from an exception of a decoder."""
         reason = format_reason(error, name)
         return cls(
-            f"{name}: this image cannot be decoded ({reason}). Replace the file or take it out of"
-            " the data.",
+            f"{name}: this image cannot be decoded ({reason}). Replace the"
+            " file or take it out of the data.",
             reason=reason,
         )
 
@@ -324,8 +324,8 @@ def _refuse_unknown_pixels(image: Image.Image) -> None:
     is_raw = tile and tile[0][0] == "raw"
     if is_raw and tags.get(_PLANAR_CONFIGURATION) == _PLANES and 16 in bits and len(bits) > 1:
         raise ValueError(
-            "Pillow reads 16-bit colours in planes wrongly; save it with 8 bits, or with whole"
-            " pixels"
+            "Pillow reads 16-bit colours in planes wrongly; save it"
+            " with 8 bits, or with whole pixels"
         )
 
 

@@ -117,8 +117,8 @@ def parse_classes(
     if classes is None:
         if ignore_index not in (None, "auto") and not isinstance(ignore_index, int):
             raise ConfigError(
-                f"data.init_args.ignore_index: a colour needs {_KEY}, with the colours of the"
-                " classes."
+                f"data.init_args.ignore_index: a colour needs {_KEY},"
+                " with the colours of the classes."
             )
         return None
     given = (

@@ -46,8 +46,8 @@ def explain_other_format(place: Path) -> str | None:
         return None  # a damaged one, of which the reader says what is wrong
     kind = _KINDS.get(suffix, f"a {suffix or 'plain'} file")
     return (
-        f"{file} is {kind}, which is not read; expected a Delta table, or a file or folder of"
-        " Parquet. "
+        f"{file} is {kind}, which is not read; expected a Delta table, or"
+        " a file or folder of Parquet. "
         f'{RECIPES}, "Numbers in a table", turns a CSV file into Parquet and trains on it'
     )
 

@@ -117,8 +117,8 @@ class TableTarget:
         table = self.table
         if self.is_delta and (found := _REFUSED_BY_DELTALAKE.search(str(table.absolute()))):
             raise ConfigError(
-                f"{table}: deltalake writes no folder with {found[0]!r} in its name. Choose another"
-                " name."
+                f"{table}: deltalake writes no folder with {found[0]!r} in"
+                " its name. Choose another name."
             )
         if self.is_delta and not find_spec("deltalake"):
             raise ConfigError(
@@ -129,8 +129,8 @@ class TableTarget:
             self.images.resolve()
         ):
             raise ConfigError(
-                f"{table} is in the folder of images {self.images}. Choose another place for the"
-                " table."
+                f"{table} is in the folder of images {self.images}."
+                " Choose another place for the table."
             )
         if os.path.lexists(table) and not _is_empty(table):
             self._check_existing()

@@ -41,8 +41,8 @@ def drive(job: Job) -> None:
     if (slots := count_slots(master)) is not None and slots < plan.processes:
         raise ConfigError(
             f"launch.processes: {plan.processes} processes need {plan.processes} slots of Spark at"
-            f" a time, but {master} has {slots}. Give the cluster more cores, or ask for fewer"
-            " processes."
+            f" a time, but {master} has {slots}. Give the cluster more"
+            " cores, or ask for fewer processes."
         )
     context = _make_context(job)
     try:

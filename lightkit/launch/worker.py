@@ -2,8 +2,10 @@
 
 ::
 
-    rank-N.json  status of rank N in its newest start      run.json   the run that rank 0 began or this folder's joined
-    rank-N.log   output of rank N (rank 0: .out, .err)     stop.json  the supervisor's request to save and to end
+    rank-N.json  status of rank N in its newest start
+    rank-N.log   output of rank N (rank 0: .out, .err)
+    run.json     the run that rank 0 began or this folder's joined
+    stop.json    the supervisor's request to save and to end
 
 One protocol for all engines. `torch.distributed.elastic` keeps error files too, but knows neither
 exit codes, nor ranks that hang, nor which of two errors within a second came first; and Horovod,
@@ -337,8 +339,8 @@ class RankContext:
                 break
             time.sleep(_POLL_S)
         raise LeftAlone(
-            f"rank 0 has begun no run within {timeout_s:g} s, or has ended; rank {self.rank.rank}"
-            " ends too"
+            f"rank 0 has begun no run within {timeout_s:g} s, or has ended;"
+            f" rank {self.rank.rank} ends too"
         )
 
     def _find_run(self, since_s: float) -> dict[str, Any] | None:

@@ -222,8 +222,8 @@ def _migrate(path: Path, address: Address) -> None:
             raise kind(
                 f"MLflow's database {path} has the older revision {revision}, and cannot be"
                 f" migrated to {schema.newest} of MLflow {schema.version}: {error}. It is as it"
-                f" was. Its place comes from {address.origin}. Correct that, or name another"
-                " database."
+                f" was. Its place comes from {address.origin}. Correct"
+                " that, or name another database."
             ) from error
         finally:
             for each in (copy, migrated):

@@ -303,8 +303,8 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
         raise ConfigError(
             f"{_WEIGHTS_KEY}: {path} holds a"
             f" {type(content).__name__}{f' of {keys}' if keys else ''}, not a state dict. Expected"
-            " a mapping from names to tensors, as torch.save(network.state_dict(), path)"
-            " writes it."
+            " a mapping from names to tensors, as"
+            " torch.save(network.state_dict(), path) writes it."
         )
     own = {
         name.removeprefix(_PREFIX): tensor

@@ -26,7 +26,8 @@ _SHARDED = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 _ON_THE_WAY = (
     "__call__", "forward", "train", "training_step", "validation_step",
     "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
-    "on_train_batch_start", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end",
+    "on_train_batch_start", "on_train_batch_end", "on_validation_batch_start",
+    "on_validation_batch_end",
 )  # fmt: skip
 
 

@@ -59,8 +59,8 @@ class MaskFiles:
         """
         if image is not None and Path(image).resolve() == (self.folder / name).resolve():
             raise ConfigError(
-                f"{self.folder / name}: the mask would replace the image. Name another table by"
-                " --output."
+                f"{self.folder / name}: the mask would replace the image."
+                " Name another table by --output."
             )
         size = None if image is None else _find_size(Path(image))
         mask = decide_mask(values, values.shape[-2:] if size is None else size)

@@ -487,8 +487,8 @@ def _refuse_rows(output: Path, contact_sheet: Path | None) -> None:
         ConfigError: If there is one.
     """
     what = (
-        "the model's predictions are no rows of numbers, one an image, but have parts of unequal"
-        " size"
+        "the model's predictions are no rows of numbers, one an image,"
+        " but have parts of unequal size"
     )
     if output == STANDARD_OUTPUT or output.suffix.lower() != ".jsonl":
         raise ConfigError(

@@ -509,8 +509,8 @@ def _check_margin(compared: _Comparison, found: Mapping[str, Any] | None) -> Ite
     if margin is None or compared.baseline is None:
         return
     asks = (
-        f"less than {margin:g} worse than {compared.baseline.name}, with {compared.confidence:.4g}"
-        " confidence"
+        f"less than {margin:g} worse than {compared.baseline.name}, with"
+        f" {compared.confidence:.4g} confidence"
     )
     # as for a drop: a baseline that gives NaN is no measure, and the thresholds are
     passed = compared.drops_at_most(0.0, compared.reference) if found is None else found["passed"]
@@ -607,8 +607,8 @@ def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
     if found is None:
         raise ConfigError(
             f"gate.margin: {compared.candidate.name} and {compared.baseline.name} were not scored"
-            " on the same samples, which a paired interval is made of. Set gate.max_drop in its"
-            " place."
+            " on the same samples, which a paired interval is made of."
+            " Set gate.max_drop in its place."
         )
     found |= {"margin": margin, "confidence": compared.confidence, "passed": found["low"] > -margin}
     if found["method"] == "paired score interval":

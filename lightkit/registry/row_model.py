@@ -168,8 +168,8 @@ def _load_pyfunc(path: str) -> RowModel:
     program = load_program(data)
     if program is None:
         raise DataError(
-            f"{data / GRAPH}: this is not the graph that lightkit register wrote. Register the run"
-            " again."
+            f"{data / GRAPH}: this is not the graph that lightkit register"
+            " wrote. Register the run again."
         )
     return RowModel(wrap_module(program), metadata, data)
 

@@ -128,8 +128,8 @@ def check_name(name: str, *, in_catalog: bool = False) -> str:
         and not {*name} & {*"/:"}
     )
     rule = (
-        "1 to 256 printable characters without a slash, a colon or space around them, such as"
-        " flowers"
+        "1 to 256 printable characters without a slash, a colon or"
+        " space around them, such as flowers"
     )
     if is_name and in_catalog:
         is_name = name.count(".") == 2 and all(name.split("."))

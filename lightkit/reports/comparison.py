@@ -227,8 +227,8 @@ def _summarize_differences(
     if main in metrics:
         return f"{names[1]} is {word} than {names[0]}."
     return (
-        f"{names[1]} is {word} than {names[0]} in {', '.join(metrics)}; no difference beyond noise"
-        f" in {main}."
+        f"{names[1]} is {word} than {names[0]} in {', '.join(metrics)}; no"
+        f" difference beyond noise in {main}."
     )
 
 

@@ -173,8 +173,8 @@ def read_facts(run: Run) -> RunFacts:
     gate = read_object("gate.json")
     if find_value(gate, "checkpoint", "sha256") not in (None, sha256) and sha256 is not None:
         problems.append(
-            "gate.json is of another checkpoint than the best, and is not shown; `lightkit gate`"
-            " judges it"
+            "gate.json is of another checkpoint than the best, and is not"
+            " shown; `lightkit gate` judges it"
         )
         gate = {}
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}

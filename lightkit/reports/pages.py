@@ -226,6 +226,7 @@ def render_page(
         names.insert(0, "uplot/uPlot.iife.min.js")
         style += _read_part("uplot/uPlot.min.css")
     scripts = [_read_part(name) for name in names]
+    uplot_license = Markup(_read_part("uplot/LICENSE").strip()) if has_plots else ""  # noqa: S704 - as below
     return (
         environment()
         .get_template("base.html")
@@ -242,7 +243,7 @@ def render_page(
             script_digests=[_digest(script) for script in scripts],
             charts=dump_charts(charts),
             rates=rates,
-            uplot_license=(Markup(_read_part("uplot/LICENSE").strip()) if has_plots else ""),  # noqa: S704 - as above
+            uplot_license=uplot_license,
             now=format_moment(datetime.now(UTC).isoformat()),
         )
     )

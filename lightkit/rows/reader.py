@@ -165,8 +165,8 @@ def open_rows(place: str, *, setting: str = "data.init_args.path", **state: Any)
         kinds = {is_json(each) for each in texts}
         if len(kinds) > 1:
             raise DataError(
-                f"{place}: this folder has files of CSV and of JSON lines; expected one kind. Part"
-                " them."
+                f"{place}: this folder has files of CSV and of JSON lines;"
+                " expected one kind. Part them."
             )
         return _join_files(place, [_open_text(filesystem, each, each) for each in texts])
     if not is_remote(place):

@@ -217,8 +217,8 @@ def add_step_summary(markdown: str) -> None:
             file.write(f"{markdown.strip()}\n\n")
     except OSError as error:
         message = (
-            f"{STEP_SUMMARY}: {name} cannot be written ({error.strerror or error}); the step has no"
-            " summary"
+            f"{STEP_SUMMARY}: {name} cannot be written"
+            f" ({error.strerror or error}); the step has no summary"
         )
         logging.getLogger("lightkit").warning(message)
 

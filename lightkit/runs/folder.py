@@ -182,8 +182,8 @@ def _explain_missing(reference: str, root: Path, name: str | None) -> ConfigErro
     there = [f"{run.name}/{run.id}" for run in list_runs(root)]
     if not there:
         return ConfigError(
-            f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the"
-            " first."
+            f"There is no run {reference!r}: there are no runs in {root}."
+            " `lightkit fit` makes the first."
         )
     hint = near(reference, [*there, *(run.split("/")[0] for run in there)]) or "."
     asked = f" of {name!r}" if name is not None and reference == _LATEST else ""

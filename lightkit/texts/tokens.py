@@ -51,8 +51,8 @@ class Tokenizing:
         )
         if not is_fine or known["max_length"] < 1:
             raise TypeError(
-                "expected the tokenizer as text, max_length of 1 or more, and the number of the"
-                " padding"
+                "expected the tokenizer as text, max_length of 1 or more,"
+                " and the number of the padding"
             )
         return cls(**known)
 

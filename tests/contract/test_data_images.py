@@ -33,18 +33,22 @@ from tests.contract.data_cases import (
 from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json
 
 GOOD = {  # upright height and width
-    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64), "chi.gif": (240, 320),
-    "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512), "dispose_bgnd_rgba.gif": (100, 100),
-    "exif_imagemagick_orientation.png": (512, 512), "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640),
-    "hopper.avif": (128, 128), "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
+    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64),
+    "chi.gif": (240, 320), "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512),
+    "dispose_bgnd_rgba.gif": (100, 100), "exif_imagemagick_orientation.png": (512, 512),
+    "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640), "hopper.avif": (128, 128),
+    "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
     "hopper.webp": (128, 128), "hopper_bad_exif.jpg": (500, 500), "hopper_gray.jpg": (128, 128),
     "hopper_idat_after_image_end.png": (128, 128), "hopper_orientation_3.jpg": (128, 128),
     "hopper_orientation_5.jpg": (128, 128), "hopper_orientation_6.webp": (128, 128),
-    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200), "iss634.webp": (245, 245),
-    "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128), "mode_palette_1bit_alpha.png": (64, 128),
-    "num_plays.png": (64, 128), "p_16.png": (128, 128), "pal1.bmp": (64, 127), "pil123p.png": (150, 162),
-    "pil_sample_cmyk.jpg": (100, 100), "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
-    "tiff_strip_cmyk_jpeg.tif": (100, 100), "transparent.gif": (150, 200), "transparent.webp": (150, 200),
+    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200),
+    "iss634.webp": (245, 245), "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128),
+    "mode_palette_1bit_alpha.png": (64, 128), "num_plays.png": (64, 128), "p_16.png": (128, 128),
+    "pal1.bmp": (64, 127), "pil123p.png": (150, 162), "pil_sample_cmyk.jpg": (100, 100),
+    "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
+    "tiff_strip_cmyk_jpeg.tif": (100, 100),
+    "transparent.gif": (150, 200),
+    "transparent.webp": (150, 200),
     "xmp_tags_orientation.png": (268, 326),
 }  # fmt: skip
 BAD = {

@@ -656,8 +656,8 @@ def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place:
             ["--format", "onx", "--input-shape", "1,3:int46", "--num-samples", "0", "--rtol=-1"],
             2,
             (
-                r"(?s)'onx'; did you mean 'onnx'\?.*'int46'; did you mean 'int64'.*--num-samples:"
-                r" .*--rtol: "
+                r"(?s)'onx'; did you mean 'onnx'\?.*'int46'; did you mean"
+                r" 'int64'.*--num-samples: .*--rtol: "
             ),
         ),
     ],

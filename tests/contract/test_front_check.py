@@ -190,16 +190,20 @@ KEEPS: dict[str, Any] = {
 }
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEEP: dict[str, list[str]] = {
-    "report": ["callbacks.lr_monitor={}", "logger.mlflow={}", "logger.csv={}", "--trainer.logger=null"],
+    "report": ["callbacks.lr_monitor={}", "logger.mlflow={}", "logger.csv={}",
+               "--trainer.logger=null"],
     "json": [
-        "--model=my_parts.Talks", "--output=json", "--trainer.accumulate_grad_batches=4", "--trainer.logger=null",
+        "--model=my_parts.Talks", "--output=json", "--trainer.accumulate_grad_batches=4",
+        "--trainer.logger=null",
     ],
     "quiet": ["--quiet"],
-    "secret": ["logger.mlflow.init_args.tracking_uri=${oc.env:MY_TRACKER}", "--trainer.logger=null"],
+    "secret": ["logger.mlflow.init_args.tracking_uri=${oc.env:MY_TRACKER}",
+               "--trainer.logger=null"],
     "comet": ["logger.comet.init_args.online=false", "--trainer.logger=null"],
     "schedule": ["--model=my_parts.Scheduled", "--trainer.max_epochs=20"],
     "monitors": ["-c", "monitors.yaml"],
-    "parts": ["--model=my_project.FailsInInit", "--data=my_parts.Missing", "callbacks.mine=my_parts.Refuses"],
+    "parts": ["--model=my_project.FailsInInit", "--data=my_parts.Missing",
+              "callbacks.mine=my_parts.Refuses"],
     "best three": ["-c", "three.yaml", "--output=json"],
     "each fifth epoch": ["-c", "fifth.yaml", "--output=json"],
     "several callbacks": ["-c", "several.yaml", "--output=json"],
@@ -210,7 +214,8 @@ DEEP: dict[str, list[str]] = {
     ],
     "16 bit": ["--trainer.precision=16-mixed"],
     "ranks": [
-        "launch.engine=torchrun", "launch.processes=1000", "accelerator.strategy=ddp", "trainer.accelerator=null",
+        "launch.engine=torchrun", "launch.processes=1000", "accelerator.strategy=ddp",
+        "trainer.accelerator=null",
         "accelerator=cpu", "--output=json",
     ],
 }  # fmt: skip
@@ -474,7 +479,8 @@ def test_a_config_is_checked_for_the_stage_that_is_named(checked: dict[str, Answ
 
 
 def test_a_config_is_checked_for_other_hardware(checked: dict[str, Answer]) -> None:
-    assert {name: checked[name].code for name in ("no GPU", "any hardware", "for GPUs", "for a GPU", "for what")} == {
+    assert {name: checked[name].code for name in ("no GPU", "any hardware", "for GPUs", "for a GPU",
+                                                  "for what")} == {
         "no GPU": 2, "any hardware": 0, "for GPUs": 0, "for a GPU": 2, "for what": 2,
     }  # fmt: skip
     assert "trainer.devices: 99: this machine shows" in checked["no GPU"].err

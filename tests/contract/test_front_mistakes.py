@@ -590,9 +590,15 @@ class Adapter:
 
 class Own(LightningModule):
     def __init__(
-        self, required: Required, options: Options = Options(), maybe: Optional[Options] = None,
-        typed: Optional[Typed] = None, several: Optional[list[Options]] = None,
-        parts: Optional[list[Union[Part, str]]] = None, either: Union[list[int], list[Part], None] = None, h: int = 3,
+        self,
+        required: Required,
+        options: Options = Options(),
+        maybe: Optional[Options] = None,
+        typed: Optional[Typed] = None,
+        several: Optional[list[Options]] = None,
+        parts: Optional[list[Union[Part, str]]] = None,
+        either: Union[list[int], list[Part], None] = None,
+        h: int = 3,
         adapter: Callable[[int, int], Adapter] = Adapter,
     ) -> None:
         super().__init__()

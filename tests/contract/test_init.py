@@ -361,7 +361,8 @@ def test_init_data_names_the_recipe_for_a_table_of_another_kind(
 
 SPLITS = [*(["train"] * 8), "val", "test"]
 ROWS = "size,colour,day,label,split\n" + "".join(
-    f"{at}.5,{'red' if at % 3 else 'blue'},2026-01-{at % 28 + 1:02d},{'a' if at % 2 else 'b'},{SPLITS[at % 10]}\n"
+    f"{at}.5,{'red' if at % 3 else 'blue'},2026-01-{at % 28 + 1:02d},"
+    f"{'a' if at % 2 else 'b'},{SPLITS[at % 10]}\n"
     for at in range(40)
 )
 

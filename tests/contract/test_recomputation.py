@@ -596,8 +596,8 @@ def read_mlflow(trained: Trained) -> dict[str, list[tuple[int, float]]]:
     run_id = read_json(trained.run / "mlflow.json")["run_id"]
     with closing(sqlite3.connect(trained.folder / "runs" / "mlflow.db")) as connection:
         query = (
-            "SELECT key, step, value FROM metrics WHERE run_uuid = ? AND is_nan = 0 ORDER BY step,"
-            " timestamp"
+            "SELECT key, step, value FROM metrics WHERE run_uuid = ? AND"
+            " is_nan = 0 ORDER BY step, timestamp"
         )
         rows = connection.execute(query, (run_id,)).fetchall()
         newest = connection.execute(
@@ -931,8 +931,8 @@ def test_every_number_of_a_report_is_that_of_the_best_weights_and_the_samples(
     )
     num_right = int(counts.diagonal().sum())
     described = (
-        f"{len(names)} classes, {len(targets)} samples of the test split, of which {num_right} are"
-        " right"
+        f"{len(names)} classes, {len(targets)} samples of the test split,"
+        f" of which {num_right} are right"
     )
     assert described in page
     error = compute_calibration_error(trained)

@@ -233,7 +233,9 @@ import onnx
 import sys
 from onnx import TensorProto, helper, numpy_helper
 
-weight = numpy_helper.from_array(np.array([[1.0, 0.0], [0.0, 2.0], [0.5, 0.5]], dtype=np.float32), "w")
+weight = numpy_helper.from_array(
+    np.array([[1.0, 0.0], [0.0, 2.0], [0.5, 0.5]], dtype=np.float32), "w"
+)
 inputs = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])
 outputs = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])
 node = helper.make_node("MatMul", ["x", "w"], ["y"])

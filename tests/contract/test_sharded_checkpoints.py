@@ -155,8 +155,8 @@ def test_a_strategy_that_takes_a_promise_away_is_named_in_a_warning_once(
     trained: Workspace,
 ) -> None:
     text = (
-        "warning: trainer.strategy: ModelParallelStrategy writes each checkpoint as a folder of"
-        " shards"
+        "warning: trainer.strategy: ModelParallelStrategy writes each"
+        " checkpoint as a folder of shards"
     )
     printed = {
         name: (trained.folder / f"{name}.printed").read_text(encoding="utf-8") for name in JOBS

@@ -211,8 +211,8 @@ def spoil(folder: Path, case: str) -> None:
         (
             "value",
             (
-                r"masks/3\.png: [678] \(\d+ pixels\), .*|no class; data\.init_args\.classes has sky"
-                r" 0, road 1"
+                r"masks/3\.png: [678] \(\d+ pixels\), .*|no class;"
+                r" data\.init_args\.classes has sky 0, road 1"
             ),
         ),
         ("color", r"masks/3\.png: a mask of colours, where numbers are expected"),

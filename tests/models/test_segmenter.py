@@ -171,7 +171,8 @@ def test_the_loss_is_cross_entropy_and_dice_of_each_image() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["small_cnn", "resnet18", "mobilenet_v3_small", "efficientnet_b0", "densenet121", "shufflenet_v2_x0_5",
+    ["small_cnn", "resnet18", "mobilenet_v3_small", "efficientnet_b0", "densenet121",
+     "shufflenet_v2_x0_5",
      "regnet_y_400mf", "mnasnet0_5", "squeezenet1_1"],
 )  # fmt: skip
 def test_a_decoder_stands_on_each_kind_of_backbone(name: str) -> None:

@@ -47,8 +47,8 @@ def key(**changed: object) -> str:
         ("#if !defined(_MSC_VER) && __cplusplus < 201703L", 17),
         (
             (
-                "// MSVC keeps __cplusplus at 199711L\n#if (!defined(_MSVC_LANG) && __cplusplus <"
-                " 202002L)"
+                "// MSVC keeps __cplusplus at 199711L\n#if"
+                " (!defined(_MSVC_LANG) && __cplusplus < 202002L)"
             ),
             20,
         ),

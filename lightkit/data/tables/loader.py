@@ -61,8 +61,8 @@ class BatchMaker:
             row = rows[place]
             if row.defect is not None:
                 message = (
-                    f"{row.name}: {row.defect}. The table has changed since it was opened: start"
-                    " again."
+                    f"{row.name}: {row.defect}. The table has changed"
+                    " since it was opened: start again."
                 )
                 raise UnreadableImageError(message, reason=row.defect)
             if self.view is None:
@@ -258,7 +258,8 @@ class BatchOrder(ResumableSampler):
         self.rows = batches.rows
         self.plan = batches.rows.plan
         super().__init__(
-            batches, batch_size=self.plan.batch_size, num_replicas=self.plan.num_replicas, rank=self.plan.rank,
+            batches, batch_size=self.plan.batch_size, num_replicas=self.plan.num_replicas,
+            rank=self.plan.rank,
             seed=seed,
         )  # fmt: skip
         self.own_cut = (1, batches.buffer_rows)

@@ -79,7 +79,8 @@ class PetastormTable(Table):
         self.check_installed()
         super().__init__(
             path=None, train=train, val=val, test=test, format="auto", version=None, timestamp=None,
-            storage_options=None, filter=None, split=None, key=None, val_fraction=0, test_fraction=0, num_workers=0,
+            storage_options=None, filter=None, split=None, key=None, val_fraction=0,
+            test_fraction=0, num_workers=0,
             **kwargs,
         )  # fmt: skip
         check_arguments(
