@@ -33,9 +33,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 class Computation(Callback):
-    """Compute in another way what the model says.
-
-    Checkpoints, exports and predictions stay what they are.
+    """Compute in another way what the model says; checkpoints and exports stay what they are.
 
     Args:
         memory_format: `channels_last` lays the weights of convolutions out with the channels of a

@@ -225,9 +225,7 @@ class _Joined(NamedTuple):
 
 
 class PredictionRecorder(Callback):
-    """Write the predictions of a test to the run folder.
-
-    In a fit, those of the validation of the best checkpoint.
+    """Write the predictions of a test, or of a fit's best validation, to the run folder.
 
     The files are `test_predictions.parquet` and `validation_predictions.parquet`; up to 60 images,
     the worst errors and then the least certain, are copied to `thumbnails`. They are of what

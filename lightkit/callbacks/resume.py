@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ResumeState(Callback):
-    """Save and restore random states, the epoch's metrics, a pending plateau step and a stop.
+    """Save and restore random states, epoch metrics, pending plateau steps and a decision to stop.
 
     Lightning 2.6 restores none of these: random states are not in its checkpoints, nor are the sums
     behind what is logged once an epoch, `ReduceLROnPlateau` is stepped after the epoch's checkpoint

@@ -217,9 +217,9 @@ class MaskSamples(ImageSamples):
 
 
 class MaskFolder(CheckedImages[MaskIndex], ImageModule):
-    """Images in one folder and their masks in another.
+    """Images in one folder and their masks, with equal names, in another.
 
-    With equal names, such as images/1.jpg and masks/1.png.
+    Such as images/1.jpg and masks/1.png.
 
     A mask has the size of its image. Its pixels are numbers of classes, in grey or in a palette, or
     colours of a table. Splits stand above the two folders (train/images, train/masks) or in them

@@ -18,9 +18,7 @@ from lightkit.errors import ConfigError, LightkitError
 
 
 class Comet(CometLogger):
-    """Record parameters, metrics and pictures with Comet.
-
-    Needs ``pip install 'lightkit-train[comet]'``.
+    """Record parameters, metrics and pictures with Comet. Needs ``lightkit-train[comet]``.
 
     Nothing is opened before the trainer starts. A resumed run continues its experiment. The API key
     comes from ``COMET_API_KEY`` or Comet's own settings file, so that no config needs to hold it.

@@ -26,9 +26,7 @@ from lightkit.hardware.processor import is_bf16_fast
 
 @dataclass(frozen=True)
 class AcceleratorSettings:
-    """How steps are computed. `auto` takes the value of a table by hardware.
-
-    `lightkit tune` measures.
+    """How steps are computed. `auto` takes a table's value by hardware; `lightkit tune` measures.
 
     Args:
         memory_format: Of weights and images in memory: `channels_last` is faster for convolutions

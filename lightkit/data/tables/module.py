@@ -57,9 +57,7 @@ _NUM_DECODED = 64  # rows at once
 
 
 class Table(IndexedSplits, LoadingModule):
-    """Images or numbers from a Delta table or a folder of Parquet.
-
-    Read as a stream, never whole in memory.
+    """Images or numbers from a Delta table or a folder of Parquet, read as a stream.
 
     The table is read by row group; in training the row groups come in another order in each epoch,
     and ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one
