@@ -26,9 +26,8 @@ from lightkit.hardware import processor
 _log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_EAGER: Literal["eager_on_recompile"] = (
-    "eager_on_recompile"  # without compilation where no compiled code is valid
-)
+# without compilation where no compiled code is valid
+_EAGER: Literal["eager_on_recompile"] = "eager_on_recompile"
 _COMPILERS = ("g++", "clang++", "c++")
 
 

@@ -232,9 +232,8 @@ class StopAtDeadline(Callback):
         self._stopped = stopped
         self._epochs_s: list[float] = []
         self._began_s = self._batch_ended_s = elapsed_s()
-        self._rest_s = (
-            0.0  # from the last batch of an epoch to the next epoch: validation and checkpoint
-        )
+        # from the last batch of an epoch to the next epoch: validation and checkpoint
+        self._rest_s = 0.0
         self._num_batches = 0
         self._is_late = False
         self._flag = DistributedFlag()

@@ -60,19 +60,8 @@ Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")
 Message = Mapping[str, Any]
 _FIELDS = (
-    *(
-        "run",
-        "folder",
-        "stage",
-        "exit_code",
-        "epoch",
-        "max_epochs",
-        "step",
-        "best",
-        "seconds",
-        "error",
-    ),
-    *("mlflow_url", "mlflow_command", "gate"),
+    *("run", "folder", "stage", "exit_code", "epoch", "max_epochs", "step", "best", "seconds"),
+    *("error", "mlflow_url", "mlflow_command", "gate"),
 )
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _MAX_LINES = 15

@@ -66,9 +66,8 @@ from lightkit.runs.scores import (
 from lightkit.torch_files import load_file
 
 _log = logging.getLogger(__name__)
-_SUMMARY_INTERVAL_S = (
-    1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
-)
+# a fit of a thousand short epochs must not wait for the disk a thousand times
+_SUMMARY_INTERVAL_S = 1.0
 _END_TIMEOUT_S = 1.0  # for the record of the end that another thread is writing
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from lightkit.errors import DataError, format_count
 
-DRIFT_WINDOW = (
-    10  # promoted models; a slide of less than a tenth of the margin at each promotion goes through
-)
+# promoted models; a slide of less than a tenth of the margin at each promotion goes through
+DRIFT_WINDOW = 10
 _NUM_READ = 200  # masks whose values are looked at
 _NUM_ROWS = 512  # of a mask
 _MOST_CLASSES = 300  # a photo has more colours

@@ -47,9 +47,8 @@ def check(invocation: Invocation) -> int:
 def _check(invocation: Invocation, ci_report: CiReport) -> int:
     began_s = time.monotonic()
     if invocation.has("deep"):
-        os.environ["HF_HUB_OFFLINE"] = (
-            "1"  # which huggingface_hub reads when the config's modules import it
-        )
+        # which huggingface_hub reads when the config's modules import it
+        os.environ["HF_HUB_OFFLINE"] = "1"
     error = None
     try:
         _find_mistakes(invocation)

@@ -33,19 +33,8 @@ from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
 SECTIONS = (
-    *(
-        "trainer",
-        "model",
-        "data",
-        "optimizer",
-        "lr_scheduler",
-        "callbacks",
-        "logger",
-        "run",
-        "watchdog",
-        "gate",
-    ),
-    "sweep",
+    *("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run"),
+    *("watchdog", "gate", "sweep"),
 )
 """Top-level keys whose value may be the name of a file that holds the section."""
 _LONGEST_CLASS_NAME = 500
@@ -376,20 +365,8 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
 _PLAIN_WORD = re.compile(r"[a-z]+")
 _READ_BY_OTHERS = (
-    *(
-        "AWS_",
-        "AZURE_",
-        "CLEARML_",
-        "COMET_",
-        "GOOGLE_",
-        "HF_",
-        "LIGHTKIT_",
-        "MLFLOW_",
-        "NEPTUNE_",
-        "PG",
-        "SLACK_",
-    ),
-    "WANDB_",
+    *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_"),
+    *("PG", "SLACK_", "WANDB_"),
 )
 _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 

@@ -168,9 +168,8 @@ class Problems:
     """Errors and warnings of a config."""
 
     def __init__(self) -> None:
-        self.is_incomplete = (
-            False  # whether a part could not be read, so that what seems missing may stand there
-        )
+        # whether a part could not be read, so that what seems missing may stand there
+        self.is_incomplete = False
         self._found: list[LightkitError] = []
         self._known: set[str] = set()
         self._files: list[Path] = []

@@ -445,9 +445,8 @@ class _Validator:
         elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries.keys() - {*SPEC_KEYS}:
             self._report_arguments_alone(path, node)
         else:
-            self.result.is_final = (
-                False  # jsonargparse takes it for arguments of the base or the default
-            )
+            # jsonargparse takes it for arguments of the base or the default
+            self.result.is_final = False
 
     def _report_arguments_alone(self, path: KeyPath, node: MappingNode) -> None:
         """Report arguments without their class.

@@ -341,9 +341,8 @@ def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
         if end is not None and shutil.disk_usage(part.parent).free < end - begin:
             raise OSError(errno.ENOSPC, "the disk is full")
         log.info("fetching %s%s", part.stem, f" from byte {begin}" if begin else "")
-        response.raw.enforce_content_length = (
-            False  # or the last bytes of a broken connection were lost
-        )
+        # or the last bytes of a broken connection were lost
+        response.raw.enforce_content_length = False
         chunks = response.raw.stream(_CHUNK_BYTES)
         with part.open("ab" if begin else "wb") as file:
             for chunk in show_progress(

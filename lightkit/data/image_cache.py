@@ -70,9 +70,8 @@ _KEPT_FREE_BYTES = 16 << 20
 # a training of a week may still need a file
 _RECENT_S = 7 * 24 * 3600.0
 _UNUSED_S = 60 * 24 * 3600.0
-_DECODING = (
-    4  # raise it with every change that gives other pixels, or another file, for the same photos
-)
+# raise it with every change that gives other pixels, or another file, for the same photos
+_DECODING = 4
 _AHEAD = 256  # photos
 # times as long as wide: a line of pixels, resized, would take the room of thousands of images
 _LONGEST = 8

@@ -15,9 +15,8 @@ from lightkit.export.metadata import Metadata
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.task import Activation
 
-_BITS = (
-    22  # of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
-)
+# of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
+_BITS = 22
 
 
 class ImageTransform(nn.Module):

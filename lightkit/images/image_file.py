@@ -29,22 +29,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 IMAGE_SUFFIXES = frozenset(
     [
-        *(
-            ".avif",
-            ".bmp",
-            ".dib",
-            ".gif",
-            ".j2k",
-            ".jfif",
-            ".jp2",
-            ".jpe",
-            ".jpeg",
-            ".jpg",
-            ".mpo",
-            ".pbm",
-            ".pgm",
-        ),
-        *(".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
+        *(".avif", ".bmp", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"),
+        *(".mpo", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
     ]
 )
 # The machine's fault and not the file's, with what to do.

@@ -251,9 +251,8 @@ class RankContext:
             message = f"error: {error}"
             is_final = code != 1 or isinstance(error, LeftAlone)
             if is_final and self.rank.engine == "torchrun":
-                process_code = (
-                    0  # else torch's agent would start all ranks again, to meet the same error
-                )
+                # else torch's agent would start all ranks again, to meet the same error
+                process_code = 0
         else:
             message = format_traceback(error)
         self.record("ended", code=code, kind=type(error).__name__, message=message)

@@ -271,9 +271,8 @@ class MLflow(Logger):
             }
         self._put_params(params)
         example = module.example_input_array
-        module.example_input_array = (
-            None  # with it the summary runs a forward pass, for the sizes of outputs
-        )
+        # with it the summary runs a forward pass, for the sizes of outputs
+        module.example_input_array = None
         self._put(
             self._open().log_text,
             self._run_id,

@@ -27,20 +27,8 @@ ColumnType = Literal["number", "category", "date", "text"]
 """Type of a column of a model's rows."""
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
 MISSING = (
-    "",
-    "?",
-    "NA",
-    "N/A",
-    "n/a",
-    "#N/A",
-    "<NA>",
-    "NaN",
-    "nan",
-    "NULL",
-    "null",
-    "None",
-    "none",
-    "NaT",
+    *("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"),
+    *("none", "NaT"),
 )
 """Cells of text that are no number and no date, and stand for a missing one."""
 _EXPECTED = {

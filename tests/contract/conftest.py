@@ -216,16 +216,8 @@ def registered_original(made_once: Once, exported_original: Path) -> Path:
         workspace.write("register.out", registered.out)
         workspace.run("fit", "-c", "small.yaml", "--trainer.logger=null", "--logger.mlflow={}").ok()
         words = (
-            "--run",
-            "latest",
-            "--name",
-            "net",
-            "--alias",
-            "tried",
-            "--alias",
-            "kept",
-            "--format",
-            "torchscript",
+            *("--run", "latest", "--name", "net", "--alias", "tried", "--alias", "kept"),
+            *("--format", "torchscript"),
         )
         workspace.run("register", *words).ok()
 

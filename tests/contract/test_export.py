@@ -280,16 +280,8 @@ def reduced(
         exported_original, Workspace(tmp_path_factory.mktemp("reduced") / "work", fork_server)
     )
     words = (
-        "--ckpt_path",
-        "last",
-        "--format",
-        "onnx",
-        "--half",
-        "--int8",
-        "--opset",
-        "19",
-        "--output",
-        "small",
+        *("--ckpt_path", "last", "--format", "onnx", "--half", "--int8", "--opset", "19"),
+        *("--output", "small"),
     )
     workspace.run("export", "--run", "latest", *words, timeout_s=280).ok()
     workspace.close()

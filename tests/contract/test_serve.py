@@ -149,16 +149,8 @@ def test_a_picture_may_be_the_body_itself(server: Server) -> None:
         ),
     ],
     ids=[
-        "field",
-        "text",
-        "empty",
-        "undecodable",
-        "nothing",
-        "cut",
-        "rows",
-        "no_type",
-        "large",
-        "large_unannounced",
+        *("field", "text", "empty", "undecodable", "nothing", "cut", "rows", "no_type"),
+        *("large", "large_unannounced"),
     ],
 )
 def test_a_wrong_request_is_refused_with_the_reason(

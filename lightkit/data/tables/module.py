@@ -109,19 +109,9 @@ class Table(IndexedSplits, LoadingModule):
     input_tables: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be tables which are there already, unless they are addresses."""
     sample_arguments = (
-        *(
-            "path",
-            "train",
-            "val",
-            "test",
-            "format",
-            "version",
-            "timestamp",
-            "storage_options",
-            "filter",
-            "split",
-        ),
-        *("key", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
+        *("path", "train", "val", "test", "format", "version", "timestamp", "storage_options"),
+        *("filter", "split", "key", "val_fraction", "test_fraction"),
+        *("on_bad_image", "max_bad_fraction"),
     )
 
     excluded_inputs: ClassVar[tuple[tuple[str, str, str], ...]] = (
