@@ -200,10 +200,11 @@ def pages() -> dict[str, str]:
 
 if __name__ == "__main__":
     is_check, stale = sys.argv[1:] == ["--check"], []
+    # the index reads the pages
     for write in (
         pages,
         lambda: {"llms.txt": format_llms_index() + "\n"},
-    ):  # the index reads the pages
+    ):
         for name, text in write().items():
             file = DOCS / name
             if file.is_file() and file.read_text(encoding="utf-8") == text:

@@ -95,9 +95,8 @@ class Computation(Callback):
                 weight.data = weight.data.contiguous(memory_format=_CHANNELS_LAST[weight.dim()])
         if not self.compile or trainer.state.fn != TrainerFn.FITTING:
             return
-        parts = [
-            *_parts(module)
-        ]  # not the model, whose steps log and count, which would break it into many pieces
+        # not the model, whose steps log and count, which would break it into many pieces
+        parts = [*_parts(module)]
         for part in parts:
             part.compile(dynamic=False)
         torch.compiler.set_stance(_EAGER)
@@ -125,9 +124,8 @@ class Computation(Callback):
             if self.fused is not None and _can_be_fused(optimizer):
                 _fuse(optimizer, fused=self.fused)
             _lay_out_state(optimizer)
-        self.on_train_epoch_start(
-            trainer, pl_module
-        )  # which is left out where an epoch is resumed in its middle
+        # which is left out where an epoch is resumed in its middle
+        self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Allow compilation for the first batch of the epoch.

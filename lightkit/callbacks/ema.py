@@ -81,9 +81,8 @@ class EMA(WeightAveraging):
                 " averaged. Set it lower."
             )
         self.num_updates = 0
-        with (
-            warnings.catch_warnings()
-        ):  # of models that are built late: their layers are all on each process here
+        # of models that are built late: their layers are all on each process here
+        with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="You're using the WeightAveraging callback with a model that"
             )

@@ -572,9 +572,10 @@ def _joins_file(word: str) -> bool:
 
 
 def _mask(word: str) -> str:
+    # here: it loads PyYAML, which the help does without
     from lightkit.config.secrets import (
         mask_line,
-    )  # here: it loads PyYAML, which the help does without
+    )
 
     return cut(mask_line(word))
 

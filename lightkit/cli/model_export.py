@@ -346,9 +346,8 @@ def load_model(
     source: dict[str, str] = {}
     if checkpoint is None:
         _log.warning("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-        load_weights = getattr(
-            module, "load_weights", None
-        )  # of our models: what training would start from
+        # of our models: what training would start from
+        load_weights = getattr(module, "load_weights", None)
         if callable(load_weights):
             load_weights()
     else:

@@ -157,9 +157,10 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
     Raises:
         LightkitError: In the place of Lightning's error, or of one without its place.
     """
+    # here: it loads torch
     from lightning_fabric.utilities.exceptions import (
         MisconfigurationException,
-    )  # here: it loads torch
+    )
 
     try:
         yield
@@ -212,9 +213,10 @@ def explain_full_disk() -> Iterator[None]:
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
     """Raise the error of a constructor again, which jsonargparse has wrapped in one of its own."""
+    # here: it loads torch
     from lightning_fabric.utilities.exceptions import (
         MisconfigurationException,
-    )  # here: it loads torch
+    )
 
     try:
         yield

@@ -62,9 +62,10 @@ class PredictOptions:
 
     def bind_writer(self) -> Callable[..., AbstractContextManager[PredictionWriter]]:
         """Return `write_predictions`, to which the names of the classes are still to be given."""
+        # here: numpy, which other commands need not load
         from lightkit.prediction.table import (
             write_predictions,
-        )  # here: numpy, which other commands need not load
+        )
 
         return partial(
             write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet
@@ -143,10 +144,11 @@ def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptio
         ConfigError: If one is.
         DataError: If a table is missing.
     """
+    # here: pyarrow, which images need not have
     from lightkit.rows.parquet_table import (
         is_remote,
         local_path,
-    )  # here: pyarrow, which images need not have
+    )
 
     if parsed.contact_sheet is not None:
         raise ConfigError(

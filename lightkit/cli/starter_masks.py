@@ -56,10 +56,11 @@ def summarize_masks(folder: Path, images: str, masks: str) -> MaskSummary:
     Raises:
         DataError: If images and masks do not fit, see `pair_files`, or a mask is none.
     """
+    # here: numpy, as few commands need it
     from lightkit.images.mask_index import (
         find_pairs_of_folders,
         pair_files,
-    )  # here: numpy, as few commands need it
+    )
 
     folders = find_pairs_of_folders(folder, images, masks)
     by_split = {split: pair_files(*each) for split, each in folders.items()}
@@ -81,9 +82,10 @@ def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[C
     Raises:
         DataError: If they are no masks.
     """
+    # here: Pillow, as few commands need it
     from lightkit.images.image_file import (
         UnreadableImageError,
-    )  # here: Pillow, as few commands need it
+    )
     from lightkit.images.mask_file import read_codes
 
     pixels: Counter[int] = Counter()

@@ -63,9 +63,8 @@ class Display:
         from rich.text import Text  # here: a pipe needs none of it
 
         status = visible(self.format_status(trials, metric, mode))
-        self._live.update(
-            Text(status), refresh=True
-        )  # a text with brackets, as in a list, is no markup
+        # a text with brackets, as in a list, is no markup
+        self._live.update(Text(status), refresh=True)
 
     def finish(
         self, trial: Trial, trials: Sequence[Trial], metric: str | None, mode: str | None

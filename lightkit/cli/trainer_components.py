@@ -251,9 +251,8 @@ def _build_plugins(session: Session, trainer: Mapping[str, Any]) -> list[Any]:
     if environment is not None:
         _warn_of_environment(environment, rank)
     elif rank is not None and rank.engine == "slurm":
-        plugins.append(
-            SLURMEnvironment(auto_requeue=False)
-        )  # the batch script does that, with our own checkpoint
+        # the batch script does that, with our own checkpoint
+        plugins.append(SLURMEnvironment(auto_requeue=False))
     return plugins
 
 
@@ -575,9 +574,8 @@ class _StallReport:
 
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
-        self._text = self._session.stage_config.resolved.masked(
-            f"{stall}."
-        )  # should what follows hang too
+        # should what follows hang too
+        self._text = self._session.stage_config.resolved.masked(f"{stall}.")
         rank = 0 if self._session.process.rank is None else self._session.process.rank.rank
         if self._session.process.rank_context is not None:
             self._session.process.rank_context.end_stalled(stall)
@@ -611,9 +609,8 @@ class _StallReport:
             self._session.process.watch.cut, STALLED, None if self._is_raised else f"error: {error}"
         )
         threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
-        if (
-            self._session.process.rank_context is not None
-        ):  # the supervisor reports and records the end
+        # the supervisor reports and records the end
+        if self._session.process.rank_context is not None:
             _kill_children()
             os._exit(STALLED)
         if not self._is_raised:
@@ -753,9 +750,8 @@ def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -
         if any(run.checkpoints.glob("*.ckpt"))
         else []
     )
-    for (
-        logger
-    ) in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
+    # Lightning's stand-in of a fast_dev_run has a method of every name
+    for logger in trainer.loggers:
         unsent = getattr(logger, "unsent", 0)
         view = getattr(logger, "view_command", None)
         if isinstance(unsent, int) and unsent:

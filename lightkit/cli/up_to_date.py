@@ -81,9 +81,8 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
     run, now, reason = compare_inputs(stage_config)
     if run is None or now is None:
         log = logging.getLogger("lightkit")
-        if (
-            now is not None and _explain_unseen(stage_config, now) == reason
-        ):  # tomorrow too: said also with --quiet
+        # tomorrow too: said also with --quiet
+        if now is not None and _explain_unseen(stage_config, now) == reason:
             log.warning(f"trains each time: {reason}")
         else:
             log.info(f"trains: {reason}")
@@ -118,10 +117,11 @@ def compare_inputs(stage_config: StageConfig) -> Comparison:
     ]
     first: Inputs | None = None
     reasons = []
+    # after an experiment that was rejected, the champion's inputs are no news
     for each in (
         run,
         *promoted,
-    ):  # after an experiment that was rejected, the champion's inputs are no news
+    ):
         now = compute_inputs(stage_config, salt=each.id, asked=True)
         found = _find_change(
             stage_config, shown_path(each.folder), runs.read_inputs(each.folder), now
@@ -472,7 +472,8 @@ def _find_path(text: str) -> Path | None:
         OSError,
         ValueError,
         RuntimeError,
-    ):  # too long for a name, with a null in it, or of an unknown user
+    ):
+        # too long for a name, with a null in it, or of an unknown user
         return None
 
 

@@ -342,9 +342,10 @@ def _describe_wrong_folders(folder: Path) -> str | None:
     """
     if not folder.is_dir():
         return None
+    # here: it loads Pillow, for few configs
     from lightkit.images.image_index import (
         check_class_folders,
-    )  # here: it loads Pillow, for few configs
+    )
 
     try:
         check_class_folders(folder)

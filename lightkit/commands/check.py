@@ -89,10 +89,11 @@ def _find_mistakes(invocation: Invocation) -> None:
     report: dict[str, Any] = {"stage": stage_config.command, "mistakes": []}
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
+        # here: torch takes seconds
         from lightkit.cli.smoke_check import (
             format_smoke_report,
             run_smoke_check,
-        )  # here: torch takes seconds
+        )
 
         try:
             report = run_smoke_check(stage_config)

@@ -310,10 +310,11 @@ def _explain(
 
     Tell whether the text is itself the cause, and not another that it refers to.
     """
+    # late, as above
     from omegaconf.errors import (
         InterpolationKeyError,
         UnsupportedInterpolationType,
-    )  # late, as above
+    )
 
     text = leaf.value
     message = str(error).splitlines()[0]

@@ -73,9 +73,8 @@ _QUALIFIED: Mapping[str, Collection[str] | None] = {
 # Under them, a number is something else: the id of a token, the score of a class.
 _NEVER_NUMBERS = ("bearer", "cookie", "cookies", "pass", "pat", "token", "tokens", "webhook")
 _QUERY_KEYS = ("code", "key", "sig", "signature", "x-amz-credential", "x-amz-signature")
-_DEFAULT = re.compile(
-    r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}"
-)  # of `${oc.env:NAME,x}`
+# of `${oc.env:NAME,x}`
+_DEFAULT = re.compile(r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}")
 _NO_DEFAULT = ("", "null")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # All lengths are bounded: a line may be of a million characters.
@@ -365,9 +364,8 @@ def _pattern(form: str) -> str:
 def _forms(secret: str) -> Iterator[str]:
     """List the ways in which a secret is written."""
     for text in (secret, *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)):
-        in_quotes = repr("'\"" + text)[
-            4:-1
-        ]  # with each ' escaped, as in a text that holds both kinds of quotes
+        # with each ' escaped, as in a text that holds both kinds of quotes
+        in_quotes = repr("'\"" + text)[4:-1]
         yield text
         yield str(LightkitError(text))  # as errors write what a terminal would obey
         yield repr(text)[1:-1]

@@ -97,9 +97,8 @@ def list_changes(file: Path) -> Upgrade:
     tree = read_file(file)
     if not tree.entries:
         return Upgrade((), Problems())
-    below = layers_of(file, seen=set(), problems=Problems())[
-        :-1
-    ]  # errors are reported when the config is used
+    # errors are reported when the config is used
+    below = layers_of(file, seen=set(), problems=Problems())[:-1]
     trainers = [
         table.entries
         for layer in below

@@ -74,9 +74,8 @@ class ImageTransform(nn.Module):
             pixels = torch.where(self.is_tall(height, width, shorter), down_first, across_first)
         else:
             pixels = across_first
-        scaled = pixels.to(torch.float32) * (
-            1.0 / 255.0
-        )  # the order of torchvision's v2.ToDtype and v2.Normalize
+        # the order of torchvision's v2.ToDtype and v2.Normalize
+        scaled = pixels.to(torch.float32) * (1.0 / 255.0)
         return (scaled - self.mean) / self.std  # type: ignore[operator]
 
     def shorter_side(self, height: int, width: int) -> int:
@@ -99,9 +98,8 @@ class ImageTransform(nn.Module):
             float64 ``(crop, length)`` of whole numbers; a row of zeros, which is black, beyond the
             image.
         """
-        one = torch.ones(
-            1, dtype=torch.float64
-        )  # sizes are unknown to the exporters, but floats times tensors are not
+        # sizes are unknown to the exporters, but floats times tensors are not
+        one = torch.ones(1, dtype=torch.float64)
         resized = self.resized_length(length, shorter, crop)
         scale = one * length / resized
         support = scale.clamp(min=1.0)

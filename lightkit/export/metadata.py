@@ -127,9 +127,10 @@ class Metadata:
         """
         if self.rows is None:
             return None
+        # here: pyarrow, which few models need
         from lightkit.rows.preprocessing import (
             load_preprocessing,
-        )  # here: pyarrow, which few models need
+        )
 
         return load_preprocessing(self.rows)
 

@@ -61,9 +61,8 @@ _PHOTOMETRIC = 262
 _PLANAR_CONFIGURATION = 284
 _WHITE_IS_ZERO = 0
 _PLANES = 2
-_SIXTEEN_BITS = frozenset(
-    {"JPEG2000", "PNG", "PPM"}
-)  # formats with no more bits than these in mode I
+# formats with no more bits than these in mode I
+_SIXTEEN_BITS = frozenset({"JPEG2000", "PNG", "PPM"})
 _MAX_THREADS = 8
 
 
@@ -364,9 +363,8 @@ def overlay_white(image: Image.Image) -> Image.Image:
     Of 16 bits a channel the upper 8 are kept. CMYK and other colour spaces are converted as Pillow
     does it, without colour profiles.
     """
-    if image.mode.startswith(
-        "I"
-    ):  # 16 bits a pixel, which Pillow's own conversion would clip to white
+    # 16 bits a pixel, which Pillow's own conversion would clip to white
+    if image.mode.startswith("I"):
         import numpy as np  # here: the commands that check a config load it for nothing else
 
         values = np.asarray(image).astype(np.int64)
@@ -444,7 +442,8 @@ def _prepare_image(
         MemoryError,
         OverflowError,
         ValueError,
-    ) as error:  # of one that is a thousand times as long as wide
+    ) as error:
+        # of one that is a thousand times as long as wide
         reason = str(error) or "too much memory"
         return PreparedImage(
             path, None, f"{image.width} x {image.height} pixels cannot be prepared ({reason})"

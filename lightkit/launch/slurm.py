@@ -22,10 +22,11 @@ _DECIDED = {
     "cpus-per-task": "launch.threads",
     "job-name": "run.name",
 }
+# pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
 _NOT_DETECTED = (
     "bash",
     "interactive",
-)  # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
+)
 _SCRIPT = """\
 #!/bin/bash
 {options}

@@ -418,9 +418,8 @@ def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> R
             it is known.
     """
     rank = this_rank(environ)
-    if folder := environ.get(
-        LAUNCH
-    ):  # without a launcher's variables this process starts the others itself
+    # without a launcher's variables this process starts the others itself
+    if folder := environ.get(LAUNCH):
         return RankContext(rank or Rank(0, 1), Path(folder), supervised=True)
     if rank is None or root is None or (rank.engine == "local" and rank.size == 1):
         return None

@@ -58,6 +58,7 @@ _log = logging.getLogger("lightkit.loggers")
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
+# 4xx that can pass: credentials are renewed, limits end
 _TEMPORARY = {
     401,
     403,
@@ -65,7 +66,7 @@ _TEMPORARY = {
     408,
     425,
     429,
-}  # 4xx that can pass: credentials are renewed, limits end
+}
 _MAX_BATCH = 100  # params or tags; mlflow.utils.validation of MLflow 3.17
 _MAX_METRICS = 1000
 # characters: the same module
@@ -123,13 +124,13 @@ class MLflow(Logger):
         self._model_id: str | None = None
         self._keys = UniqueKeys()
         self._params: dict[str, str] = {}  # whose names the MLflow run has
-        self._points: list[
-            tuple[str, float, int, int]
-        ] = []  # name, value, milliseconds, step; not sent yet
+        # name, value, milliseconds, step; not sent yet
+        self._points: list[tuple[str, float, int, int]] = []
+        # a page of lines about tables that are made
         for chatty in (
             "mlflow.store.db.utils",
             "alembic",
-        ):  # a page of lines about tables that are made
+        ):
             logging.getLogger(chatty).setLevel(logging.WARNING)
 
     @property
@@ -385,9 +386,8 @@ class MLflow(Logger):
             ) from error
         finally:
             if not has_timeout:
-                del os.environ[
-                    _TIMEOUT
-                ]  # MLflow's own is longer, since an answer comes when a file is stored
+                # MLflow's own is longer, since an answer comes when a file is stored
+                del os.environ[_TIMEOUT]
         return client, is_continued
 
     def _put_run(self, run: runs.Run, client: Any) -> None:

@@ -17,6 +17,7 @@ from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, build
 _PROBED_SIDE = 128
 """Side in pixels of the picture that shows which layers of a backbone make maps of another size."""
 _CHAINS = (
+    # ResNet and its kin
     (
         "conv1",
         "bn1",
@@ -26,7 +27,7 @@ _CHAINS = (
         "layer2",
         "layer3",
         "layer4",
-    ),  # ResNet and its kin
+    ),
     ("conv1", "maxpool", "stage2", "stage3", "stage4", "conv5"),  # ShuffleNet
     ("stem", "trunk_output"),  # RegNet
     ("layers",),  # MNASNet

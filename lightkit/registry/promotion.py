@@ -378,9 +378,8 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
         if move.kind == "promote" and move.before != move.to:
             require_no_hold(registry, name, move.alias)
         moves = read_moves(registry, name)
-        if (
-            move.before == move.to
-        ):  # moved before, perhaps by a process that was killed, or outside lightkit
+        # moved before, perhaps by a process that was killed, or outside lightkit
+        if move.before == move.to:
             last = next((other for other in reversed(moves) if other.alias == move.alias), None)
             if last is not None and last.kind != OUTSIDE:
                 return last

@@ -175,9 +175,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: (
-            visible(value) if type(value) is str else value
-        ),  # names of the user's, not markup
+        # names of the user's, not markup
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     env.filters |= {
         "number": format_number,

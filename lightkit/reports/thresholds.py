@@ -194,9 +194,8 @@ def compute_rates(
         return None
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
-    last = np.append(
-        np.flatnonzero(np.diff(ranked)), len(ranked) - 1
-    )  # of each group of equal scores
+    # of each group of equal scores
+    last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
     right = np.cumsum(is_positive[order])[last]
     return Thresholds(
         name=name,

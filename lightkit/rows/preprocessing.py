@@ -83,9 +83,10 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If it is missing, empty or of another kind.
         """
+        # here: pyarrow, which models of images need not load
         from lightkit.rows.reader import (
             open_rows,
-        )  # here: pyarrow, which models of images need not load
+        )
 
         return open_rows(word, setting="FILE of lightkit predict")
 
@@ -125,9 +126,10 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If a column is not there.
         """
+        # here: pyarrow, which models of images need not load
         from lightkit.rows.values import (
             read_columns,
-        )  # here: pyarrow, which models of images need not load
+        )
 
         return read_columns(batch, self.columns)
 

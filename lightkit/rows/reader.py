@@ -435,9 +435,8 @@ class _CsvFile(_TextFile):
                     )
                     if longest > MAX_CELL:
                         raise self._explain(f"a cell of {longest:,} bytes")
-                    yield (
-                        part.slice(1) if number == 0 else part
-                    )  # the first row is that of the names
+                    # the first row is that of the names
+                    yield (part.slice(1) if number == 0 else part)
             except pa.ArrowInvalid as error:
                 raise self._explain(str(error).splitlines()[0]) from error
 

@@ -93,9 +93,8 @@ class DateColumn:
 
         The trend, and where in year, week and day it is.
         """
-        moments = (
-            dates.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64)
-        )  # NaN for nulls
+        # NaN for nulls
+        moments = dates.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64)
         days = moments / _DAY_US
         whole = np.floor(days)
         year_day = np.asarray(pc.day_of_year(dates).to_numpy(zero_copy_only=False), np.float64)

@@ -344,9 +344,8 @@ class TypeGuess:
         """
         if self.kind != "category" or self._not_number is None:
             return None
-        texts = [
-            value.replace(",", ".") for value in self.values
-        ]  # those with a decimal comma are meant as numbers
+        # those with a decimal comma are meant as numbers
+        texts = [value.replace(",", ".") for value in self.values]
         numbers, _ = convert(pa.array(texts, pa.string()), "number")
         is_number = np.asarray(numbers.is_valid())
         counts = np.array(list(self.values.values()))

@@ -180,11 +180,12 @@ def _format(event: str, fields: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
+# of a package, not for who runs it
 _FOR_AUTHORS = (
     DeprecationWarning,
     PendingDeprecationWarning,
     FutureWarning,
-)  # of a package, not for who runs it
+)
 
 
 class WarningWatch(logging.Handler):
@@ -232,9 +233,8 @@ class WarningWatch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Report a record of a logger."""
         is_captured = record.name == "py.warnings" and warnings.showwarning == self._show_and_report
-        if (
-            not is_captured
-        ):  # else logging.captureWarnings makes it of a warning that is reported itself
+        # else logging.captureWarnings makes it of a warning that is reported itself
+        if not is_captured:
             self._report_once(record.getMessage(), record.name)
 
     def _show_and_report(

@@ -247,9 +247,8 @@ def _is_run(folder: Path) -> bool:
 def _latest(job: Path) -> Run | None:
     if (job / _LATEST).is_dir():
         return open_run(job / _LATEST)
-    return next(
-        iter(list_runs(job.parent, job.name)), None
-    )  # killed before it was set, or copied without links
+    # killed before it was set, or copied without links
+    return next(iter(list_runs(job.parent, job.name)), None)
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

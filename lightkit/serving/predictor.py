@@ -130,9 +130,10 @@ class Predictor:
     @staticmethod
     def _encode(items: Sequence[Item], preprocessing: RowPreprocessing) -> Samples | Refusal:
         """Prepare rows of a table by the code of `lightkit predict`."""
+        # here: pyarrow, which models of images need not load
         from lightkit.rows.values import (
             table_of_records,
-        )  # here: pyarrow, which models of images need not load
+        )
 
         records = [item.content for item in items if isinstance(item.content, dict)]
         rows, defects = preprocessing.read(table_of_records(records, list(preprocessing.columns)))
@@ -218,7 +219,8 @@ def _decode_picture(metadata: Metadata, item: Item) -> Array | Refusal:
         MemoryError,
         OverflowError,
         ValueError,
-    ) as error:  # of one that is a thousand times as long as wide
+    ) as error:
+        # of one that is a thousand times as long as wide
         reason = str(error) or "too much memory"
         return Refusal(
             422, f"{name}: {image.width} x {image.height} pixels cannot be prepared ({reason})"

@@ -405,9 +405,8 @@ class Task:
             targets: Tensor, as that function takes it.
             options: Of the function, such as ``reduction="none"``.
         """
-        functional = import_module(
-            "torch.nn.functional"
-        )  # by its name: a report asks a task too, and has no torch
+        # by its name: a report asks a task too, and has no torch
+        functional = import_module("torch.nn.functional")
         return getattr(functional, str(self.loss))(outputs, targets, **options)
 
     def build_metrics(self, num_outputs: int) -> dict[str, Any]:

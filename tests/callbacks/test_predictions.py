@@ -348,9 +348,8 @@ def ranks(
     ]
     tables = [PredictionTable(folder) for _ in shares]
     module: Any = Scores()
-    for table, trainer, share in reversed(
-        [*zip(tables, trainers, shares, strict=True)]
-    ):  # rank 0 comes last
+    # rank 0 comes last
+    for table, trainer, share in reversed([*zip(tables, trainers, shares, strict=True)]):
         table.on_predict_start(trainer, module)
         for number, (indices, prediction) in enumerate(share):
             table.write_on_batch_end(trainer, module, prediction, indices, None, number, 0)

@@ -32,12 +32,13 @@ pytestmark = pytest.mark.timeout(1800)  # each stage is a new Python process
 
 STAGES = ["fit", "test", "export", "gate", "promote"]
 JUDGED = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=9")
+# a file, for --if-changed
 RETRAIN = (
     "retrain",
     "-c",
     "small.yaml",
     "--data.init_args.note=small.yaml",
-)  # a file, for --if-changed
+)
 
 
 def stages_of(workspace: Workspace) -> dict[str, str]:

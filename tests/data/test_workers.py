@@ -275,6 +275,5 @@ def test_workers_have_one_thread_and_end_with_the_process_that_trains(
         assert _ended(pids)
     assert {threads for _, threads in lines} == {"1"}
     assert len(pids) == 2
-    assert said.count("Traceback") == (1 if signum == signal.SIGINT else 0), (
-        said
-    )  # of the training alone
+    # of the training alone
+    assert said.count("Traceback") == (1 if signum == signal.SIGINT else 0), said
