@@ -201,10 +201,7 @@ def pages() -> dict[str, str]:
 if __name__ == "__main__":
     is_check, stale = sys.argv[1:] == ["--check"], []
     # the index reads the pages
-    for write in (
-        pages,
-        lambda: {"llms.txt": format_llms_index() + "\n"},
-    ):
+    for write in (pages, lambda: {"llms.txt": format_llms_index() + "\n"}):
         for name, text in write().items():
             file = DOCS / name
             if file.is_file() and file.read_text(encoding="utf-8") == text:

@@ -184,11 +184,7 @@ def measure_peak_bytes(pid: int) -> int:
         return _read_peak_bytes(family) + sum(
             _read_own_bytes(child) for child in family.children(recursive=True)
         )
-    except (
-        psutil.Error,
-        OSError,
-        StopIteration,
-    ):
+    except (psutil.Error, OSError, StopIteration):
         # it has just ended: the kernel tells no more of it
         return 0
 

@@ -31,10 +31,7 @@ from tools import Job, Setting, list_frozen, list_inference, list_trainings  # n
 
 SCENARIOS = ("shipped", "frozen", "inference", "equal")
 # of torchvision's second and first weights
-_TORCH_NAMES = (
-    "mobilenet_v2-7ebf99e0.pth",
-    "mobilenet_v2-b0353104.pth",
-)
+_TORCH_NAMES = ("mobilenet_v2-7ebf99e0.pth", "mobilenet_v2-b0353104.pth")
 
 
 def main() -> int:

@@ -538,10 +538,7 @@ def averages_weights(trainer: Trainer) -> bool:
 FINAL_NAME = "final.ckpt"
 _SWAPS = (
     ("on_validation_start", "on_validation_epoch_start"),
-    (
-        "on_validation_epoch_end",
-        "on_validation_end",
-    ),
+    ("on_validation_epoch_end", "on_validation_end"),
 )
 
 

@@ -247,10 +247,7 @@ _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     *((kind, kind) for kind in (bool, str, bytes, int, float)),  # of a subclass, too
     (Namespace, lambda value: plain(vars(value))),
     # OmegaConf interpolates
-    (
-        Mapping,
-        lambda value: {plain(key): plain(child) for key, child in value.items()},
-    ),
+    (Mapping, lambda value: {plain(key): plain(child) for key, child in value.items()}),
     (tuple, lambda value: tuple(map(plain, value))),
     ((Sequence, set, frozenset), lambda value: list(map(plain, value))),
     (os.PathLike, os.fspath),

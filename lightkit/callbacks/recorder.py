@@ -289,18 +289,12 @@ class RunRecorder(Callback):
         self._restored: dict[str, Any] = {}
         self._trainer: Trainer | None = None
         # step of a checkpoint within an epoch, its metrics
-        self._logged_at: tuple[int, dict[str, float]] = (
-            -1,
-            {},
-        )
+        self._logged_at: tuple[int, dict[str, float]] = (-1, {})
         self._best: Scored | None = None
         self._notes: dict[str, str] = {}
         self._before_validation: dict[str, Any] = {}
         # step of the newest validation, and what it has logged
-        self._validated: tuple[int, list[str]] = (
-            -1,
-            [],
-        )
+        self._validated: tuple[int, list[str]] = (-1, [])
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
@@ -413,10 +407,7 @@ class RunRecorder(Callback):
         if not self._writes:
             return
         # before it is loaded: a fit may be about to replace it
-        if self._stage in (
-            "validate",
-            "test",
-        ):
+        if self._stage in ("validate", "test"):
             named = self._checkpoint or trainer.ckpt_path
             self._loaded_sha256 = None if named is None else known_digest(Path(named))
         if self.manifest is not None:

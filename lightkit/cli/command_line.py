@@ -573,9 +573,7 @@ def _joins_file(word: str) -> bool:
 
 def _mask(word: str) -> str:
     # here: it loads PyYAML, which the help does without
-    from lightkit.config.secrets import (
-        mask_line,
-    )
+    from lightkit.config.secrets import mask_line
 
     return cut(mask_line(word))
 

@@ -232,11 +232,7 @@ def resolve_settings(
     if resolved.unresolved:  # which is reported already
         resolved = drop_paths(resolved, resolved.unresolved)
     # their errors first: hardware depends on launch
-    for read in (
-        read_settings,
-        read_watchdog,
-        read_gate,
-    ):
+    for read in (read_settings, read_watchdog, read_gate):
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)

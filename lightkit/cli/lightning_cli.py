@@ -683,9 +683,7 @@ class LightkitCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         if self._exports:
             # here: it loads what writes and proves exports
-            from lightkit.cli.model_export import (
-                export_model,
-            )
+            from lightkit.cli.model_export import export_model
 
             assert self.stage_config is not None
             export_model(self.stage_config, self.model, self.datamodule)

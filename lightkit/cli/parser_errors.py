@@ -158,9 +158,7 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         LightkitError: In the place of Lightning's error, or of one without its place.
     """
     # here: it loads torch
-    from lightning_fabric.utilities.exceptions import (
-        MisconfigurationException,
-    )
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     try:
         yield
@@ -214,9 +212,7 @@ def explain_full_disk() -> Iterator[None]:
 def unwrap_errors() -> Iterator[None]:
     """Raise the error of a constructor again, which jsonargparse has wrapped in one of its own."""
     # here: it loads torch
-    from lightning_fabric.utilities.exceptions import (
-        MisconfigurationException,
-    )
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     try:
         yield

@@ -63,9 +63,7 @@ class PredictOptions:
     def bind_writer(self) -> Callable[..., AbstractContextManager[PredictionWriter]]:
         """Return `write_predictions`, to which the names of the classes are still to be given."""
         # here: numpy, which other commands need not load
-        from lightkit.prediction.table import (
-            write_predictions,
-        )
+        from lightkit.prediction.table import write_predictions
 
         return partial(
             write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet
@@ -145,10 +143,7 @@ def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptio
         DataError: If a table is missing.
     """
     # here: pyarrow, which images need not have
-    from lightkit.rows.parquet_table import (
-        is_remote,
-        local_path,
-    )
+    from lightkit.rows.parquet_table import is_remote, local_path
 
     if parsed.contact_sheet is not None:
         raise ConfigError(

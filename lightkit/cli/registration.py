@@ -390,10 +390,7 @@ def _create_version(
             client.create_registered_model(name)
         except MlflowException as error:
             # of another process just now
-            if error.error_code not in (
-                "RESOURCE_ALREADY_EXISTS",
-                "ALREADY_EXISTS",
-            ):
+            if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
                 raise
     created: Any = client.create_model_version(
         name,

@@ -380,10 +380,7 @@ class _SmokeCheck(ModelBuilder):
         if self.model is None or (self.datamodule is None and self._section.get("data")):
             if self.datamodule is not None:
                 # other errors may be for lack of a trainer
-                with (
-                    suppress(Exception),
-                    self.problems.noted(),
-                ):
+                with suppress(Exception), self.problems.noted():
                     self.datamodule.prepare_data()
                     self.datamodule.setup(stage)
             return {}
@@ -502,10 +499,7 @@ class _SmokeCheck(ModelBuilder):
             "default_root_dir": str(self._run.folder),
         }
         # also below srun or torchrun
-        given["plugins"] = [
-            LightningEnvironment(),
-            CheckpointReader(),
-        ]
+        given["plugins"] = [LightningEnvironment(), CheckpointReader()]
         given["logger"] = False if values.get("logger") in (False, []) else [_ScratchLogger()]
         if not str(values.get("precision")).startswith(("None", "32", "64", "bf16")):
             self._not_tried["trainer.precision"] = (

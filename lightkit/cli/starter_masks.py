@@ -57,10 +57,7 @@ def summarize_masks(folder: Path, images: str, masks: str) -> MaskSummary:
         DataError: If images and masks do not fit, see `pair_files`, or a mask is none.
     """
     # here: numpy, as few commands need it
-    from lightkit.images.mask_index import (
-        find_pairs_of_folders,
-        pair_files,
-    )
+    from lightkit.images.mask_index import find_pairs_of_folders, pair_files
 
     folders = find_pairs_of_folders(folder, images, masks)
     by_split = {split: pair_files(*each) for split, each in folders.items()}
@@ -83,9 +80,7 @@ def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[C
         DataError: If they are no masks.
     """
     # here: Pillow, as few commands need it
-    from lightkit.images.image_file import (
-        UnreadableImageError,
-    )
+    from lightkit.images.image_file import UnreadableImageError
     from lightkit.images.mask_file import read_codes
 
     pixels: Counter[int] = Counter()

@@ -176,10 +176,7 @@ class TrialProcesses:
         self.active.append(active)
         summary = {} if run is None else runs.read_summary(run.summary_path) or {}
         # it ended before that was recorded
-        if run is not None and summary.get("status") in (
-            "done",
-            PRUNED,
-        ):
+        if run is not None and summary.get("status") in ("done", PRUNED):
             self._follow(active)
             active.began_s -= float(runs.find_value(summary, "durations", "total") or 0.0)
             self._end_well(active)

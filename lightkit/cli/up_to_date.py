@@ -118,10 +118,7 @@ def compare_inputs(stage_config: StageConfig) -> Comparison:
     first: Inputs | None = None
     reasons = []
     # after an experiment that was rejected, the champion's inputs are no news
-    for each in (
-        run,
-        *promoted,
-    ):
+    for each in (run, *promoted):
         now = compute_inputs(stage_config, salt=each.id, asked=True)
         found = _find_change(
             stage_config, shown_path(each.folder), runs.read_inputs(each.folder), now
@@ -468,11 +465,7 @@ def _find_path(text: str) -> Path | None:
     try:
         path = Path(text.removeprefix("file://")).expanduser()
         return path if text.strip() and path.exists() else None
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ):
+    except (OSError, ValueError, RuntimeError):
         # too long for a name, with a null in it, or of an unknown user
         return None
 

@@ -90,10 +90,7 @@ def _find_mistakes(invocation: Invocation) -> None:
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
         # here: torch takes seconds
-        from lightkit.cli.smoke_check import (
-            format_smoke_report,
-            run_smoke_check,
-        )
+        from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check
 
         try:
             report = run_smoke_check(stage_config)

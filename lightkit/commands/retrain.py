@@ -323,9 +323,7 @@ class Retrain:
             and self._settings.report
         ):
             # here: it loads Jinja2 and Matplotlib
-            from lightkit.reports.pages import (
-                try_run_report,
-            )
+            from lightkit.reports.pages import try_run_report
 
             try_run_report(self._run)
         return code
@@ -705,10 +703,7 @@ class Retrain:
             state.message = reason or f"nothing has changed{unchanged}"
             return code
         # they print no events
-        if self._stage_config.mode == "json" and stage in (
-            "gate",
-            "promote",
-        ):
+        if self._stage_config.mode == "json" and stage in ("gate", "promote"):
             _print_events(self._run, num_bytes)
         state.ended = _format_now()
         state.seconds = round(time.monotonic() - began_s, 3)
@@ -750,10 +745,7 @@ class Retrain:
         """Record how a stage has ended, and whether the retrain is over with it."""
         code = state.exit_code
         # which asks again about a new champion
-        is_rejected = code == _REJECTED and state.stage in (
-            "gate",
-            "promote",
-        )
+        is_rejected = code == _REJECTED and state.stage in ("gate", "promote")
         is_held = is_rejected and state.stage == "promote" and self._is_held()
         state.status = _name_end(code)
         if code:

@@ -311,10 +311,7 @@ def _explain(
     Tell whether the text is itself the cause, and not another that it refers to.
     """
     # late, as above
-    from omegaconf.errors import (
-        InterpolationKeyError,
-        UnsupportedInterpolationType,
-    )
+    from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType
 
     text = leaf.value
     message = str(error).splitlines()[0]

@@ -205,10 +205,7 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
     wanted = folder / (name if name.endswith(NESTED_FILES) else f"{name}.yaml")
     text = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
     # not all below: it may hold data and environments
-    found = [
-        *folder.glob("*.yaml"),
-        *folder.glob("*/*.yaml"),
-    ]
+    found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files next to it: {', '.join(layers[:10])}" if layers else ""
     stem = name.removesuffix(".yaml")

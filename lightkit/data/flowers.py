@@ -485,15 +485,7 @@ _SHAPES = {
     "sunflowers": (2, (17, 26), 1.2, 1.3, (0.46, 0.58)),
 }
 # degrees; all kinds share them, so that no colour tells a kind
-_PETAL_HUES = (
-    0,
-    335,
-    285,
-    50,
-    28,
-    45,
-    220,
-)
+_PETAL_HUES = (0, 335, 285, 50, 28, 45, 220)
 _CENTRE_HUES = (48, 30, 20, 80)
 _GROUND_HUES = (105, 85, 205, 30, 150, 270)
 _SUPERSAMPLING = 2

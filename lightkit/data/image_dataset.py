@@ -333,10 +333,7 @@ class PhotoPixels(ImageSource):
 Batch = tuple[Tensor, ...]
 """Images and labels; tables may have weights after them."""
 # width to height: torchvision's RandomResizedCrop, after Szegedy et al. 2014
-_RATIOS = (
-    3 / 4,
-    4 / 3,
-)
+_RATIOS = (3 / 4, 4 / 3)
 _NUM_TRIES = 10
 _NUM_AXES = 4
 

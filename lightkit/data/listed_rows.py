@@ -118,9 +118,7 @@ class _Batches:
     def _blank(self) -> tuple[Tensor, ...]:
         """Return the inputs of a row whose cells are all missing."""
         # here: pyarrow, which models of images need not load
-        from lightkit.rows.values import (
-            missing_rows,
-        )
+        from lightkit.rows.values import missing_rows
 
         encoded = self._preprocessing.encode(missing_rows(self._preprocessing.columns))
         return tuple(map(torch.from_numpy, encoded))

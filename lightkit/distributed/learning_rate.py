@@ -15,19 +15,9 @@ from lightkit.config import error_at
 from lightkit.config.bounds import NonNegativeFloat
 
 # what torch's schedulers keep in an optimizer's groups
-_RATES = (
-    "lr",
-    "initial_lr",
-    "max_lr",
-    "min_lr",
-    "swa_lr",
-)
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 # and in themselves; a floor such as eta_min stays as it was set
-_BASES = (
-    "base_lrs",
-    "max_lrs",
-    "_last_lr",
-)
+_BASES = ("base_lrs", "max_lrs", "_last_lr")
 
 
 class ScaledLearningRate(Callback):

@@ -128,9 +128,7 @@ class Metadata:
         if self.rows is None:
             return None
         # here: pyarrow, which few models need
-        from lightkit.rows.preprocessing import (
-            load_preprocessing,
-        )
+        from lightkit.rows.preprocessing import load_preprocessing
 
         return load_preprocessing(self.rows)
 

@@ -438,11 +438,7 @@ def _prepare_image(
         return PreparedImage(path, None, defect)
     try:
         return PreparedImage(path, prepare(image), None)
-    except (
-        MemoryError,
-        OverflowError,
-        ValueError,
-    ) as error:
+    except (MemoryError, OverflowError, ValueError) as error:
         # of one that is a thousand times as long as wide
         reason = str(error) or "too much memory"
         return PreparedImage(

@@ -194,10 +194,7 @@ def plan_files(
     for _, of_split in groupby(enumerate(ordered), key=lambda numbered: numbered[1].split):
         shares: list[list[ImageRow]] = [[] for _ in range(num_files)]
         # goes on where the split before has ended: so files are equal in all, too
-        for (
-            number,
-            row,
-        ) in of_split:
+        for number, row in of_split:
             shares[number % num_files].append(row)
         for groups, share_groups in zip(
             files, _cut_row_groups(shares, row_group_bytes), strict=True
@@ -305,10 +302,7 @@ def _write_files(folder: Path, files: Sequence[RowGroups], *, suffix: str = "") 
                     sink,
                     schema,
                     # images are compressed already
-                    compression={
-                        "image": "none",
-                        **dict.fromkeys(small, "zstd"),
-                    },
+                    compression={"image": "none", **dict.fromkeys(small, "zstd")},
                     use_dictionary=["label", "split"],
                     write_statistics=small,
                     data_page_size=_PAGE_BYTES,

@@ -23,10 +23,7 @@ _DECIDED = {
     "job-name": "run.name",
 }
 # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
-_NOT_DETECTED = (
-    "bash",
-    "interactive",
-)
+_NOT_DETECTED = ("bash", "interactive")
 _SCRIPT = """\
 #!/bin/bash
 {options}

@@ -112,7 +112,7 @@ def _make_context(job: Job) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # a rank that has failed must not come back without the others
-        "spark.task.maxFailures": ("1"),
+        "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.python.worker.reuse": "false",
         # Spark looks once a second whether it can run all ranks at a time.

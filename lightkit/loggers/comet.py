@@ -95,11 +95,7 @@ class Comet(CometLogger):
         if self._asked_for:
             try:
                 super()._create_experiment()
-            except (
-                ValueError,
-                OSError,
-                RuntimeError,
-            ) as error:
+            except (ValueError, OSError, RuntimeError) as error:
                 # no key, no network, or Comet's own refusal
                 raise LightkitError(
                     f"Comet cannot be reached or refuses: {' '.join(str(error).split())}. Set"

@@ -59,14 +59,7 @@ _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
 # 4xx that can pass: credentials are renewed, limits end
-_TEMPORARY = {
-    401,
-    403,
-    407,
-    408,
-    425,
-    429,
-}
+_TEMPORARY = {401, 403, 407, 408, 425, 429}
 _MAX_BATCH = 100  # params or tags; mlflow.utils.validation of MLflow 3.17
 _MAX_METRICS = 1000
 # characters: the same module
@@ -127,10 +120,7 @@ class MLflow(Logger):
         # name, value, milliseconds, step; not sent yet
         self._points: list[tuple[str, float, int, int]] = []
         # a page of lines about tables that are made
-        for chatty in (
-            "mlflow.store.db.utils",
-            "alembic",
-        ):
+        for chatty in ("mlflow.store.db.utils", "alembic"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
 
     @property

@@ -18,16 +18,7 @@ _PROBED_SIDE = 128
 """Side in pixels of the picture that shows which layers of a backbone make maps of another size."""
 _CHAINS = (
     # ResNet and its kin
-    (
-        "conv1",
-        "bn1",
-        "relu",
-        "maxpool",
-        "layer1",
-        "layer2",
-        "layer3",
-        "layer4",
-    ),
+    ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4"),
     ("conv1", "maxpool", "stage2", "stage3", "stage4", "conv5"),  # ShuffleNet
     ("stem", "trunk_output"),  # RegNet
     ("layers",),  # MNASNet

@@ -84,9 +84,7 @@ class RowPreprocessing(ABC):
             DataError: If it is missing, empty or of another kind.
         """
         # here: pyarrow, which models of images need not load
-        from lightkit.rows.reader import (
-            open_rows,
-        )
+        from lightkit.rows.reader import open_rows
 
         return open_rows(word, setting="FILE of lightkit predict")
 
@@ -127,9 +125,7 @@ class RowPreprocessing(ABC):
             DataError: If a column is not there.
         """
         # here: pyarrow, which models of images need not load
-        from lightkit.rows.values import (
-            read_columns,
-        )
+        from lightkit.rows.values import read_columns
 
         return read_columns(batch, self.columns)
 

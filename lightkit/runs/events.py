@@ -181,11 +181,7 @@ def _format(event: str, fields: Mapping[str, Any]) -> str:
 
 
 # of a package, not for who runs it
-_FOR_AUTHORS = (
-    DeprecationWarning,
-    PendingDeprecationWarning,
-    FutureWarning,
-)
+_FOR_AUTHORS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
 class WarningWatch(logging.Handler):

@@ -70,10 +70,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
         response = requests.post(
             url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False
         )
-    except (
-        requests.RequestException,
-        ValueError,
-    ) as error:
+    except (requests.RequestException, ValueError) as error:
         # their texts hold the host, or the headers
         *_, cause = exception_chain(error)
         raise DeliveryError(f"it cannot be sent ({type(cause).__name__})") from None

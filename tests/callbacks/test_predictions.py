@@ -321,10 +321,7 @@ def test_the_data_is_asked_once(tmp_path: Path) -> None:
     assert asked == ["class_names", "predict_paths"]
 
 
-def ranks(
-    folder: Path,
-    shares: Sequence[Sequence[tuple[list[int] | None, Any]]],
-) -> Path:
+def ranks(folder: Path, shares: Sequence[Sequence[tuple[list[int] | None, Any]]]) -> Path:
     """Let ranks write their shares of batches, each with its indices; gives what rank 0 leaves."""
     data = SimpleNamespace(predict_paths=[f"{index}.jpg" for index in range(9)])
     gathered: list[Any] = []

@@ -520,11 +520,7 @@ def test_the_average_of_stochastic_weight_averaging_is_kept_and_said(
         "final.ckpt holds the weights that StochasticWeightAveraging has put in place"
     )
     # what it averages: the weights at the begin of each epoch
-    starts = [
-        50.0,
-        4 * 37 % 101,
-        8 * 37 % 101,
-    ]
+    starts = [50.0, 4 * 37 % 101, 8 * 37 % 101]
     assert float(read(final)["state_dict"]["weight"]) == pytest.approx(sum(starts) / 3)
     assert float(read(run.checkpoints / "last.ckpt")["state_dict"]["weight"]) == 12 * 37 % 101
 

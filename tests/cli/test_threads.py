@@ -29,9 +29,6 @@ def test_cores_that_the_launcher_has_bound_are_divided_among_those_that_share_th
     num_own: int, num_ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # `mpirun` binds more than two ranks to sockets
-    own, launcher = (
-        set(range(num_own)),
-        set(range(16)),
-    )
+    own, launcher = (set(range(num_own)), set(range(16)))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)
     assert share_cores(num_own, num_ranks) == threads

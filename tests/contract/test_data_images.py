@@ -288,10 +288,7 @@ def test_each_command_refuses_splits_without_a_training_one_and_images_with_thei
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png(number + 100 * (kind == "masks")))
     # the one opens no class folder, the other writes a config for masks
-    if name in (
-        "check",
-        "init --data",
-    ):
+    if name in ("check", "init --data"):
         return
     refused = workspace.run(*words)
     assert refused.code == code

@@ -631,10 +631,7 @@ WRONG = {
     "parts": [{"class_path": "own.Part", "init_args": {"q": 3}}],
     "h": "x",
     # right: it is called with two numbers
-    "adapter": {
-        "class_path": "own.Adapter",
-        "init_args": {"gain": 2.0},
-    },
+    "adapter": {"class_path": "own.Adapter", "init_args": {"gain": 2.0}},
 }
 
 

@@ -477,10 +477,7 @@ def test_a_loss_in_units_of_each_run_is_not_compared(regressors: Workspace) -> N
         r"gate\.metric: test/loss is in units of each run's own training data.*test/mse", result.err
     )
     # in units of y
-    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (
-        0,
-        4,
-    )
+    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (0, 4)
 
 
 def test_a_baseline_is_scored_on_the_rows_of_the_run_that_is_judged(regressors: Workspace) -> None:

@@ -243,10 +243,7 @@ def test_a_host_that_is_lost_is_not_waited_for(hosts: Hosts, workspace: Workspac
     there.signal_group(signal.SIGKILL)
     (workspace.folder / "hold").unlink()
     # by its watchdog, or by torchrun's SIGTERM
-    assert here.wait(timeout_s=200) in (
-        70,
-        75,
-    ), here.err
+    assert here.wait(timeout_s=200) in (70, 75), here.err
     assert "the same command resumes from" in here.err.lower()
 
 

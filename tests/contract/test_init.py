@@ -330,9 +330,7 @@ def test_init_data_writes_another_file_where_one_of_that_name_exists(workspace: 
     )
 
 
-TABLES = {
-    "no_label": ({"image": [b"", b""], "kind": ["a", "b"]}, "data.init_args.label"),
-}
+TABLES = {"no_label": ({"image": [b"", b""], "kind": ["a", "b"]}, "data.init_args.label")}
 
 
 def test_init_data_of_a_table_of_paths_lists_the_rows_without_an_image(

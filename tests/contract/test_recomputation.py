@@ -95,11 +95,7 @@ def read_pictures(folder: Path, split: str) -> Samples:
         [np.asarray(Image.open(path), dtype=float)[3:45, 3:45] / 255 for path in paths]
     )
     # ImageNet's mean and standard deviation
-    inputs = (pixels - [0.485, 0.456, 0.406]) / [
-        0.229,
-        0.224,
-        0.225,
-    ]
+    inputs = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     labels = np.array([CLASSES.index(path.parent.name) for path in paths])
     return Samples(np.moveaxis(inputs, -1, 1), labels, np.ones(len(paths)))
 

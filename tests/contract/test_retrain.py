@@ -33,12 +33,7 @@ pytestmark = pytest.mark.timeout(1800)  # each stage is a new Python process
 STAGES = ["fit", "test", "export", "gate", "promote"]
 JUDGED = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=9")
 # a file, for --if-changed
-RETRAIN = (
-    "retrain",
-    "-c",
-    "small.yaml",
-    "--data.init_args.note=small.yaml",
-)
+RETRAIN = ("retrain", "-c", "small.yaml", "--data.init_args.note=small.yaml")
 
 
 def stages_of(workspace: Workspace) -> dict[str, str]:

@@ -156,11 +156,7 @@ def test_an_image_that_cannot_be_read_any_more_is_left_out_as_ever(
     fit: Fit, num_workers: int
 ) -> None:
     # no copy outlives the file
-    data = {
-        "max_bad_fraction": 0.5,
-        "num_workers": num_workers,
-        "cache": "none",
-    }
+    data = {"max_bad_fraction": 0.5, "num_workers": num_workers, "cache": "none"}
     kept, each = (
         fit(way, callbacks=(Breaks(),), data=data, max_epochs=2) for way in ("auto", "each_step")
     )

@@ -177,14 +177,7 @@ def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
 
 @pytest.mark.parametrize(
     ("free_mb", "expected"),
-    [
-        (1000, (4, 2)),
-        (180, (4, 2)),
-        (179, (4, 1)),
-        (99, (3, 1)),
-        (40, (1, 1)),
-        (39, (0, 1)),
-    ],
+    [(1000, (4, 2)), (180, (4, 2)), (179, (4, 1)), (99, (3, 1)), (40, (1, 1)), (39, (0, 1))],
     ids=["plenty", "just enough", "less ahead", "fewer workers", "one", "none"],
 )
 def test_what_is_prepared_ahead_fits_into_the_shared_memory(

@@ -29,12 +29,7 @@ def test_a_missing_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
             ["0,1", "0,1", "2,3", "2,3"],
         ),
         # uneven: each counts as a machine
-        (
-            "aab",
-            ["0 1"] * 3,
-            ["0 3", "1 3", "2 3"],
-            ["0", "1", "2"],
-        ),
+        ("aab", ["0 1"] * 3, ["0 3", "1 3", "2 3"], ["0", "1", "2"]),
     ],
 )
 def test_ranks_of_a_machine_see_its_gpus(

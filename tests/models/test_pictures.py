@@ -97,11 +97,7 @@ def test_a_grid_shows_images_in_their_own_colours() -> None:
     grid = draw_grid(images)
     assert grid.dtype == torch.uint8
     # two columns and three rows, two pixels between
-    assert grid.shape == (
-        3,
-        2 + 3 * 12,
-        2 + 2 * 14,
-    )
+    assert grid.shape == (3, 2 + 3 * 12, 2 + 2 * 14)
     torch.testing.assert_close(grid[:, 7, 7], (colours[0] * 255).round().to(torch.uint8))
     torch.testing.assert_close(grid[:, 7, 21], (colours[1] * 255).round().to(torch.uint8))
 

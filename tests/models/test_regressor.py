@@ -67,10 +67,7 @@ def test_scales_of_the_training_split_stay_in_the_checkpoint(
 
 def test_a_constant_input_is_no_division_by_zero(make_trainer: Callable[..., Trainer]) -> None:
     # seven of it, divided by seven, are not quite it
-    model, same = (
-        Regressor(),
-        torch.full((7, 1), 248.3),
-    )
+    model, same = (Regressor(), torch.full((7, 1), 248.3))
     make_trainer().fit(model, DataLoader(TensorDataset(same, same), batch_size=7))
     assert (float(model.input_std), float(model.output_std)) == (1, 1)
     assert model(torch.ones(1, 1)).isfinite().all()

@@ -157,10 +157,7 @@ def test_two_labels_that_change_places_make_another_fingerprint(tmp_path: Path) 
     copy = write(tmp_path, "copy/t.parquet", path.read_bytes())
     parquet.write_table(pa.table({**rows, "b": ["y", "x", "x", "y"]}), path)
     # neither size nor footer says it
-    assert (
-        path.stat().st_size,
-        open_table(str(path)).fingerprint,
-    ) == before
+    assert (path.stat().st_size, open_table(str(path)).fingerprint) == before
     assert open_rows(str(path)).fingerprint != first
     assert open_rows(str(copy)).fingerprint == first
 

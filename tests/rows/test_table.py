@@ -162,11 +162,7 @@ def test_a_category_is_known_by_its_boolean_or_decimal_number_too() -> None:
     assert encoded[:, 0].tolist() == [*(place[name] for name in cells.values()), 0, 0, 0, 1]
     both = fit({"c": ["1", "1.0"]}, {"c": "category"}, min_count=1)
     # which of the two
-    assert both.encode(pa.table({"c": ["1", "1.0", "1.00"]}))[0][:, 0].tolist() == [
-        2,
-        3,
-        0,
-    ]
+    assert both.encode(pa.table({"c": ["1", "1.0", "1.00"]}))[0][:, 0].tolist() == [2, 3, 0]
 
 
 def test_an_example_has_made_up_cells_and_missing_ones() -> None:

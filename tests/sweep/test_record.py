@@ -123,12 +123,7 @@ def test_all_points_of_a_space_are_listed_and_conditions_hold() -> None:
     assert len(points) == SPACE.count_points(1000) == 2 * 4 * 4 + 4 * 4 * 2
     assert all(("frozen" in point) == (point["net"] == "a") for point in points)
     # and no 0.30000000000000004
-    assert sorted({point["share"] for point in points}) == [
-        0.0,
-        0.1,
-        0.2,
-        0.3,
-    ]
+    assert sorted({point["share"] for point in points}) == [0.0, 0.1, 0.2, 0.3]
     assert all(SPACE.contains(point) for point in points)
 
 

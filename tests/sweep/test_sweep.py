@@ -118,10 +118,7 @@ def test_a_sweep_ends_with_the_best_values_as_a_layer(whole: tuple[Path, str]) -
     assert f"best  trial {best['trial']}: val/loss" in text
     assert "in one run each, of which the best was chosen: it may be chance" in text
     # the defaults of the class
-    assert begins[0]["params"] == {
-        "model.learning_rate": 0.01,
-        "model.hidden": 32,
-    }
+    assert begins[0]["params"] == {"model.learning_rate": 0.01, "model.hidden": 32}
 
 
 def test_a_trial_is_a_run_with_one_more_layer(whole: tuple[Path, str]) -> None:

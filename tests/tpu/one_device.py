@@ -17,9 +17,7 @@ def count_cores() -> int:
     """
     given, count = os.environ.get("PJRT_DEVICE"), int(os.environ.get("NUM_TPU_CORES", "1"))
     # not before the variables are read: it sets PJRT_DEVICE by itself
-    from torch_xla._internal import (
-        tpu,
-    )
+    from torch_xla._internal import tpu
 
     if given is None:
         os.environ.pop("PJRT_DEVICE", None)

@@ -115,10 +115,7 @@ def test_a_fit_that_was_stopped_within_an_epoch_and_killed_in_another_ends_the_s
     assert [event["step"] for event in read_events(only_run(folder), "resume")] == [12, 16]
     for ours, theirs in zip(rows(folder), rows(trained), strict=True):
         # `log` means what this process has seen
-        assert {**ours, "train/loss": None} == {
-            **theirs,
-            "train/loss": None,
-        }
+        assert {**ours, "train/loss": None} == {**theirs, "train/loss": None}
     for key in ("epoch", "global_step", "state_dict", "optimizer_states", "lightkit_resume"):
         assert_equal(checkpoint(folder)[key], checkpoint(trained)[key], key)
 

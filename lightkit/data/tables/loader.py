@@ -70,9 +70,7 @@ class BatchMaker:
             return self.view(Encoded(row.image or b"", name=row.name), self.seed, keys[place])
 
         # in training the next row of the batch is in a bad one's place
-        def others(
-            place: int,
-        ) -> Sequence[int]:
+        def others(place: int) -> Sequence[int]:
             return [*range(place + 1, len(rows)), *range(place)]
 
         for_training = self.view is not None and self.view.for_training
@@ -535,9 +533,7 @@ class BatchRows:
         self._cursors: dict[int, _Cursor] = {}
 
     # a worker process is started with nothing that is open
-    def __getstate__(
-        self,
-    ) -> dict[str, object]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
 
     def in_order(self) -> BatchRows:
@@ -552,10 +548,7 @@ class BatchRows:
         """
         plan = replace(self.plan, num_lanes=key.num_lanes)
         # an epoch that was resumed may have had more of them
-        for lanes in (
-            self._blocks,
-            self._cursors,
-        ):
+        for lanes in (self._blocks, self._cursors):
             for other in [other for other in lanes if other >= key.num_lanes]:
                 lanes.pop(other)
         lane = key.number % key.num_lanes

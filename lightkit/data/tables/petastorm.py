@@ -209,18 +209,13 @@ class PetastormLoader(ResumableLoader):
         make_batch = data._batch_maker(data._view("train"), data.defects)
 
         # a row has no number: its content decides its augmentation
-        def make(
-            some: list[Row],
-        ) -> Batch:
+        def make(some: list[Row]) -> Batch:
             return make_batch(
                 some, [SampleKey(zlib.crc32(row.image or b""), epoch) for row in some]
             )
 
         # it stops and joins
-        with (
-            self._open_reader(epoch) as reader,
-            ThreadPoolExecutor(num_threads) as pool,
-        ):
+        with self._open_reader(epoch) as reader, ThreadPoolExecutor(num_threads) as pool:
             found = self._rows(reader)
             # then the first again, up to the largest share
             own = self._shuffle(islice(found, share), epoch)

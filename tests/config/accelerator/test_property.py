@@ -249,10 +249,7 @@ def gpus_for_lightning(number: int) -> Iterator[None]:
 @pytest.mark.parametrize("machine", ["cpu", "four"])
 @settings(
     # many are errors
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.filter_too_much,
-    ],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
 @given(BLOCKS, TRAINERS, LAUNCHES, FLAGS)
 def test_lightning_takes_what_comes_out(
@@ -278,9 +275,7 @@ def test_lightning_takes_what_comes_out(
     if hardware.strategy == "horovod":
         del arguments["strategy"]  # it wants Horovod's own processes
     # late: it loads torch, which the other tests here do without
-    from pytorch_lightning import (
-        Trainer,
-    )
+    from pytorch_lightning import Trainer
 
     num_gpus = 4 if machine == "four" else 0
     with warnings.catch_warnings(), gpus_for_lightning(num_gpus):
