@@ -659,8 +659,10 @@ class Proof:
         replay = _Replay(samples.inputs, outputs, self._template)
         # copies: the module may change a batch in place
         loader: DataLoader[Any] = DataLoader(
-            list(samples.batches), batch_size=None, collate_fn=copy.deepcopy
-        )  # type: ignore[arg-type]
+            list(samples.batches),  # type: ignore[arg-type]
+            batch_size=None,
+            collate_fn=copy.deepcopy,
+        )
         with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
             trainer = build_bare_trainer()
             try:

@@ -93,9 +93,9 @@ def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             try:
-                program = torch.jit.trace(
+                program = torch.jit.trace(  # type: ignore[no-untyped-call]
                     model, clone_inputs(target.example), strict=False, check_trace=False
-                )  # type: ignore[no-untyped-call]
+                )
             except Exception as error:  # the tracer and the model's own code raise anything
                 raise export_error(
                     file, target.module, format_reason(error), line=find_code_line(error)

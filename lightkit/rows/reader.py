@@ -373,8 +373,11 @@ class _TextFile:
     def _open_lines(self) -> Iterator[io.TextIOWrapper]:
         with self._open() as stream:
             yield io.TextIOWrapper(
-                io.BufferedReader(stream), "utf-8", errors="surrogateescape", newline=""
-            )  # type: ignore[type-var]
+                io.BufferedReader(stream),  # type: ignore[type-var]
+                "utf-8",
+                errors="surrogateescape",
+                newline="",
+            )
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()

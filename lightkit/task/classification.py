@@ -256,9 +256,9 @@ class ClassForm(PredictionForm):
         targets = predictions.target
         num = len(predictions.class_names)
         hits = targets[self.find_correct(predictions)]
-        return tuple(
+        return tuple(  # type: ignore[return-value]
             np.bincount(each, minlength=num) for each in (hits, predictions.prediction, targets)
-        )  # type: ignore[return-value]
+        )
 
 
 def _macro(precision_weight: float, recall_weight: float) -> Statistic:

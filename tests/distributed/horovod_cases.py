@@ -63,8 +63,10 @@ def collectives(ranks: int, rank: int, folder: Path) -> Found:
         "torch_op": (
             int(ours.reduce(torch.tensor(1), reduce_op=torch.distributed.ReduceOp.SUM)) == ranks
         ),
-        "is_zero": (rank_zero.rank_zero_only.rank, lightning_rank_zero.rank_zero_only.rank),
-        # type: ignore[attr-defined]
+        "is_zero": (
+            rank_zero.rank_zero_only.rank,  # type: ignore[attr-defined]
+            lightning_rank_zero.rank_zero_only.rank,  # type: ignore[attr-defined]
+        ),
     }
 
 

@@ -38,9 +38,9 @@ def log(module: nn.Module, example: Any = None, **more: Any) -> str:
     """Log a module as people do, and give the address of it in its run."""
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     with mlflow.start_run() as run:
-        mlflow.pytorch.log_model(
+        mlflow.pytorch.log_model(  # type: ignore[no-untyped-call, unused-ignore]
             module, name="model", input_example=example, pip_requirements=REQUIREMENTS, **more
-        )  # type: ignore[no-untyped-call, unused-ignore]
+        )
     return f"runs:/{run.info.run_id}/model"
 
 
