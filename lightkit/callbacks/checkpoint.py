@@ -568,7 +568,7 @@ _KNOWN_PACKAGES = ("lightkit", "pytorch_lightning", "lightning")
 def may_swap_weights(trainer: Trainer) -> bool:
     """Check whether a hook of the user's could put other weights in place for a validation.
 
-    And whether it could take them out again.
+    Also check whether it could take them out again.
     """
     if is_sharded(trainer) or averages_weights(trainer):
         return False

@@ -257,7 +257,7 @@ _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 def ordinary(value: Any) -> Any:
     """Replace numpy's numbers within plain containers by Python's.
 
-    And tensors by contiguous ones, XLA's on the CPU.
+    Replace tensors by contiguous ones, XLA's on the CPU.
 
     A learning rate that was found, or a metric that a callback keeps, may be a number of numpy's.
     An XLA tensor would load only where there is XLA.

@@ -48,7 +48,7 @@ class CountedSchedule:
 class OptimizerSettings(Callback):
     """Apply to a resumed run the settings that config or code have changed.
 
-    And to schedules their number of steps.
+    Apply their number of steps to schedules.
 
     Lightning 2.6 restores all settings of optimizers and schedules from the checkpoint: a rate, a
     ``T_max`` or a weight decay that was changed for the resume has no effect. Here each checkpoint

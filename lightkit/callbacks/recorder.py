@@ -117,7 +117,7 @@ class Scored:
     def find_row(self, rows: Iterable[dict[str, float]]) -> dict[str, float]:
         """Return the row of metrics.csv that is of these weights.
 
-        Or one made of what is known of them.
+        Without it, return one made of what is known of them.
         """
         own = {"epoch": self.epoch, "step": self.step}
         same = (row for row in rows if all(row[key] == value for key, value in own.items()))
@@ -490,7 +490,7 @@ class RunRecorder(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the time of a validation within a fit.
 
-        Or record the metrics of ``lightkit validate``.
+        Record the metrics of ``lightkit validate``.
         """
         self._meter.lap("validation")
         self._meter.is_validated = not trainer.sanity_checking

@@ -403,7 +403,7 @@ class _Evaluation:
     ) -> ModelScores:
         """Score the baseline, unless it is the run itself.
 
-        And note where nothing can be compared with it.
+        Note where nothing can be compared with it.
         """
         metric = str(self.settings.metric)
         if baseline.sha256 == sha256:
@@ -698,7 +698,7 @@ class _Evaluation:
     ) -> ModelScores:
         """Run a model's own test or validation steps over all samples.
 
-        And find the values of single classes.
+        Find the values of single classes.
 
         Args:
             name: Its name in messages.

@@ -243,7 +243,7 @@ def print_step(mode: OutputMode, text: str) -> None:
 def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
     """Print each file and the eager model as a table on standard output.
 
-    And below it what the table cannot hold.
+    Print below it what the table cannot hold.
 
     Args:
         artefacts: Entries of export.json.

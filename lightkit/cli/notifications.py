@@ -146,7 +146,7 @@ class CommandNotifier:
     def _send_without_trainer(self, error: BaseException | None, code: int) -> list[Notifier]:
         """Send a failure from before there was a trainer, unless a terminal has shown it.
 
-        Or the end of a sweep.
+        Send the end of a sweep, too.
 
         Returns:
             The notifiers that were built for it.

@@ -76,7 +76,7 @@ def explain_parser_error(
 def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
     """Return the path that a message of jsonargparse leads to line by line.
 
-    And the line with the error.
+    Also return the line with the error.
     """
     path: KeyPath = ()
     line = ""

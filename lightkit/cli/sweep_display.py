@@ -108,7 +108,7 @@ class Display:
     def format_status(self, trials: Sequence[Trial], metric: str | None, mode: str | None) -> str:
         """Write the state: counts, the time that is left, the best trial.
 
-        And the newest ones in a table.
+        Write the newest trials in a table.
         """
         finished = [each for each in trials if each.is_finished]
         of_search = [each for each in finished if each.kind != "confirm"]

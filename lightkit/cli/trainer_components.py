@@ -413,7 +413,7 @@ def _check_same_data(
 def _log_config(session: Session, trainer: Trainer, _module: LightningModule) -> None:
     """Log the whole config.
 
-    Or what flags and variables changed in it, to a logger that has the config as a file.
+    A logger that has the config as a file gets what flags and variables changed in it.
     """
     changed = {
         dotted(path): to_plain(node)
@@ -730,7 +730,7 @@ def _list_callbacks(trainer: Trainer, kind: type[_Kind]) -> list[_Kind]:
 def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -> list[str]:
     """List the best checkpoint, the folder, what a tracker has missed.
 
-    And the next commands, a line each.
+    Also list the next commands, a line each.
     """
     summary = runs.read_json(run.summary_path) or {}
     lines = []

@@ -294,7 +294,7 @@ def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, st
 def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> dict[str, str]:
     """Compute the digests of the Python files of the working directory.
 
-    And of the own classes that a config names.
+    Also compute those of the own classes that a config names.
 
     In a git work tree they are the files that git tracks or would add; else all but those in hidden
     folders, virtual environments and the folder of runs. A class from elsewhere, or of a file that

@@ -572,7 +572,7 @@ gate:   # for lightkit gate, promote and retrain
 def _format_comparison(num_test: int, noun: str = "image") -> str:
     """Write the conditions on a comparison with the champion.
 
-    And what so many test images or texts can show.
+    Also write what so many test images or texts can show.
 
     A test of non-inferiority, and a bound on many small steps down; of few images, whose interval
     says nothing, none more may be wrong than of the champion.

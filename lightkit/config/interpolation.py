@@ -218,7 +218,7 @@ class _Resolution:
     def report(self, problems: Problems) -> None:
         """Add the errors: the causes, or where there are none all.
 
-        And one for the texts of a cycle.
+        Add one for the texts of a cycle.
         """
         causes = [error for is_cause, error in self.failures if is_cause]
         for failure in causes or [failure for _, failure in self.failures]:

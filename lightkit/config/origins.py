@@ -113,7 +113,7 @@ def dotted(path: Iterable[Any]) -> str:
 def setting_key(path: Iterable[Any]) -> str:
     """Write a path as tables do: ``model.backbone`` for ``model.init_args.backbone``.
 
-    And of a class its section.
+    Write a class as its section.
     """
     return dotted(part for part in path if part not in ("init_args", "class_path"))
 

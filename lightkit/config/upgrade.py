@@ -478,7 +478,7 @@ def _module_of(path: KeyPath) -> str | None:
 def _is_trainer_argument(key: str, node: Node) -> bool:
     """Return whether a key next to ``trainer`` is an argument of the trainer.
 
-    And nothing else that lightkit knows.
+    It is nothing else that lightkit knows then.
     """
     if key == "accelerator":
         return str(to_plain(node)).lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)

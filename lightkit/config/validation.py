@@ -131,7 +131,7 @@ def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -
 def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
     """Return whether a text may name a class that the schema does not describe.
 
-    And whether a key has dots in it.
+    Also return whether a key has dots in it.
     """
     names_foreign = False
     has_dotted_keys = False

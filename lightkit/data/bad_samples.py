@@ -82,7 +82,7 @@ class Defects:
 def _remove(spool: Path) -> None:
     """Remove the file; `Finalize` calls it in the process that made it.
 
-    And in no worker, which has a copy.
+    No worker calls it: it has a copy.
     """
     spool.unlink(missing_ok=True)
 

@@ -87,7 +87,7 @@ def choose_num_workers(
 def _apply_rule(trainer: Trainer, *, is_cached: bool) -> tuple[int, str]:
     """Return the workers of a process by the cores, the device and the cache.
 
-    And what that was decided by.
+    Return what that was decided by, too.
     """
     device = trainer.strategy.root_device.type
     ranks = local_ranks(trainer)

@@ -192,7 +192,7 @@ class HorovodStrategy(ParallelStrategy):
     def root_device(self) -> torch.device:
         """The CPU, or the GPU that has this rank's number on its machine.
 
-        Or the only one that this rank is shown.
+        Where this rank is shown only one, that one.
         """
         device = (self.parallel_devices or [torch.device("cpu")])[0]
         if device.type == "cpu":

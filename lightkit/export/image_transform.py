@@ -192,7 +192,7 @@ def invert_probabilities(
 class ImageToProbabilities(nn.Module):
     """A classifier from uint8 images to probabilities of classes or labels.
 
-    Or a segmenter from these to masks.
+    It may be a segmenter from these to masks.
 
     Args:
         network: Takes prepared images; of several outputs, the first one is used.

@@ -58,7 +58,7 @@ def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
 def has_bf16(instruction_sets: Collection[str], environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether oneDNN's kernels multiply in bf16 with instructions of the CPU.
 
-    And not by conversion to float32.
+    They convert nothing to float32 then.
 
     Args:
         instruction_sets: Those of the CPU, as `instruction_sets` lists them.

@@ -67,7 +67,7 @@ class RankFailed(Exception):
 def choose_meeting_point(host: str) -> str:
     """Choose a free port of this machine at which the ranks meet.
 
-    And a name for this start of all ranks.
+    Also choose a name for this start of all ranks.
     """
     with socket.socket() as free:
         free.bind(("", 0))

@@ -31,7 +31,7 @@ _SHORT = "/tmp"  # noqa: S108 (the path of a socket must be short)
 def drive(job: Job) -> None:
     """Run all ranks in the cluster that the job names.
 
-    Or in one on this machine for as long as it is needed.
+    Without a name, run them in one on this machine for as long as it is needed.
 
     Raises:
         ConfigError: If Ray is not installed, or this machine has too few GPUs.

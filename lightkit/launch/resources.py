@@ -89,7 +89,7 @@ class ResourceLog:
     def _read_rows(self) -> str:
         """Return the whole lines of an earlier process of the run.
 
-        Or the first line with the names of the columns.
+        Without them, return the first line with the names of the columns.
         """
         head = ",".join(COLUMNS) + "\n"
         if not self._path.is_file():

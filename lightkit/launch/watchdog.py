@@ -1,6 +1,6 @@
 """The `watchdog` block of a config, the heartbeat of this process.
 
-And the thread that ends it when it hangs.
+Also the thread that ends it when it hangs.
 
 A process that is forked from this one lets `faulthandler` write its stack to a shared file on
 SIGURG, which works also while it sleeps in native code. A process that has no handler for it
@@ -536,7 +536,7 @@ class Watchdog:
     def _unwind(self) -> bool:
         """Raise `Hung` in the main thread and wait for its end.
 
-        And for as long as a checkpoint may take.
+        It waits for as long as a checkpoint may take, too.
         """
         if not self._raises:
             return False

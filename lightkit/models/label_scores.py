@@ -1,6 +1,6 @@
 """Metrics of several labels over all samples of an epoch.
 
-And the thresholds by which labels are predicted.
+Also the thresholds by which labels are predicted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables of predictions: their columns, the same in each format, as CSV, JSON lines and Parquet.
 
-And thumbnails.
+Thumbnails of images are written, too.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def require_no_hold(registry: Registry, name: str, alias: str) -> None:
 def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
     """Write a move to ``promoted.json`` of the run that an alias points to now.
 
-    And of those that it has left.
+    Also write it to those of the runs that it has left.
 
     `lightkit runs` marks the champion by it, and `lightkit gc` asks the registries in it. Run
     folders on other machines are left alone.

@@ -227,7 +227,7 @@ def _select_importance(
 ) -> Mapping[str, Any]:
     """Return importance.json where it is of the best weights of a fit and of its data.
 
-    Or of a run that is no fit.
+    That of a run that is no fit counts, too.
     """
     is_fit = manifest.get("subcommand", "fit") == "fit"
     own = (sha256, find_value(manifest, "data", "fingerprint"))
@@ -403,7 +403,7 @@ def split_order(metric: str) -> int:
 def describe_verdict(facts: RunFacts) -> str:
     """Write in one sentence how good the model is, against chance and the champion.
 
-    Or why that is unknown.
+    Write why that is unknown where it is.
     """
     score = find_score(facts)
     state = {

@@ -617,7 +617,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
 def draw_predictions(found: Predictions) -> list[PageFigure]:
     """Draw the confusion matrix and reliability diagram of a classifier.
 
-    Or predictions over targets of a regressor.
+    Draw predictions over targets of a regressor.
     """
     about = f"{format_count(len(found), 'sample')} of the {found.split} split"
     if "scatter" in found.task.report_blocks:

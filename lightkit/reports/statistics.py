@@ -1,6 +1,6 @@
 """Intervals of a metric, tests of the difference of two models on the same samples.
 
-And calibration. No torch.
+Also calibration. No torch.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Thresholds:
     def choose_points(self, most: int) -> Counts:
         """Choose positions that lie evenly on both curves, with both ends.
 
-        And those of the rows of the table.
+        Also choose those of the rows of the table.
 
         A precision falls from one right sample to the next. So both are chosen: the first position
         that reaches a recall, and the one before it.

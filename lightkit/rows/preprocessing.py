@@ -64,7 +64,7 @@ class RowPreprocessing(ABC):
     def open_axes(self) -> Mapping[int, int | None]:
         """Axes of the inputs, besides the batch, that have any length, each with the longest one.
 
-        The same of all.
+        They are the same for all inputs.
         """
         return {}
 

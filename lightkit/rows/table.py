@@ -178,7 +178,7 @@ class TablePreprocessing(RowPreprocessing):
     def make_example(self) -> pa.Table:
         """Return a row of the middle of each column and its first category.
 
-        And one whose cells are all missing.
+        Also return one whose cells are all missing.
         """
         numbers = {each.name: pa.array([each.mean, None], pa.float64()) for each in self.numbers}
         days = {

@@ -100,7 +100,7 @@ class EventStream:
     def write(self, event: str, /, **fields: Any) -> None:
         """Append one event, with the present time.
 
-        And the token of the job's lock where this process holds it.
+        Also append the token of the job's lock where this process holds it.
 
         Raises:
             RunLocked: If it has lost the lock.

@@ -234,7 +234,7 @@ def _folders(parent: Path) -> Iterator[Path]:
 def _is_run(folder: Path) -> bool:
     """Return whether a path is a run's folder.
 
-    And not, say, the folder of the data that has the name of a job.
+    The folder of the data may have the name of a job.
     """
     if not folder.is_dir():
         return False

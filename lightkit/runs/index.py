@@ -141,7 +141,7 @@ def has_unknown_needs(each: IndexedRun) -> bool:
 def list_needs(each: IndexedRun) -> Iterator[Path]:
     """List the paths of what a run began from.
 
-    And all that its config names, such as weights or a teacher.
+    Also list all that its config names, such as weights or a teacher.
     """
     yield from map(Path, each.needs)
     for _, value in flatten(read_config(each.run)):

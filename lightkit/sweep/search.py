@@ -300,7 +300,7 @@ def compute_importance(
 ) -> tuple[dict[str, float], int]:
     """Compute the share of each key in the metric by PED-ANOVA.
 
-    And the number of trials that it is made of.
+    Also compute the number of trials that it is made of.
 
     https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed or there are too few
     trials.

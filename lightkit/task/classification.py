@@ -107,7 +107,7 @@ class ClassForm(PredictionForm):
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
         """Return the columns ``label`` and ``predicted`` with the names of the classes.
 
-        And their probabilities.
+        Also return their probabilities.
 
         These are ``probability``, ``label_probability``, and ``probability_NAME`` of each class,
         where they are recorded and no two classes have one name.

@@ -508,7 +508,7 @@ class Task:
     ) -> tuple[str, ...] | None:
         """Return the names of classes or labels if each output is known to be a probability.
 
-        Or to become one.
+        An output that becomes one counts, too.
 
         This one rule holds for checkpoints and exported files: numbers of unknown meaning are no
         probabilities.

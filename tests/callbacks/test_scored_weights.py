@@ -401,7 +401,7 @@ def check_best(
 class Shadow(Callback):
     """Keeps a weight of its own, puts it in place for validations and at the end.
 
-    And leaves no checkpoint alone.
+    It leaves no checkpoint alone.
     """
 
     def __init__(self) -> None:

@@ -228,7 +228,7 @@ def registered_original(made_once: Once, exported_original: Path) -> Path:
 def registered(registered_original: Path, workspace: Workspace) -> Workspace:
     """The run of `exported` as version 1 of `flowers` (champion).
 
-    And one that MLflow tracked as version 1 of `net`.
+    Also one that MLflow tracked as version 1 of `net`.
 
     MLflow's artifacts are those of the original, so they are only read.
     """

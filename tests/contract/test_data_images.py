@@ -232,7 +232,7 @@ def losing(
 ) -> Iterator[tuple[Workspace, Result]]:
     """A fit on given splits with two bad images, of which three more vanish or break in epoch 1.
 
-    And how it ended.
+    Also how it ended.
     """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         write_given_splits(workspace.folder / "pictures")
@@ -561,7 +561,7 @@ def messy(
 ) -> Iterator[tuple[Workspace, str]]:
     """A table made of a folder with links, odd names, copies and classes of one image.
 
-    And what was told of it.
+    Also what was told of it.
     """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         folder = workspace.folder / "messy"

@@ -120,7 +120,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 def stable(said: str, folder: Path) -> str:
     """Leave out of a message what is not the same everywhere.
 
-    And the commands, of which there may be more.
+    Also leave out the commands, of which there may be more.
     """
     said = said.replace(f"{folder.resolve()}", "<folder>")
     return said.replace(f"Commands: {', '.join(COMMANDS)}.", "Commands: <commands>.")
@@ -641,7 +641,7 @@ def answers_to_right(
 ) -> dict[str, Judgement]:
     """What is said of the configs that come with lightkit.
 
-    And of classes of a user's with arguments of many types.
+    Also of classes of a user's with arguments of many types.
     """
     folder = tmp_path_factory.mktemp("right")
     # the table that configs/flowers_delta.yaml names

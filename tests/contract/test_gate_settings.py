@@ -596,7 +596,7 @@ def renamed(
 ) -> Iterator[Workspace]:
     """A model of three colours, one of whose folders was renamed since.
 
-    And a model of today's names; read only.
+    Also a model of today's names; read only.
     """
     workspace = Workspace(tmp_path_factory.mktemp("colours") / "work", fork_server)
     workspace.write("colours.py", COLOURS)

@@ -57,7 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
     """Environment variables with which Python imports lightkit from the wheel.
 
-    And nothing of the checkout.
+    Python imports nothing of the checkout.
     """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

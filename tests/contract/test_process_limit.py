@@ -1,6 +1,6 @@
 """Where no process or thread can be started, the run ends at once and says so.
 
-And no later error hides the first.
+No later error hides the first.
 """
 
 from __future__ import annotations

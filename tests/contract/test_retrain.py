@@ -1,6 +1,6 @@
 """`lightkit retrain`: fit, test, export, gate and promote in one run folder.
 
-And on from where a kill has left it.
+It goes on from where a kill has left it.
 """
 
 from __future__ import annotations

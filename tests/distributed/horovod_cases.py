@@ -145,7 +145,7 @@ class Stream(IterableDataset[Any]):
 class Totals(Net):
     """Adds up in a metric that is part of the module, in one within a plain list.
 
-    And in one that stays to itself.
+    Also in one that stays to itself.
     """
 
     def __init__(self, rank: int) -> None:

@@ -1,6 +1,6 @@
 """A process that does nothing is ended, one that works slowly or waits for another is not.
 
-Or a little later.
+One may be ended a little later.
 """
 
 from __future__ import annotations

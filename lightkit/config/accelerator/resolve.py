@@ -615,7 +615,7 @@ def _drop_references(
 def _list_replaced(old: Node | None, node: Node, path: KeyPath, by: Setting) -> tuple[Node, ...]:
     """List the values that a new one replaces at its place.
 
-    And those that its setting had replaced at its own.
+    Also list those that its setting had replaced at its own.
     """
     replaced: tuple[Node, ...] = ()
     if old is not None:

@@ -368,7 +368,7 @@ def _list_replaced(
 def _is_replaced(node: Node, own: MappingNode) -> bool:
     """Return whether a value comes from a setting that this layer sets anew.
 
-    Or drops with its section.
+    A setting may be dropped with its section, too.
     """
     word = node.origin.word
     if word is None:
