@@ -88,7 +88,7 @@ def main(address: str) -> None:
             importlib.import_module(name)
     package = importlib.import_module("lightkit")
     for module in pkgutil.walk_packages(package.__path__, "lightkit."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith(("__main__", "preload", "preload_stages")):
             with contextlib.suppress(
                 ImportError
             ):  # needs an extra that is not installed, or onnxruntime
