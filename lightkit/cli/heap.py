@@ -1,4 +1,7 @@
-"""The objects of torch and Lightning, a million of them, over which neither a search for garbage nor an end needs to go."""
+"""The objects of torch and Lightning, a million of them.
+
+A search for garbage need not go over them, and the end of a process need not free each.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ _allowed: list[bool] = []
 
 @contextmanager
 def freezing_imports() -> Iterator[None]:
-    """Import torch and Lightning in this block without searches for garbage, then or later, in what is imported.
+    """Import torch and Lightning in this block without searches for garbage, then or later.
 
-    The garbage collector would go over all objects again and again while they become more, which is a sixth of the time
-    of the imports, and over all of them in later full collections. What is created afterwards is collected as ever.
-    Where torch is imported already, in a notebook or a test, nothing is changed.
+    The garbage collector would go over all objects again and again while they become more, which is
+    a sixth of the time of the imports, and over all of them in later full collections. What is
+    created afterwards is collected as ever. Where torch is imported already, in a notebook or a
+    test, nothing is changed.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
@@ -37,9 +41,10 @@ def freezing_imports() -> Iterator[None]:
 
 
 def freeze() -> None:
-    """Take all objects of this process out of the garbage collector's sight, until the end of the process.
+    """Hide all objects of this process from the garbage collector, until the end of the process.
 
-    At the end they are collected: nanobind, with which triton is made, complains of functions that nobody has freed.
+    At the end they are collected: nanobind, with which triton is made, complains of functions that
+    nobody has freed.
     """
     gc.freeze()
     atexit.unregister(gc.unfreeze)
@@ -47,42 +52,45 @@ def freeze() -> None:
 
 
 def allow_quick_end() -> None:
-    """Allow `end_quickly` for this process: it holds nothing that only the end of Python would write or close.
+    """Allow `end_quickly`: this process holds nothing that only the end of Python writes or closes.
 
-    That is so where only classes of lightkit and Lightning have run, in the only process of a training.
+    That is so where only classes of lightkit and Lightning have run, in the only process of a
+    stage.
     """
     _allowed[:] = [True]
 
 
 def end_quickly(code: int) -> None:
-    """End this process as Python does, but leave its memory to the system, instead of freeing a million objects.
+    """End this process as Python does, but leave its memory to the system.
 
-    That takes more than a second after torch. Return where `allow_quick_end` was not called, where a program such as a
-    profiler runs lightkit and goes on, or where a thread or a library needs the whole end.
+    To free a million objects takes more than a second after torch. Return where `allow_quick_end`
+    was not called, where a program such as a profiler runs lightkit and goes on, or where a thread
+    or a library needs the whole end.
 
     Args:
         code: Exit code.
     """
     if not _allowed or _is_embedded() or any(name in sys.modules for name in _FOREIGN):
         return
-    if any(
-        not each.daemon for each in threading.enumerate() if each is not threading.main_thread()
-    ):
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    if any(not each.daemon for each in others):
         return
-    atexit._run_exitfuncs()  # as multiprocessing does at the end of its processes, from Python 3.13 on
+    # as multiprocessing does at the end of its processes, from Python 3.13 on
+    atexit._run_exitfuncs()
     flush_or_discard(sys.stdout)
     flush_or_discard(sys.stderr)
     os._exit(code)
 
 
 def _is_embedded() -> bool:
-    """Return whether this process is more than the command: a fork, an interactive Python, or a program that runs it."""
+    """Return whether this process is more than the command.
+
+    That is a fork, an interactive Python, or a program that runs the command.
+    """
     multiprocess = sys.modules.get("multiprocessing")
     if multiprocess is not None and multiprocess.parent_process() is not None:
         return True
-    num_before = len(sys.orig_argv) - len(
-        sys.argv
-    )  # Python, its options, and a program that runs others
+    num_before = len(sys.orig_argv) - len(sys.argv)  # Python, its options, and such a program
     if num_before < 1 or sys.flags.interactive:
         return True
     return any(not word.startswith("-") for word in sys.orig_argv[1:num_before])

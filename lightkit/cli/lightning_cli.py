@@ -743,7 +743,10 @@ class _ParserBuilder(LightkitCLI):
 
 
 def prepare_parser(command: str) -> None:
-    """Build the parser of a command for the next `LightkitCLI` of this process, or of each process that it forks."""
+    """Build the parser of a command for the next `LightkitCLI`.
+
+    That is the next one of this process, or of each process that it forks.
+    """
     names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
     built = vars(_ParserBuilder(command))
     _prepared[command] = {name: built[name] for name in names}

@@ -1,4 +1,7 @@
-"""What a fork server of trainings imports and computes once, for all that it forks. Nothing else imports this module."""
+"""What a fork server of trainings imports and computes once, for all that it forks.
+
+Nothing else imports this module.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from importlib import import_module
 from lightkit.cli.heap import freeze, freezing_imports
 
 _LATER = ("omegaconf", "pandas", "pyarrow.parquet")
-"""What Lightning imports to write a checkpoint, and pyarrow to write predictions, where they are installed."""
+"""What Lightning imports to write a checkpoint, and pyarrow to write predictions."""
 
 with freezing_imports():
     from lightkit.cli import class_descriptions, model_builder, stage_runner  # noqa: F401

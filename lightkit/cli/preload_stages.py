@@ -1,4 +1,7 @@
-"""What the fork server of `lightkit retrain` imports once, for all of its stages. Nothing else imports this module."""
+"""What the fork server of `lightkit retrain` imports once, for all of its stages.
+
+Nothing else imports this module.
+"""
 
 from __future__ import annotations
 

@@ -119,13 +119,14 @@ def _describe_imported(name: str) -> dict[str, Any] | None:
 
     None for a function, or a signature that only jsonargparse may read.
     """
-    with freezing_imports():  # here: it loads torch, which the class is about to load
+    with freezing_imports():
+        try:
+            found = import_class(name)
+        except ConfigError as error:
+            return {"error": str(error), "bases": [], "arguments": {}}
+        # here: it loads torch
         from lightkit.cli.class_descriptions import describe_class, import_path
 
-    try:
-        found = import_class(name)
-    except ConfigError as error:
-        return {"error": str(error), "bases": [], "arguments": {}}
     with suppress(Exception):
         return {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
     return None

@@ -441,7 +441,7 @@ class Sweep:
 
     @cached_property
     def _machine(self) -> Machine:
-        """This machine as it was at the start: a look at it takes longer than a look at all trials."""
+        """This machine as it was at the start: to look at it takes longer than a poll."""
         return this_machine()
 
     def _choose_parallel(self, groups: int) -> int:

@@ -51,7 +51,7 @@ def describe_packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 @cache
 def _find_version(name: str) -> str | None:
-    """Return the version of a package; None where it is not installed. Each takes 2 ms: its file is read as a mail."""
+    """Return the version of a package; None where it is not installed. Each takes 2 ms."""
     from importlib import metadata  # here, because it loads the standard library's reader of mail
 
     try:

@@ -1,4 +1,4 @@
-"""What is imported is not searched for garbage, and a finished command does not free it object by object."""
+"""What is imported is not searched for garbage, and not freed at the end of a command."""
 
 from __future__ import annotations
 
