@@ -195,7 +195,7 @@ def run_in_process(
                 return 0
             if _check_training(cli.trainer, session):
                 print_run_end(cli.trainer, session)
-        if ranks is None and not stage_config.needs_imports:
+        if not stage_config.needs_imports and cli.trainer.world_size == 1:
             allow_quick_end()
         return 0
 
