@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from lightkit.cli.console import flush_or_discard
 
@@ -85,12 +86,16 @@ def end_quickly(code: int) -> None:
 def _is_embedded() -> bool:
     """Return whether this process is more than the command.
 
-    That is a fork, an interactive Python, or a program that runs the command.
+    That is a fork, an interactive Python, or a program that runs the command and goes on.
     """
     multiprocess = sys.modules.get("multiprocessing")
     if multiprocess is not None and multiprocess.parent_process() is not None:
         return True
-    num_before = len(sys.orig_argv) - len(sys.argv)  # Python, its options, and such a program
-    if num_before < 1 or sys.flags.interactive:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    name = Path(getattr(main, "__file__", None) or "").stem if spec is None else spec.name
+    if name not in ("lightkit", "lightkit.__main__") or sys.flags.interactive:
         return True
+    # a profiler has put the command into its own place, and stands between Python and its words
+    num_before = len(sys.orig_argv) - len(sys.argv)
     return any(not word.startswith("-") for word in sys.orig_argv[1:num_before])
