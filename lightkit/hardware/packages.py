@@ -10,28 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 
 PACKAGES = (
-    *(
-        "torch",
-        "torchvision",
-        "pytorch-lightning",
-        "lightning",
-        "torchmetrics",
-        "jsonargparse",
-        "omegaconf",
-        "PyYAML",
-    ),
-    *(
-        "numpy",
-        "pillow",
-        "rich",
-        "tensorboard",
-        "mlflow",
-        "mlflow-skinny",
-        "timm",
-        "comet-ml",
-        "horovod",
-    ),
-    *("torch-xla", "pyspark", "ray"),
+    *("torch", "torchvision", "pytorch-lightning", "lightning", "torchmetrics", "jsonargparse"),
+    *("omegaconf", "PyYAML", "numpy", "pillow", "rich", "tensorboard", "mlflow", "mlflow-skinny"),
+    *("timm", "comet-ml", "horovod", "torch-xla", "pyspark", "ray"),
 )
 """Distributions whose version can change what a run gives."""
 _PROGRAM = """\
