@@ -19,6 +19,7 @@ from lightkit.cli.console import (
     guard_standard_output,
     print_error,
 )
+from lightkit.cli.heap import end_quickly
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutputLost, format_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -61,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:  # a reader may have left while an error was on its way
             flush_or_discard(sys.stdout)
             flush_or_discard(sys.stderr)
-        return watch.code
+    if argv is None:
+        end_quickly(watch.code)
+    return watch.code
 
 
 def _report_interruption(interruption: Interrupted) -> int:

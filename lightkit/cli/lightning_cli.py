@@ -11,7 +11,7 @@ import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from glob import glob
@@ -204,6 +204,12 @@ class LightkitCLI(LightningCLI):
         Raises:
             ConfigError: If a script adds an argument with the name of one of lightkit's sections.
         """
+        prepared = None
+        if type(self) is LightkitCLI and self.stage_config is not None:
+            prepared = _prepared.pop(self.stage_config.command, None)
+        if prepared is not None:
+            vars(self).update(prepared)
+            return
         try:
             super().setup_parser(*args)
         except (ArgumentError, ValueError) as error:
@@ -707,6 +713,39 @@ class LightkitCLI(LightningCLI):
 
 # For editors and for `inspect`: the arguments are LightningCLI's.
 LightkitCLI.__init__.__signature__ = inspect.signature(LightningCLI.__init__)  # type: ignore[attr-defined]
+
+_prepared: dict[str, dict[str, Any]] = {}
+"""Attributes of a LightkitCLI with the parser of a command, by the command."""
+
+
+class _ParserBuilder(LightkitCLI):
+    """Build the parser of a command, and nothing more.
+
+    Args:
+        command: One of LightningCLI's commands.
+    """
+
+    _is_script = False
+
+    def __init__(self, command: str) -> None:
+        methods = self.subcommands()[command]
+        self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
+        with suppress(Checked):
+            LightningCLI.__init__(self)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse nothing."""
+        raise Checked
+
+
+def prepare_parser(command: str) -> None:
+    """Build the parser of a command for the next `LightkitCLI`.
+
+    That is the next one of this process, or of each process that it forks.
+    """
+    names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
+    built = vars(_ParserBuilder(command))
+    _prepared[command] = {name: built[name] for name in names}
 
 
 def _list_automatic(registered: Mapping[str, tuple[Any, str]]) -> list[str]:

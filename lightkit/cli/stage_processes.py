@@ -32,11 +32,8 @@ _SIGNALS = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
     if hasattr(signal, name)
 )
-_PRELOAD = [
-    *("lightkit.cli.lightning_cli", "lightkit.cli.model_export", "lightkit.cli.gate_evaluation"),
-    *("lightkit.cli.registration", "mlflow.pytorch"),
-]  # not onnxruntime: a fork waits forever for its threads
-OF_TRAINING = ["lightkit.cli.lightning_cli"]
+_PRELOAD = ["lightkit.cli.preload_stages"]
+OF_TRAINING = ["lightkit.cli.preload"]
 """Modules for a fork server that trains and does nothing else."""
 _LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.11 to 3.14
 _POLL_S = 0.1

@@ -18,6 +18,7 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation, parse_command
 from lightkit.cli.command_table import COMMANDS, OF_MODEL, RANK, WITH_MODEL
 from lightkit.cli.console import configure_console, format_traceback, print_error, quiet_libraries
+from lightkit.cli.heap import allow_quick_end, freezing_imports
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, warn_of_lost_addresses
 from lightkit.cli.parser_errors import explain_full_disk
 from lightkit.cli.session import Session, StageProcess, join_ranks
@@ -169,10 +170,10 @@ def run_in_process(
         os.environ.update(stage_config.hardware.environment)
         keep_memory()
         end_workers_that_cannot_send()
-        # Late: they load torch and Lightning, which takes seconds.
-        from lightkit.cli.lightning_cli import LightkitCLI
-        from lightkit.cli.model_builder import translate_model_errors
-        from lightkit.cli.trainer_components import print_run_end
+        with freezing_imports():  # late: they load torch and Lightning, which takes seconds
+            from lightkit.cli.lightning_cli import LightkitCLI
+            from lightkit.cli.model_builder import translate_model_errors
+            from lightkit.cli.trainer_components import print_run_end
 
         quiet_libraries()
         with explain_full_disk(), translate_model_errors(stage_config.resolved) as stack:
@@ -194,6 +195,8 @@ def run_in_process(
                 return 0
             if _check_training(cli.trainer, session):
                 print_run_end(cli.trainer, session)
+        if not stage_config.needs_imports and cli.trainer.world_size == 1:
+            allow_quick_end()
         return 0
 
 
@@ -463,7 +466,8 @@ def parse_config(stage_config: StageConfig, ranks: RankContext | None = None) ->
     Raises:
         ConfigError: If there are errors in it.
     """
-    from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: it loads torch
+    with freezing_imports():
+        from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: it loads torch
 
     quiet_libraries()
     checked = replace(stage_config, only_checks=True, print_config=None)

@@ -14,6 +14,7 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
+from lightkit.cli.heap import freezing_imports
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
 from lightkit.config.bounds import describe_bounds, find_bounds, is_any_number, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
@@ -118,11 +119,13 @@ def _describe_imported(name: str) -> dict[str, Any] | None:
 
     None for a function, or a signature that only jsonargparse may read.
     """
-    try:
-        found = import_class(name)
-    except ConfigError as error:
-        return {"error": str(error), "bases": [], "arguments": {}}
-    from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
+    with freezing_imports():
+        try:
+            found = import_class(name)
+        except ConfigError as error:
+            return {"error": str(error), "bases": [], "arguments": {}}
+        # here: it loads torch
+        from lightkit.cli.class_descriptions import describe_class, import_path
 
     with suppress(Exception):
         return {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightkit.cli.command_line import Invocation
+from lightkit.cli.heap import freezing_imports
 from lightkit.cli.stage_runner import run_stage
 from lightkit.runs.signals import SignalWatch
 
@@ -17,7 +18,8 @@ def export(invocation: Invocation, watch: SignalWatch) -> int:
     reference = str(invocation.options.get("run", ""))
     if invocation.passthrough or not reference.startswith(("models:/", "runs:/")):
         return run_stage(invocation, watch)
-    from lightkit.cli.model_export import export_logged_model  # here: it loads torch
+    with freezing_imports():
+        from lightkit.cli.model_export import export_logged_model  # here: it loads torch
 
     invocation.raise_errors()
     return export_logged_model(invocation)

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import OutputMode, print_line
+from lightkit.cli.heap import freezing_imports
 from lightkit.cli.stage_runner import open_run_config
 from lightkit.config import Flag
 from lightkit.errors import GateFailed, format_count
@@ -44,7 +45,8 @@ def gate(invocation: Invocation) -> int:
             require_rule(
                 read_gate(stage_config.resolved), " --allow-empty passes a run all the same."
             )
-        from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
+        with freezing_imports():
+            from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
         began = time.monotonic()
         record = evaluate_gate(stage_config, tracking_uri=options.get("tracking-uri"))

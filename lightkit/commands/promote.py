@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
+from lightkit.cli.heap import freezing_imports
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
@@ -331,7 +332,8 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
             " checkpoint, champion, gate or data"
         )
         print_line(f"gate  is asked: {what}", mode)
-        from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
+        with freezing_imports():
+            from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
         decision = evaluate_gate(
             request.stage_config, tracking_uri=request.tracking_uri, name=request.name
@@ -345,7 +347,8 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
 def _register(registry: Registry, request: _Request) -> ModelVersion:
     """Register the run as a version with the alias challenger."""
     print_line(f"makes a version of {request.name} (challenger)", request.stage_config.mode)
-    from lightkit.cli.registration import register_run  # it loads torch
+    with freezing_imports():
+        from lightkit.cli.registration import register_run  # it loads torch
 
     stage_config = replace(request.stage_config, mode="quiet")
     register_run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from lightkit.cli.command_line import Invocation
+from lightkit.cli.heap import freezing_imports
 from lightkit.cli.stage_runner import open_run_config
 from lightkit.errors import ConfigError
 from lightkit.registry.store import check_alias, check_name
@@ -33,7 +34,8 @@ def register(invocation: Invocation) -> int:
         raise ConfigError(f"--alias: none stands alone, got {', '.join(aliases)}")
     aliases = [check_alias(alias) for alias in aliases if alias != "none"]
     stage_config = open_run_config(invocation.with_options(run=run))
-    from lightkit.cli.registration import register_run  # here: it loads torch
+    with freezing_imports():
+        from lightkit.cli.registration import register_run  # here: it loads torch
 
     form = cast("PackageFormat", options.get("format", "torch_export"))
     register_run(stage_config, name, aliases, form=form, tracking_uri=options.get("tracking-uri"))

@@ -9,9 +9,13 @@ import logging
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,8 @@ from lightkit.config import shown_path
 from lightkit.config.identity import select_identity
 from lightkit.config.loader import refuse_plain_secrets
 from lightkit.errors import ConfigError, LightkitError, OutOfTime, TooLittleTime
-from lightkit.hardware import this_machine
+from lightkit.hardware import Machine, this_machine
+from lightkit.hardware.processor import available_memory_bytes
 from lightkit.reports.statistics import wilson_interval
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.deadline import Deadline, parse_deadline
@@ -321,6 +326,8 @@ class Sweep:
             LightkitError: If the sweep ends before it is done.
         """
         self._prepare_search()
+        if self._plan.sampler != "seeds":
+            threading.Thread(target=_import_ahead, daemon=True).start()
         try:
             with self._display:
                 self._loop()
@@ -406,14 +413,16 @@ class Sweep:
 
     def _count_slots(self) -> int:
         """Return the most trials at a time, and share the GPUs or the cores among them."""
-        machine = this_machine()
+        if self._plan.parallel == 1:
+            return 1
+        machine = self._machine
         cores = machine.cores or 1
         uses_gpus = self._stage_config.hardware.kind == "gpu"
         per_trial = count_devices(self._stage_config.hardware) or 1
         groups = max(1, len(machine.gpus or ()) // per_trial) if uses_gpus else cores
         number = self._plan.parallel
         if number == "auto":
-            number = self._choose_parallel(groups, machine.memory_available_bytes)
+            number = self._choose_parallel(groups)
         if number == 1:
             self._trials.devices = ()
             self._trials.threads = None
@@ -427,14 +436,17 @@ class Sweep:
             self._trials.threads = max(1, cores // number)
         return number
 
-    def _choose_parallel(self, groups: int, available_bytes: int | None) -> int:
+    @cached_property
+    def _machine(self) -> Machine:
+        """This machine as it was at the start: to look at it takes longer than a poll."""
+        return this_machine()
+
+    def _choose_parallel(self, groups: int) -> int:
         """Choose the number of trials at a time: one, until the memory of the first is known."""
         peak_bytes = self._trials.peak_bytes
         if not peak_bytes:
             return 1
-        in_memory = (
-            int(_MEMORY_SHARE * available_bytes // peak_bytes) if available_bytes else groups
-        )
+        in_memory = int(_MEMORY_SHARE * available_memory_bytes() // peak_bytes)
         running = len(self._trials.active)  # whose memory is no longer available
         return max(1, min(groups, in_memory + running))
 
@@ -758,6 +770,13 @@ class Sweep:
         if best is None:
             return known
         return {**known, "best": {"monitor": self._trials.metric, "value": best.value}}
+
+
+def _import_ahead() -> None:
+    """Import what samples and draws, a second of work, while the first trial imports torch."""
+    for name in ("optuna", "lightkit.sweep.page", "matplotlib.figure"):
+        with suppress(ImportError, OSError):  # an extra; what needs it says so
+            import_module(name)
 
 
 def _list_visible(number: int) -> list[str]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import quiet_libraries
+from lightkit.cli.heap import freezing_imports
 from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_command_config
 from lightkit.cli.validation import explain_unwritable
@@ -170,12 +171,13 @@ def _measure(
         By key of the section `accelerator`: the value that gained, and its number as text; and all
         trials.
     """
-    import torch  # here, as all that loads torch: arguments and config are checked before
+    with freezing_imports():  # here: they load torch, and arguments and config are checked before
+        import torch
 
-    from lightkit.callbacks.computation import missing_for_compiling
-    from lightkit.cli.model_builder import TrialBuilder
-    from lightkit.cli.session import StageProcess
-    from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate
+        from lightkit.callbacks.computation import missing_for_compiling
+        from lightkit.cli.model_builder import TrialBuilder
+        from lightkit.cli.session import StageProcess
+        from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate
 
     _silence_trials()
     builder = TrialBuilder(stage_config=stage_config, process=StageProcess(stack=stack))

@@ -20,7 +20,6 @@ from lightkit.images.label_table import (
     collect_files,
     read_csv,
 )
-from lightkit.rows.parquet_table import open_table
 
 _READ_ROWS = 4096
 
@@ -110,6 +109,8 @@ class ImageTable(ImageFolder):
             names, rows = read_csv(self.path)
             columns = LabelColumns(names, **self._columns)
         else:
+            from lightkit.rows.parquet_table import open_table  # here: pyarrow, for tables alone
+
             table = open_table(str(self.path))
             columns = LabelColumns(table.schema.names, **self._columns)
             rows = _iterate_rows(table, columns)

@@ -93,7 +93,7 @@ def main(address: str) -> None:
             importlib.import_module(name)
     package = importlib.import_module("lightkit")
     for module in pkgutil.walk_packages(package.__path__, "lightkit."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith(("__main__", "preload", "preload_stages")):
             # needs an extra that is not installed, or onnxruntime
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
