@@ -150,7 +150,17 @@ def _translate_csv_errors(name: str, line: int) -> Iterator[None]:
     try:
         yield
     except csv.Error as error:
-        raise DataError(f"{name}, line {line}: this table cannot be read ({error}).") from error
+        remedy = ""
+        if "expected after" in str(error):
+            remedy = (
+                " Write a cell that has a quotation mark in quotation marks, and the mark in it"
+                ' twice, as in "17"" screen".'
+            )
+        elif "end of data" in str(error):
+            remedy = " A quotation mark opens a cell there, and none closes it."
+        raise DataError(
+            f"{name}, line {line}: this table cannot be read ({error}).{remedy}"
+        ) from error
 
 
 class LabelColumns:
