@@ -1123,7 +1123,7 @@ KEY, print the whole config as YAML with the place of each value in a comment.""
             Input(
                 "KEY",
                 "a dotted key: trainer.max_epochs, callbacks.early_stopping.patience, callbacks,"
-                " model",
+                " model; or the end of one: max_epochs",
             ),
             Input(
                 "STAGE",
