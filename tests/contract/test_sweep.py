@@ -490,6 +490,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {},
         ["sweep.space.model.hidden: ", "got 0"],
     ),
+    "a wrong value behind a hundred right ones": (
+        {"model.learning_rate": {"log": [0.1, 1]}, "model.hidden": [*range(1, 101), "many"]},
+        {},
+        ["sweep.space.model.hidden: ", "got 'many'"],
+    ),
     "a condition that never holds": (
         {
             "model.hidden": [4],
