@@ -107,6 +107,13 @@ _TRIAL = Option(
     is_hidden=True,
     is_internal=True,
 )
+_TRIAL_DATA = Option(
+    "--trial-data",
+    "fingerprint of the data of the sweep's earlier trials",
+    value="SHA256",
+    is_hidden=True,
+    is_internal=True,
+)
 FIT_OPTIONS = (
     Option("--if-changed", "train only if config, data or code changed; else code 6"),
     Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
@@ -120,6 +127,7 @@ FIT_OPTIONS = (
     OUTPUT_JSON,
     RUN_HIDDEN,
     _TRIAL,
+    _TRIAL_DATA,
     Option(
         "--trial-waits",
         "each epoch of the trial waits for the sweep",
@@ -137,6 +145,7 @@ _EVALUATION_OPTIONS = (
     CKPT_PATH._replace(is_hidden=True),
     OUTPUT_JSON,
     _TRIAL,
+    _TRIAL_DATA,
 )
 _PREDICT_OPTIONS = (
     Option(

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.hardware import describe_packages, processor
+from lightkit.runs.files import find_value, read_json
+from lightkit.runs.folder import Run
 from lightkit.version import __version__
 
 
@@ -69,6 +71,16 @@ def build_manifest(
         "parent": parent,
         "earlier": earlier,
     }
+
+
+def read_data_fingerprint(run: Run) -> str | None:
+    """Read the fingerprint of the data that a run was trained on last; None where none is known."""
+    manifest = read_json(run.manifest_path) or {}
+    for each in (manifest, *reversed(manifest.get("earlier") or [])):
+        fingerprint: str | None = find_value(each, "data", "fingerprint")
+        if fingerprint is not None:
+            return fingerprint
+    return None
 
 
 def describe_git() -> dict[str, Any] | None:
