@@ -1,4 +1,7 @@
-"""Write docs/reference and docs/llms.txt from the code and from mkdocs.yml; with --check, compare only."""
+"""Write docs/reference and docs/llms.txt from the code and from mkdocs.yml.
+
+With --check, compare only.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,10 @@ def format_keys() -> str:
 
 
 def format_events() -> str:
-    """Return the events with their fields, and their meanings from the table in the module's docstring."""
+    """Return the events with their fields.
+
+    With their meanings from the table in the module's docstring.
+    """
     text = inspect.cleandoc(events.__doc__ or "")
     before, table, after = re.split(r"^=+ +=+$", text, flags=re.MULTILINE)
     rows = []
@@ -95,8 +101,8 @@ def format_events() -> str:
     end = f"{format_table(['event', 'fields', 'meaning'], rows)}\n\n{' '.join(after.split())}"
     before = " ".join(before.split("\n\n", 1)[1].split())
     note = (
-        "`events.jsonl` in the run folder has one JSON object a line; `--output json` prints the"
-        " same."
+        "`events.jsonl` in the run folder has one JSON object a line;"
+        " `--output json` prints the same."
     )
     return f"{note}\n{before}\n\n{end}".replace("``", "`")
 
@@ -114,8 +120,8 @@ def format_files() -> str:
         for name, field in schema["properties"].items()
     ]
     summary = (
-        f"## summary.json\n\n{schema['description']}\n`lightkit schema --summary` prints its JSON"
-        " Schema."
+        f"## summary.json\n\n{schema['description']}\n`lightkit schema"
+        " --summary` prints its JSON Schema."
     )
     return (
         "A run has those of these files that its commands have"
@@ -143,8 +149,8 @@ def format_exit_codes() -> str:
     ]
     table = format_table(["code", "exception of `lightkit.errors`", "meaning"], rows)
     note = (
-        "An exit code gives the kind of an error; [Troubleshooting](../troubleshooting.md) has the"
-        " remedies."
+        "An exit code gives the kind of an error;"
+        " [Troubleshooting](../troubleshooting.md) has the remedies."
     )
     return f"{note}\n\n{table}\n\nAny other exception is code 1, with a traceback."
 

@@ -1,7 +1,8 @@
 """Times one exported file, or the eager model, in a process of its own: `export.py` starts it.
 
-Its argument is JSON: ``file`` (exported, or a checkpoint), ``sizes`` of batches, ``threads`` (numbers of them),
-``image_size``, ``seed``. It answers with JSON: for each number of threads and each size what `measure_latency` returns.
+Its argument is JSON: ``file`` (exported, or a checkpoint), ``sizes`` of batches, ``threads``
+(numbers of them), ``image_size``, ``seed``. It answers with JSON: for each number of threads and
+each size what `measure_latency` returns.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def time_calls(
             else open_model(file, threads=number)
         )
         result[str(number)] = {
-            str(size): measure_latency(lambda: call([images[size]])) for size in sizes
-        }  # noqa: B023
+            str(size): measure_latency(lambda: call([images[size]]))  # noqa: B023
+            for size in sizes
+        }
     return result
 
 

@@ -1,7 +1,9 @@
-"""What a trial of `lightkit sweep` costs: beside a fit of its own, beside Hydra's sweeper, and beside one process.
+"""What a trial of `lightkit sweep` costs.
 
-The small net and its data are lightkit's `Regressor` and `Temperatures`, on the CPU with one thread. All contestants
-run in turn, so that what else the machine does falls on all alike.
+Beside a fit of its own, beside Hydra's sweeper, and beside one process.
+
+The small net and its data are lightkit's `Regressor` and `Temperatures`, on the CPU with one
+thread. All contestants run in turn, so that what else the machine does falls on all alike.
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ SMALL = """\
 seed_everything: 7
 model: {class_path: Regressor, init_args: {learning_rate: 0.01}}
 data: Temperatures
-trainer: {max_epochs: 2, accelerator: cpu, logger: false, enable_progress_bar: false, enable_model_summary: false}
+trainer:
+  max_epochs: 2
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
 run: {report: false}
 """
 PHOTOS = """\
@@ -73,7 +80,11 @@ def train(rate):
     pl.seed_everything(7, verbose=False)
     checkpoint = pl.callbacks.ModelCheckpoint(monitor="val/loss", save_last=True)
     trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
         callbacks=[checkpoint],
     )
     trainer.fit(Regressor(learning_rate=rate), Temperatures())
@@ -99,8 +110,16 @@ import hydra
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config):
-    program = "from pytorch_lightning.cli import LightningCLI; LightningCLI(save_config_kwargs={'overwrite': True})"
-    words = ["fit", "--config", sys.argv[0].replace("sweep.py", "plain.yaml"), f"--model.learning_rate={config.rate}"]
+    program = (
+        "from pytorch_lightning.cli import LightningCLI; "
+        "LightningCLI(save_config_kwargs={'overwrite': True})"
+    )
+    words = [
+        "fit",
+        "--config",
+        sys.argv[0].replace("sweep.py", "plain.yaml"),
+        f"--model.learning_rate={config.rate}",
+    ]
     subprocess.run([sys.executable, "-c", program, *words], check=True)
 
 
@@ -110,7 +129,12 @@ PLAIN = """\
 seed_everything: 7
 model: lightkit.models.Regressor
 data: lightkit.data.Temperatures
-trainer: {max_epochs: 2, accelerator: cpu, logger: false, enable_progress_bar: false, enable_model_summary: false}
+trainer:
+  max_epochs: 2
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
 """
 
 
@@ -163,8 +187,8 @@ def measure(parser: ArgumentParser, options: Any, num_trials: int) -> dict[str, 
     notes = [
         (
             "The cost of a trial beyond its training is the difference of two sweeps by the"
-            " difference of their trials, less the seconds that the trials' own summaries count as"
-            " training."
+            " difference of their trials, less the seconds that the trials'"
+            " own summaries count as training."
         ),
         "Trials a minute include the start of each contestant.",
         (
@@ -268,13 +292,16 @@ def _check_trials(folder: Path, name: str, expected: int) -> None:
     states = [record["state"] for record in map(json.loads, lines) if record["event"] == "end"]
     if states != ["complete"] * expected:
         raise BenchError(
-            f"the sweep {name} has the trials {', '.join(states)}; expected {expected} complete"
-            " ones"
+            f"the sweep {name} has the trials {', '.join(states)};"
+            f" expected {expected} complete ones"
         )
 
 
 def _time_trial(folder: Path, rates: Sequence[float], seed: int) -> float:
-    """Return the seconds that a trial costs beyond its training, by the difference of a long and a short sweep."""
+    """Return the seconds that a trial costs beyond its training.
+
+    By the difference of a long and a short sweep.
+    """
     short_s = _time_sweep(folder, rates[:1], f"short{seed}")
     long_s = _time_sweep(folder, rates, f"long{seed}")
     summaries = [
@@ -303,7 +330,10 @@ def _rate_of_hydra(folder: Path, rates: Sequence[float]) -> float:
 def _measure_photos(
     parser: ArgumentParser, options: Any, folder: Path, repeat: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Measure trials of a frozen MobileNetV2 beside as many fits, with and without features that are kept."""
+    """Measure trials of a frozen MobileNetV2 beside as many fits.
+
+    With and without features that are kept.
+    """
     photos = find_photos(parser, options.photos)
     weights = find_weights(parser, options.weights)
     split = copy_split(photos, folder / "photos", max_images=options.max_images)
@@ -321,8 +351,8 @@ def _measure_photos(
     }
     rounds = run_rounds(contestants, repeat=repeat, title="sweep on photos")
     title = (
-        f"{NUM_PHOTO_TRIALS} trials of frozen MobileNetV2 on {split.num_train + split.num_val}"
-        " photos"
+        f"{NUM_PHOTO_TRIALS} trials of frozen MobileNetV2 on"
+        f" {split.num_train + split.num_val} photos"
     )
     names = list(contestants)
     lines = [
@@ -359,7 +389,10 @@ def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
 
 
 def _fill_cache(folder: Path, name: str, seed: int) -> Path:
-    """Return a cache that one fit has filled, which does not count: with features, verdicts and decoded images."""
+    """Return a cache that one fit has filled, which does not count.
+
+    With features, verdicts and decoded images.
+    """
     cache = folder / f"cache-{name}{seed}"
     words = (
         "fit",
@@ -374,7 +407,10 @@ def _fill_cache(folder: Path, name: str, seed: int) -> Path:
 
 
 def _time_photo_fits(folder: Path, rates: Sequence[float], seed: int, *, is_cold: bool) -> float:
-    """Train each by a fit of its own, with the features of those before, or without them and all else that is kept."""
+    """Train each by a fit of its own.
+
+    With the features of those before, or without them and all else that is kept.
+    """
     kind = "cold" if is_cold else "warm"
     cache = _fill_cache(folder, kind, seed)
     words = ("fit", "-c", "photos.yaml", "--quiet")

@@ -1,9 +1,12 @@
-"""Seconds until a new head on a frozen MobileNetV2 reaches a validation loss on photos: lightkit and a loop.
+"""Seconds until a new head on a frozen MobileNetV2 reaches a validation loss on photos.
 
-Both see the middle of each photo, in new order each epoch, train the same linear head by the same optimizer with the
-batch size, image size and label smoothing of configs/flowers.yaml, validate and write a checkpoint after each epoch,
-and stop at the loss. The loop loads by torchvision's ImageFolder and computes the backbone without gradients in each
-epoch, with torch's defaults: float32, contiguous, no workers. lightkit computes each photo's features once.
+Of lightkit and of a loop.
+
+Both see the middle of each photo, in new order each epoch, train the same linear head by the same
+optimizer with the batch size, image size and label smoothing of configs/flowers.yaml, validate and
+write a checkpoint after each epoch, and stop at the loss. The loop loads by torchvision's
+ImageFolder and computes the backbone without gradients in each epoch, with torch's defaults:
+float32, contiguous, no workers. lightkit computes each photo's features once.
 """
 
 from __future__ import annotations
@@ -134,8 +137,10 @@ def create_contestants(
         "seed_everything": seed,
     }
     by_hand = {
-        **data, "weights": str(weights), "num_classes": split.num_classes, "learning_rate": LEARNING_RATE,
-        "max_epochs": MAX_EPOCHS, "seed": seed, "loss": options.loss, "checkpoint": "last.pt", **smoothing,
+        **data, "weights": str(weights), "num_classes": split.num_classes,
+        "learning_rate": LEARNING_RATE, "max_epochs": MAX_EPOCHS, "seed": seed,
+        "loss": options.loss, "checkpoint": "last.pt",
+        **smoothing,
     }  # fmt: skip
     return {
         training.name: training
@@ -160,8 +165,8 @@ def find_loss_s(name: str, moments: Moments, loss: float) -> float:
     at = moments.find_loss_s(loss)
     if at is None:
         raise BenchError(
-            f"{name} has come to a loss of {min(moments.losses):.3f} in {MAX_EPOCHS} epochs, not"
-            f" {loss:g}"
+            f"{name} has come to a loss of {min(moments.losses):.3f} in"
+            f" {MAX_EPOCHS} epochs, not {loss:g}"
         )
     return at
 

@@ -1,4 +1,6 @@
-"""The table of commands: each with its options, inputs and help. `parse` reads a command line by it.
+"""The table of commands: each with its options, inputs and help.
+
+`parse` reads a command line by it.
 
 It imports next to nothing: a command's own module is imported once the command is known.
 """
@@ -28,7 +30,7 @@ KEY_ALIASES = {"--root": "run.root"}
 RANK = "--rank"
 """First word of a rank of a launch, before its invocation as JSON."""
 
-# -- options that several commands have --------------------------------------------------------------------------------
+# -- options that several commands have ------------------------------------------------------------
 
 CONFIG = Option(
     "-c",
@@ -78,8 +80,8 @@ TRACKING_URI = Option(
 )
 ROOT_OF_REGISTRY = ROOT._replace(
     help=(
-        "folder of all runs, with the registry in its mlflow.db; default: LIGHTKIT_RUN__ROOT, else"
-        " runs"
+        "folder of all runs, with the registry in its mlflow.db; default:"
+        " LIGHTKIT_RUN__ROOT, else runs"
     )
 )
 REGISTRY_URI = TRACKING_URI._replace(
@@ -98,7 +100,7 @@ def _hide(options: Iterable[Option]) -> Iterator[Option]:
         yield option._replace(is_hidden=True)
 
 
-# -- the stages --------------------------------------------------------------------------------------------------------
+# -- the stages ------------------------------------------------------------------------------------
 
 _TRIAL = Option(
     "--trial",
@@ -150,8 +152,8 @@ _EVALUATION_OPTIONS = (
 _PREDICT_OPTIONS = (
     Option(
         "--model",
-        "an exported model: .onnx, .pt2, .ts; .safetensors with the config or run that its module"
-        " is from",
+        "an exported model: .onnx, .pt2, .ts; .safetensors with the config"
+        " or run that its module is from",
         value="FILE",
         suffixes=EXPORT_SUFFIXES,
         completes=(FILES,),
@@ -223,7 +225,7 @@ _EXPORT_OPTIONS = (
 
 
 def _list_stage_options() -> Iterator[Option]:
-    """List the options of all stages for `check`, which has those that are not listed here itself."""
+    """List the options of all stages for `check`, which has those not listed here itself."""
     own = {"--run", "--trust", "--json", "--quiet"}
     for options in (FIT_OPTIONS, _PREDICT_OPTIONS):
         for option in options:
@@ -286,7 +288,7 @@ _STAGE_COMMANDS = (
     _create_stage("export", "write a model to files that are verified against it", _EXPORT_OPTIONS),
 )
 
-# -- the other commands ------------------------------------------------------------------------------------------------
+# -- the other commands ----------------------------------------------------------------------------
 
 _OTHER_COMMANDS = (
     Command(
@@ -308,8 +310,8 @@ compared with the trained module before it is sent.""",
             ),
             Option(
                 "--alias",
-                "points to this version from now on; may be given again; default: challenger; none:"
-                " no alias",
+                "points to this version from now on; may be given again;"
+                " default: challenger; none: no alias",
                 value="ALIAS",
                 is_list=True,
             ),
@@ -349,8 +351,8 @@ MLFLOW_TRACKING_URI=sqlite:///runs/mlflow.db mlflow models serve \\
         "serve",
         "answer requests over HTTP with a run's model",
         usage=(
-            "lightkit serve (--run RUN | --model MODEL) [--port N] [--host ADDRESS] [--max-request"
-            " SIZE]"
+            "lightkit serve (--run RUN | --model MODEL) [--port N] [--host"
+            " ADDRESS] [--max-request SIZE]"
         ),
         about="""\
 Serve a model with LitServe (pip install 'lightkit-train[serve]') until Ctrl-C or SIGTERM: a
@@ -463,8 +465,8 @@ promote --hold), or where the training would repeat one whose model was rolled b
             Option(
                 "--if-changed",
                 "train only if config, data or code changed since the last run that ended well;"
-                " else code 6. Where the gate alone has changed, that run is judged again without a"
-                " training",
+                " else code 6. Where the gate alone has changed, that run is"
+                " judged again without a training",
             ),
             Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
             Option("--reason", "why, for the log of promotions", value="TEXT"),
@@ -526,8 +528,8 @@ goes on.""",
             ),
             Option(
                 "--seeds",
-                "train the config itself with N seeds; print mean, standard deviation and 95 %"
-                " interval",
+                "train the config itself with N seeds; print mean,"
+                " standard deviation and 95 % interval",
                 value="N",
                 kind="count",
                 least=1,
@@ -535,8 +537,8 @@ goes on.""",
             Option("--status", "print how the sweep stands, and start nothing"),
             Option(
                 "--deadline",
-                "be done by then: 05:30, or a duration such as 4h or 90m; trials that run are"
-                " saved",
+                "be done by then: 05:30, or a duration such as 4h or"
+                " 90m; trials that run are saved",
                 value="WHEN",
             ),
             Option(
@@ -593,8 +595,8 @@ gate.json in the run folder.""",
             Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
             Option(
                 "--baseline",
-                "what it is compared with: an alias or a version of the registered model, a run, or"
-                " null",
+                "what it is compared with: an alias or a version of the"
+                " registered model, a run, or null",
                 value="MODEL",
             ),
             CKPT_PATH,
@@ -608,8 +610,8 @@ gate.json in the run folder.""",
             ),
             Option(
                 "--allow-empty",
-                "pass a run that there is no rule for: gate.metric alone, or nothing, in the"
-                " config",
+                "pass a run that there is no rule for: gate.metric"
+                " alone, or nothing, in the config",
             ),
             TRUST_CHECKPOINTS,
             CONFIG_OVER_RUN,
@@ -784,8 +786,8 @@ marked `locked` while a process works on it, with the alias that points to its m
             ),
             Option(
                 "--mode",
-                "min or max is best; default: as the config or the metric's object said, else by"
-                " its name",
+                "min or max is best; default: as the config or the metric's"
+                " object said, else by its name",
                 value="MODE",
                 choices=("min", "max"),
             ),
@@ -808,7 +810,8 @@ marked `locked` while a process works on it, with the alias that points to its m
         ),
         ending="""\
 lightkit runs flowers --sort metric --filter status=done
-lightkit runs --metric val/accuracy,val/loss --columns optimizer.lr,model.backbone --sort val/accuracy""",
+lightkit runs --metric val/accuracy,val/loss --columns optimizer.lr,model.backbone \
+--sort val/accuracy""",
         max_inputs=1,
         function="show_runs",
     ),
@@ -826,8 +829,8 @@ each is better than the first beyond noise.""",
         options=(
             Option(
                 "--output",
-                "where the page is written; the run folder, which may be read-only, is left as"
-                " it is",
+                "where the page is written; the run folder, which may"
+                " be read-only, is left as it is",
                 value="FILE",
                 aliases=("-o",),
                 completes=(FILES,),
@@ -887,15 +890,15 @@ them.""",
             ),
             Option(
                 "--max-size",
-                "delete only until all runs fit into SIZE, the oldest first; 50G, 500M (powers of"
-                " 1000)",
+                "delete only until all runs fit into SIZE, the oldest"
+                " first; 50G, 500M (powers of 1000)",
                 value="SIZE",
             ),
             Option("--older-than", "keep what is younger; 30d, 12h", value="TIME"),
             Option(
                 "--metric",
-                "what is best, such as test/accuracy; default: what the best checkpoint was"
-                " chosen by",
+                "what is best, such as test/accuracy; default: what the"
+                " best checkpoint was chosen by",
                 value="METRIC",
             ),
             Option(
@@ -1015,8 +1018,8 @@ tolerance of float32's.""",
             ),
             Option(
                 "--batch-size",
-                "find the largest batch that fits into memory, by Lightning's Tuner; taken if it"
-                " gains",
+                "find the largest batch that fits into memory, by"
+                " Lightning's Tuner; taken if it gains",
             ),
             Option(
                 "--learning-rate", "find a learning rate, by the range test of Lightning's Tuner"
@@ -1082,16 +1085,16 @@ imported, and torch with them: seconds.""",
             Option("--for", "check for a machine with N GPUs in place of this one", value="gpu=N"),
             Option(
                 "--export-format",
-                "check that the model and this machine have what a later export to these formats"
-                " needs",
+                "check that the model and this machine have what a later"
+                " export to these formats needs",
                 value="FORMAT",
                 completes=EXPORT_FORMATS,
             ),
             TRUST,
             Option(
                 "--json",
-                "print one JSON object: the errors with their places, and the findings of a deep"
-                " check",
+                "print one JSON object: the errors with their places,"
+                " and the findings of a deep check",
                 spelling="--output json",
             ),
             Option(
@@ -1136,8 +1139,8 @@ KEY, print the whole config as YAML with the place of each value in a comment.""
             ),
             Input(
                 "STAGE",
-                "the stage whose block in a file counts: fit (the default), validate, test,"
-                " predict",
+                "the stage whose block in a file counts: fit (the"
+                " default), validate, test, predict",
             ),
         ),
         options=(
@@ -1250,8 +1253,8 @@ row groups of a split, have equally many rows, within one.""",
             ),
             Option(
                 "--overwrite",
-                "replace a table of lightkit convert: Delta gets a new version, Parquet files are"
-                " replaced",
+                "replace a table of lightkit convert: Delta gets a new"
+                " version, Parquet files are replaced",
             ),
             Option(
                 "--val-fraction",
@@ -1268,8 +1271,8 @@ row groups of a split, have equally many rows, within one.""",
             ),
             Option(
                 "--on-bad-image",
-                "skip (default): leave out what cannot be decoded, and list it; error: end with the"
-                " list",
+                "skip (default): leave out what cannot be decoded, and"
+                " list it; error: end with the list",
                 value="WORD",
                 choices=("skip", "error"),
             ),
@@ -1376,8 +1379,8 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 "--data",
                 "look at images or texts in class folders (or in train/, val/, test/), at images"
                 " and their masks, or at a table of images, numbers or texts (CSV, JSON lines,"
-                " Parquet, Delta), and write a config for them, each setting with its reason as a"
-                " comment",
+                " Parquet, Delta), and write a config for them, each"
+                " setting with its reason as a comment",
                 value="PATH",
                 completes=(FILES,),
             ),
@@ -1452,7 +1455,7 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-# -- the command line --------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 GENERAL_OPTIONS = (
     CONFIG,
@@ -1480,7 +1483,8 @@ def parse(words: Sequence[str]) -> Invocation:
     """Parse a command line of lightkit; what is wrong after the command is in `Invocation.errors`.
 
     Returns:
-        The invocation. Its command is empty where help or the version of lightkit itself is asked for.
+        The invocation. Its command is empty where help or the version of lightkit itself is asked
+        for.
 
     Raises:
         ConfigError: If there is no such command.
@@ -1523,7 +1527,7 @@ def _parse_general(words: Sequence[str], *, is_alone: bool) -> Invocation | None
 
 
 def _has_help_first(words: Sequence[str]) -> bool:
-    """Return whether the help stands before the command that it is asked of, as in ``lightkit help fit``."""
+    """Return whether the help stands before the command that it is asked of, as in ``help fit``."""
     return (
         words[:1] in (["-h"], ["--help"], ["help"])
         and len(words) > 1

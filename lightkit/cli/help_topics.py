@@ -30,7 +30,8 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
 
     Args:
         command: The stage that is asked about.
-        topics: Words after `--help`: a section, and a key or class in it; one word with a dot is both.
+        topics: Words after `--help`: a section, and a key or class in it; one word with a dot is
+            both.
 
     Raises:
         ConfigError: If there is no such topic.
@@ -59,8 +60,8 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
         section, [key for each in sections.values() for key in each["arguments"]]
     )
     raise ConfigError(
-        f"--help: there is no section {section!r}{hint}\nSections: {', '.join(schema.sections)}; or"
-        " all."
+        f"--help: there is no section {section!r}{hint}\nSections:"
+        f" {', '.join(schema.sections)}; or all."
     )
 
 
@@ -85,7 +86,10 @@ def _format_section(section: str, key: str | None, described: Mapping[str, Any])
 
 
 def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
-    """Split ``trainer.max_epochs`` into a section and a key; find the section of a key or class that stands alone."""
+    """Split ``trainer.max_epochs`` into a section and a key.
+
+    Find the section of a key or class that stands alone.
+    """
     first, *others = topics
     section, dot, key = first.partition(".")
     if dot and section in schema.sections:
@@ -116,8 +120,8 @@ def _format_classes(command: str, section: str) -> str:
     if entries:
         how = f"{section}: a mapping of entries, each a name with a class; null takes one out\n\n"
         how += (
-            f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args: {{KEY: VALUE}}}}}} in"
-            " a file\n\n"
+            f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args:"
+            f" {{KEY: VALUE}}}}}} in a file\n\n"
         )
         text = {}
         for name, path in entries.items():
@@ -132,8 +136,8 @@ def _format_classes(command: str, section: str) -> str:
         )
     else:
         how = (
-            f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin"
-            " a file: "
+            f"{section}: a class with its arguments\n\n--{section}=CLASS"
+            f" --{section}.KEY=VALUE\nin a file: "
         )
         how += f"{section}: {{class_path: CLASS, init_args: {{KEY: VALUE}}}}\n\n"
         if section == "lr_scheduler":
@@ -146,16 +150,19 @@ def _format_classes(command: str, section: str) -> str:
     )
     example = next(iter(entries), "CLASS")
     return (
-        f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of"
-        " one\n"
+        f"{how}{classes}{own}\nlightkit {command} --help {section}"
+        f" {example}: the arguments of one\n"
     )
 
 
 def _format_class(command: str, section: str, name: str) -> str:
-    """Write the help of a class, by its entry's name, its short name or its path; only an unknown one is imported.
+    """Write the help of a class, by its entry's name, its short name or its path.
+
+    Only an unknown one is imported.
 
     Raises:
-        ConfigError: If there is no such class, or it does not belong to the section, as in a config.
+        ConfigError: If there is no such class, or it does not belong to the section, as in a
+            config.
     """
     entries = NAMED_CLASSES.get(section, {})
     given = {"class_path": entries.get(name, name)}
@@ -200,7 +207,7 @@ def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _format_choices(choices: Iterable[tuple[str, str]]) -> str:
-    """Write each name with the first sentence of its help, one line each, cut where that is long."""
+    """Write each name with the first sentence of its help, a line each, cut where that is long."""
     each = list(choices)
     width = min(_MAX_NAME, max((len(name) for name, _ in each), default=0))
     lines = []

@@ -21,7 +21,8 @@ _NUM_ROWS = 512  # of a mask
 _MOST_CLASSES = 300  # a photo has more colours
 _SHOWN_CLASSES = 12
 _FEW_IMAGES = 1000
-_DEVIATION = 0.1  # of the difference of the IoU of an image between two trainings, for the suggestion of a margin
+# of the difference of the IoU of an image between two trainings, for the suggestion of a margin
+_DEVIATION = 0.1
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def _name_classes(summary: MaskSummary) -> tuple[dict[str, Any] | None, dict[str
     """Name the values of masks.
 
     Returns:
-        The argument ``classes``, None where the values are 0, 1, 2 and so on; and the share of each class in the pixels
-        that count, by name.
+        The argument ``classes``, None where the values are 0, 1, 2 and so on; and the share of each
+        class in the pixels that count, by name.
     """
     from lightkit.images.mask_file import IGNORED_VALUE  # here: numpy
 
@@ -165,7 +166,8 @@ def format_mask_config(summary: MaskSummary, name: str, *, sizes: Sequence[int])
     )
     more = f" and {len(shares) - _SHOWN_CLASSES} more" if len(shares) > _SHOWN_CLASSES else ""
     return f"""\
-# {format_count(len(summary.images), "image")} with masks, {side} pixels at the shorter side (median).
+# {format_count(len(summary.images), "image")} with masks, {side} pixels at the \
+shorter side (median).
 #   lightkit fit -c {shlex.quote(name)}
 # Classes, by their share of the pixels: {listed}{more}
 extends: [lightkit:base, lightkit:accelerator/auto, lightkit:logger/tensorboard]
@@ -182,7 +184,10 @@ trainer: {{max_epochs: 30}}
 
 
 def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
-    """Write the conditions on the IoU, in one line with the reasons above it; empty without test images."""
+    """Write the conditions on the IoU, in one line with the reasons above it.
+
+    Empty without test images.
+    """
     from lightkit.reports.statistics import suggest_mean_margin  # here: it loads numpy
 
     if not num_test or not shares:
@@ -194,8 +199,8 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     reasons = [
         "The gate, for lightkit gate, promote and retrain.",
         (
-            f"min: {largest!r} for each pixel gives {chance:.2f} on all images; halfway from there"
-            " to 1."
+            f"min: {largest!r} for each pixel gives {chance:.2f} on all"
+            " images; halfway from there to 1."
         ),
     ]
     margin = suggest_mean_margin(num_test, deviation=_DEVIATION)
@@ -203,8 +208,8 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     if margin is None:
         are = "image is" if num_test == 1 else "images are"
         reasons.append(
-            f"max_drop: no worse than the champion; {num_test} test {are} too few to measure a"
-            " drop."
+            f"max_drop: no worse than the champion; {num_test} test"
+            f" {are} too few to measure a drop."
         )
         rules += ", max_drop: 0"
     else:

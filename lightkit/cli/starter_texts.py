@@ -1,4 +1,7 @@
-"""The config that `lightkit init --data` writes for texts, and how it knows them from images and numbers."""
+"""The config that `lightkit init --data` writes for texts.
+
+And how it knows them from images and numbers.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ class TextSummary:
 
     @property
     def share(self) -> float:
-        """Share of the texts that the most frequent class has; of labels that a label has on average."""
+        """Share of the texts that the most frequent class has.
+
+        Of labels that a label has on average.
+        """
         if self.is_multilabel:
             return sum(self.classes.values()) / self.num_texts / len(self.classes)
         return max(self.classes.values()) / self.num_texts
@@ -126,7 +132,9 @@ def _find_in_table(path: Path) -> TextSummary | None:
 
 
 def _look_at(path: Path, columns: TextColumns) -> TextSummary | None:
-    """Look at the texts and labels of two columns; None where the first has no texts of several words.
+    """Look at the texts and labels of two columns.
+
+    None where the first has no texts of several words.
 
     Raises:
         DataError: If a row cannot be used, or there is one class.
@@ -157,8 +165,8 @@ def _summarize(path: Path, arguments: Mapping[str, str], rows: Iterator[TextRow]
     classes = _count_classes(index)
     if len(classes) < 2:
         raise DataError(
-            f"--data {path}: its texts are of one class, {', '.join(classes)}. Expected at least"
-            " two."
+            f"--data {path}: its texts are of one class,"
+            f" {', '.join(classes)}. Expected at least two."
         )
     splits: dict[str, int] = {split: count for split, count in index.counts.items() if count}
     if not index.given:
@@ -198,7 +206,8 @@ def format_text_config(summary: TextSummary, name: str, *, comparison: str) -> s
 # {format_count(summary.num_texts, "text")} in {of_classes}.
 #   lightkit fit -c {shlex.quote(name)}
 # Classes: {listed}
-# Hashed n-grams, which train in seconds and download nothing; encoder: transformers/NAME trains a pretrained network.
+# Hashed n-grams, which train in seconds and download nothing; encoder: \
+transformers/NAME trains a pretrained network.
 extends: [lightkit:base, lightkit:logger/tensorboard]
 
 model: {{class_path: TextClassifier{multilabel}}}

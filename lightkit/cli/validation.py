@@ -89,7 +89,9 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
-    """Validate by the signatures of the config's own classes, too, and return the config without its errors.
+    """Validate by the signatures of the config's own classes, too.
+
+    Return the config without its errors.
 
     jsonargparse finds the same errors, but stops at the first of a class.
 
@@ -112,7 +114,10 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 
 
 def _describe_imported(name: str) -> dict[str, Any] | None:
-    """Import a class and describe it; None for a function, or a signature that only jsonargparse may read."""
+    """Import a class and describe it.
+
+    None for a function, or a signature that only jsonargparse may read.
+    """
     try:
         found = import_class(name)
     except ConfigError as error:
@@ -140,16 +145,20 @@ def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> V
 
 
 def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = None) -> None:
-    """Check the choices and paths that the classes of model and data name; call ``check_installed`` of the data's.
+    """Check the choices and paths that the classes of model and data name.
+
+    Call ``check_installed`` of the data's.
 
     Args:
         resolved: The config.
-        starts_training: Whether training starts without a checkpoint, so that the model's files are needed.
-        parsed: The config as jsonargparse parsed it, whose classes are imported; None to check the classes that the
-            schema describes, without importing them.
+        starts_training: Whether training starts without a checkpoint, so that the model's files are
+            needed.
+        parsed: The config as jsonargparse parsed it, whose classes are imported; None to check the
+            classes that the schema describes, without importing them.
 
     Raises:
-        ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the place of the class.
+        ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the
+            place of the class.
         DataError: If a path does not exist, or is a file in place of a folder.
     """
     problems = Problems()
@@ -167,7 +176,10 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
 def _describe_section(
     section: str, resolved: Resolved
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return the schema's description of a section's class and its arguments; None where it describes none."""
+    """Return the schema's description of a section's class and its arguments.
+
+    None where it describes none.
+    """
     schema = load_schema()
     path = find_section_class(section, resolved, schema)
     if path is None:
@@ -180,7 +192,7 @@ def _describe_section(
 def _check_imported(
     section: str, value: Any, resolved: Resolved, problems: Problems
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Check the choices and numbers of a section's class, and return its description and its arguments.
+    """Check the choices and numbers of a section's class; return its description and arguments.
 
     Args:
         section: The section.
@@ -216,7 +228,10 @@ def _check_imported(
 def _find_wrong_inputs(
     section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
 ) -> Iterator[tuple[KeyPath, ConfigError]]:
-    """Find the values that the class itself refuses: by its choices, and by the pairs that exclude each other."""
+    """Find the values that the class itself refuses.
+
+    By its choices, and by the pairs that exclude each other.
+    """
     yield from _find_wrong_choices(section, described, given, resolved)
     yield from _find_excluded(section, described, given, resolved)
 
@@ -224,7 +239,10 @@ def _find_wrong_inputs(
 def _find_wrong_choices(
     section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
 ) -> Iterator[tuple[KeyPath, ConfigError]]:
-    """Find the values that are none of the choices of their argument, nor a file where that may be one, too."""
+    """Find the values that are none of the choices of their argument.
+
+    Nor a file where that may be one, too.
+    """
     for name, choices in described.get("choices", {}).items():
         value = given.get(name)
         path = (section, "init_args", name)
@@ -248,7 +266,10 @@ def _find_wrong_choices(
 def _find_excluded(
     section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
 ) -> Iterator[tuple[KeyPath, ConfigError]]:
-    """Find the pairs of arguments that are both set and exclude each other, unless a third one is false."""
+    """Find the pairs of arguments that are both set and exclude each other.
+
+    Unless a third one is false.
+    """
     for first, second, switch in described.get("excludes", ()):
         if not given.get(first) or not given.get(second) or given.get(switch) is False:
             continue
@@ -291,7 +312,10 @@ def _check_paths(
     resolved: Resolved,
     problems: Problems,
 ) -> None:
-    """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
+    """Check the arguments that name files.
+
+    An address, such as ``s3://bucket/table``, is not asked for.
+    """
     for name, kind in described.get("paths", {}).items():
         value = given.get(name)
         if not value:
@@ -312,7 +336,10 @@ def _check_paths(
 
 
 def _describe_wrong_folders(folder: Path) -> str | None:
-    """Describe why a folder's folders are not those of splits and classes with images; None where they are."""
+    """Describe why a folder's folders are not those of splits and classes with images.
+
+    None where they are.
+    """
     if not folder.is_dir():
         return None
     from lightkit.images.image_index import (
@@ -332,10 +359,12 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> Li
 
 
 def _describe_missing(value: str, kind: str) -> str | None:
-    """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is.
+    """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both.
 
-    ``class_folders`` is a folder whose content is checked too, by `check_class_folders`, and ``table`` a file or folder
-    that may be a table.
+    None where nothing is.
+
+    ``class_folders`` is a folder whose content is checked too, by `check_class_folders`, and
+    ``table`` a file or folder that may be a table.
     """
     is_table = kind == "table"
     kind = {"class_folders": "folder", "table": "any"}.get(kind, kind)
@@ -437,7 +466,7 @@ def _check_named_checkpoint(named: Any) -> None:
 
 
 def _check_tracking(resolved: Resolved, problems: Problems) -> None:
-    """Check that the installed MLflow knows the local databases in which the config's loggers record.
+    """Check that the installed MLflow knows the local databases that the config's loggers use.
 
     Args:
         resolved: The config.
@@ -466,7 +495,10 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
 
 
 def _list_loggers(resolved: Resolved) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """List the loggers of a config, each with its path, by the section `logger` and by the trainer's own key."""
+    """List the loggers of a config, each with its path.
+
+    By the section `logger` and by the trainer's own key.
+    """
     own = resolved.section("trainer").get("logger")
     sections: list[tuple[KeyPath, Any]] = [
         (("logger",), resolved.value_of("logger")),
@@ -504,7 +536,9 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
 
 
 def find_missing_forward(resolved: Resolved) -> ConfigError | None:
-    """Return why the model cannot be promoted by the config's gate, for it has no `forward`; None where it can.
+    """Return why the model cannot be promoted by the config's gate, for it has no `forward`.
+
+    None where it can.
 
     Lightning trains and scores a module without one. A registered model is called by it.
 
@@ -550,6 +584,9 @@ def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: 
 
 
 def lacks_forward(cls: type) -> bool:
-    """Return whether a class of modules has no `forward` of its own; no torch, as the class was imported."""
+    """Return whether a class of modules has no `forward` of its own.
+
+    No torch, as the class was imported.
+    """
     forward = getattr(cls, "forward", None)
     return getattr(forward, "__module__", None) == "pytorch_lightning.core.module"

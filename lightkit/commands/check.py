@@ -117,8 +117,8 @@ def _make_stage_invocation(invocation: Invocation) -> Invocation:
         option = COMMANDS["check"].find_option(f"--{name}")
         if name not in known and option is not None and option.is_hidden:
             raise ConfigError(
-                f"check: --{name} is no option of {stage}; name the stage, as in lightkit check"
-                " predict"
+                f"check: --{name} is no option of {stage}; name the"
+                " stage, as in lightkit check predict"
             )
     return invocation.for_stage(stage, keep=known)
 
@@ -132,7 +132,7 @@ def _choose_machine(invocation: Invocation) -> Machine | None:
 
 
 def _list_mistakes(error: LightkitError) -> list[dict[str, Any]]:
-    """List the errors of a config for JSON: the message, and the first place in a file, if there is one."""
+    """List the errors of a config for JSON: the message, and the first place in a file, if any."""
     mistakes = []
     for each in error.problems if isinstance(error, ConfigError) else (error,):
         place = next(
@@ -153,8 +153,8 @@ def _assume_machine(text: str) -> Machine:
     kind, _, count = text.partition("=")
     if kind != "gpu" or not count.isdecimal():
         raise ConfigError(
-            f"check: --for: expected gpu=N, such as gpu=2, got {text!r}; --no-hardware asks for"
-            " none"
+            "check: --for: expected gpu=N, such as gpu=2, got"
+            f" {text!r}; --no-hardware asks for none"
         )
     here = this_machine()
     gpus = tuple(Gpu(index, "assumed", 0, "", (8, 0)) for index in range(int(count)))
@@ -221,7 +221,10 @@ def _check_config(
 def _check_later_use(
     stage_config: StageConfig, problems: Problems, *, imports: bool, export: ExportOptions | None
 ) -> None:
-    """Check that the class of the model has what an export needs; warn where it lacks what a promotion needs."""
+    """Check that the class of the model has what an export needs.
+
+    Warn where it lacks what a promotion needs.
+    """
     has_gate = stage_config.resolved.section("gate").get("metric") is not None
     if imports and has_gate and stage_config.command == "fit":
         missing = find_missing_forward(stage_config.resolved)

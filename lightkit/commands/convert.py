@@ -13,7 +13,8 @@ from lightkit.config import shown_path
 from lightkit.errors import ConfigError, DataError, LightkitError, format_count, visible
 from lightkit.runs.bad_images import BadImage
 
-_ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fraction": "--max-bad-fraction",
+_ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image",
+              "max_bad_fraction": "--max-bad-fraction",
               "val_fraction": "--val-fraction", "test_fraction": "--test-fraction"}  # fmt: skip
 """Names of the data module's arguments on this command line."""
 _KEY = re.compile(
@@ -102,7 +103,7 @@ def convert(invocation: Invocation) -> int:
 
 
 def _choose_format(invocation: Invocation, table: Path) -> str:
-    """Return `delta` or `parquet`: what `--format` asks for, else by the end of the table's name."""
+    """Return `delta` or `parquet`: what `--format` asks for, else by the table's name."""
     by_name = "parquet" if table.suffix.lower() in (".parquet", ".pq") else "delta"
     return str(invocation.options.get("format", by_name))
 

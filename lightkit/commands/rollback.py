@@ -50,8 +50,8 @@ def rollback(invocation: Invocation) -> int:
             moves = read_moves(registry, name)
             if current is None:
                 raise ConfigError(
-                    f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes"
-                    " one."
+                    f"rollback: {name} has no {alias}. `lightkit promote"
+                    f" RUN --name {name}` makes one."
                 )
             to = options.get("to") or _find_version_before(
                 current, champions(moves, alias), versions, name=name

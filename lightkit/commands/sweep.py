@@ -1,4 +1,4 @@
-"""`lightkit sweep`: a search whose trials are ordinary runs, and which goes on where it was stopped."""
+"""`lightkit sweep`: a search whose trials are ordinary runs, and which goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
             space.setdefault(key, [])
         elif not key:
             raise ConfigError(
-                "--space: expected KEY=VALUE,VALUE, such as model.learning_rate=1e-3,1e-2, got"
-                f" {word!r}"
+                "--space: expected KEY=VALUE,VALUE, such as"
+                f" model.learning_rate=1e-3,1e-2, got {word!r}"
             )
         space[key].append(value if is_pair else word)
     from lightkit.config import dump_yaml, read_scalar
@@ -213,7 +213,9 @@ def _compute_digest(stage_config: StageConfig, search: Mapping[str, Any]) -> str
 def find_record(
     stage_config: StageConfig, plan: Plan, root: Path, job: str, *, creates: bool = True
 ) -> SweepRecord:
-    """Find the record of a sweep, or begin one: ``sweeps/NAME``, or ``sweeps/NAME-2`` next to that of another search.
+    """Find the record of a sweep, or begin one.
+
+    ``sweeps/NAME``, or ``sweeps/NAME-2`` next to that of another search.
 
     Args:
         stage_config: Command line and config of a fit.
@@ -332,7 +334,7 @@ class Sweep:
             raise
         return self._end()
 
-    # -- the loop ------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def _loop(self) -> None:
         self._resume_unfinished()
@@ -356,7 +358,7 @@ class Sweep:
         return self._deadline is not None and self._deadline.left_s <= self._reserve_s
 
     def _resume_unfinished(self) -> None:
-        """Go on with the trials that an earlier start has left, all at once, as many as there are."""
+        """Go on with the trials that an earlier start has left, all at once."""
         left = [each for each in self._record.trials if not each.is_finished]
         self._trials.num_slots = max(len(left), self._count_slots())
         for trial in left:
@@ -441,7 +443,7 @@ class Sweep:
         running = len(self._trials.active)  # whose memory is no longer available
         return max(1, min(groups, in_memory + running))
 
-    # -- which trial comes next ----------------------------------------------------------------------------------------
+    # -- which trial comes next --------------------------------------------------------------------
 
     def _prepare_search(self) -> None:
         """Build the study from the record, once it is known which values are good."""
@@ -532,7 +534,7 @@ class Sweep:
     def _find_data(self, trial: Trial) -> str | None:
         return find_data(self._record.trials, trial, self._plan.space)
 
-    # -- the end of a trial --------------------------------------------------------------------------------------------
+    # -- the end of a trial ------------------------------------------------------------------------
 
     def _finish(self, trial: Trial) -> None:
         """Record the end of a trial, and write what is known so far."""
@@ -580,14 +582,14 @@ class Sweep:
             path.unlink(missing_ok=True)
             return
         head = (
-            f"sweep {self._folder.name}, trial {best.number}: {metric} {best.value:.6g}, run"
-            f" {best.run}"
+            f"sweep {self._folder.name}, trial {best.number}: {metric}"
+            f" {best.value:.6g}, run {best.run}"
         )
         if best.number == 0:
             head += "\nthe config itself: nothing beat it"
         write_layer(path, self._plan.space, {} if best.number == 0 else best.params, head=head)
 
-    # -- the end of the sweep ------------------------------------------------------------------------------------------
+    # -- the end of the sweep ----------------------------------------------------------------------
 
     def _end(self) -> int:
         """Report how it ended, and return the exit code.
@@ -634,8 +636,8 @@ class Sweep:
             return []
         low, high = wilson_interval(round(best.value * num_samples), num_samples)
         text = (
-            f"noise {num_samples} validation samples: an accuracy of {best.value:.4g} has the 95 %"
-            " interval"
+            f"noise {num_samples} validation samples: an accuracy of"
+            f" {best.value:.4g} has the 95 % interval"
         )
         return [f"{text} {low:.3f} to {high:.3f}, on samples alone"]
 
@@ -647,7 +649,7 @@ class Sweep:
         return choose_best(self._record.trials, self._plan, str(self._mode)) is not None
 
     def _suggest_next(self) -> list[str]:
-        """Return the command that trains with the best values, where they are not those of the config."""
+        """Return the command that trains with the best values, where the config has others."""
         best = None
         if self._plan.sampler != "seeds":
             best = choose_best(self._record.trials, self._plan, str(self._mode))
@@ -670,8 +672,8 @@ class Sweep:
         if self._has_failed_often:
             first = self._failures[0]
             text = (
-                f"sweep: {len(self._failures)} trials in a row have failed (sweep.max_failures):"
-                f" {first}"
+                f"sweep: {len(self._failures)} trials in a row have failed"
+                f" (sweep.max_failures): {first}"
             )
             return LightkitError(self._stage_config.resolved.masked(text))
         if (
@@ -786,7 +788,7 @@ def _add_failure(failures: list[str], trial: Trial) -> list[str]:
 
 
 def _without_numbers(reason: str) -> str:
-    """Return a reason without what differs from trial to trial: numbers of steps, ids and values."""
+    """Return a reason without what differs from trial to trial: step numbers, ids and values."""
     return re.sub(r"\w*\d[\w.+-]*", "#", reason)
 
 
@@ -803,7 +805,7 @@ def _create_error(code: int, text: str) -> LightkitError:
     return error
 
 
-# -- without running anything ----------------------------------------------------------------------------------------
+# -- without running anything ----------------------------------------------------------------------
 
 
 def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
@@ -817,8 +819,8 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
     root, job = find_job(read_run_settings(stage_config))
     if plan is None:
         raise ConfigError(
-            "sweep: --status of which sweep? The config has no section `sweep`; add its file"
-            " with -c"
+            "sweep: --status of which sweep? The config has no section"
+            " `sweep`; add its file with -c"
         )
     record = find_record(stage_config, plan, root, job, creates=False)
     if not record.head:

@@ -1,4 +1,7 @@
-"""The schema of a config: what ``schema.json`` describes, which of it holds for the installed versions, and types."""
+"""The schema of a config.
+
+What ``schema.json`` describes, which of it holds for the installed versions, and types.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,10 @@ def _value(value: Any) -> str:
 
 
 def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
-    """Describe the bounds that a number is out of: ``1 or more``; None where the type of the value is wrong."""
+    """Describe the bounds that a number is out of: ``1 or more``.
+
+    None where the type of the value is wrong.
+    """
     if any(is_too_large(_read_text(each)) for each in _list_plain_values(value)):
         return f"{describe_type(schema)}, of a size below {sys.float_info.max:.2g}"
     branches = list_branches(schema)
@@ -157,8 +163,9 @@ def _list_plain_values(value: Any) -> list[Any]:
 def accepts(schema: Schema, value: Any) -> bool:
     """Check whether jsonargparse 4.53 may take a value for a type that is no class.
 
-    Text is read as YAML where the type is not text: `'3'` is an integer. An integer is a number, but 1.0 is no integer,
-    1 is no boolean, and an integer no text. A single value is no list. Null stands for "not set" everywhere.
+    Text is read as YAML where the type is not text: `'3'` is an integer. An integer is a number,
+    but 1.0 is no integer, 1 is no boolean, and an integer no text. A single value is no list. Null
+    stands for "not set" everywhere.
 
     An integer that no float can hold is refused, though jsonargparse takes it: with torch and each
     float it overflows.
@@ -204,7 +211,10 @@ def _takes(schema: Schema, value: Any) -> bool:
 
 
 def _takes_scalar(schema: Schema, kind: str, value: Any) -> bool:
-    """Return whether a value is of a type, where true is no number, and within the bounds of a number."""
+    """Return whether a value is of a type, and within the bounds of a number.
+
+    True is no number.
+    """
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return False
     is_number = kind in ("integer", "number")
@@ -226,7 +236,8 @@ PACKAGES = {
     "pytorch_lightning": "pytorch-lightning",
     "torch": "torch",
 }
-"""Packages whose classes are described, each with the distribution whose version decides whether that counts.
+"""Packages whose classes are described, each with the distribution whose version decides whether
+that counts.
 
 Lightkit's own come with the schema, but take arguments of Lightning's over.
 """
@@ -256,7 +267,10 @@ class ConfigSchema:
 
     @cached_property
     def trusted(self) -> Collection[str]:
-        """Packages that were described as they are installed. None, where jsonargparse reads values by other rules."""
+        """Packages that were described as they are installed.
+
+        None, where jsonargparse reads values by other rules.
+        """
         recorded = self.data["versions"]
         same = {name for name in recorded if _find_version(name) == recorded[name]}
         return {package for package, name in PACKAGES.items() if {name, "jsonargparse"} <= same}
@@ -268,7 +282,7 @@ class ConfigSchema:
 
     @property
     def sections(self) -> list[str]:
-        """Every top-level key that holds other keys: those of plain values, and those of classes."""
+        """Every top-level key that holds others: those of plain values, and those of classes."""
         return [*self.data["sections"], *self.data["bases"]]
 
     @property
@@ -294,7 +308,10 @@ class ConfigSchema:
         )
 
     def names_of(self, bases: Collection[str]) -> dict[str, list[str]]:
-        """List the described classes that derive from any of several bases, each with all its names, shortest first."""
+        """List the described classes that derive from any of several bases.
+
+        Each with all its names, shortest first.
+        """
         names: dict[str, list[str]] = {
             path: []
             for path, described in self.classes.items()
@@ -331,7 +348,7 @@ def load_schema() -> ConfigSchema:
 
 
 def _find_version(name: str) -> str | None:
-    """Return the installed version of a distribution without what names a build, as in ``2.9.0+cpu``."""
+    """Return the installed version of a distribution without the build, as in ``2.9.0+cpu``."""
     try:
         return metadata.version(name).partition("+")[0]
     except metadata.PackageNotFoundError:

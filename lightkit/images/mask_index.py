@@ -77,7 +77,10 @@ class MaskIndex:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over classes, and over split and content of every image and mask; names of files do not count."""
+        """SHA-256 over classes, and over split and content of every image and mask.
+
+        Names of files do not count.
+        """
         lines = sorted(
             f"{split}\0{self.digests[photo.path]}\0{photo.digest}\n"
             for split, photos in self.splits.items()
@@ -92,10 +95,12 @@ class MaskIndex:
 def find_pairs_of_folders(
     root: Path, images: str, masks: str
 ) -> dict[Split | None, tuple[Path, Path]]:
-    """Find the folders of images and of their masks, by split; one pair under None where no folder names a split.
+    """Find the folders of images and of their masks, by split.
 
-    Splits stand above these folders, as train/images and train/masks, or in both of them, as images/train and
-    masks/train.
+    One pair under None where no folder names a split.
+
+    Splits stand above these folders, as train/images and train/masks, or in both of them, as
+    images/train and masks/train.
 
     Raises:
         DataError: If there are none, or one lacks its counterpart.
@@ -132,7 +137,7 @@ def find_pairs_of_folders(
 
 
 def pair_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    """Pair the images of a folder with their masks, by their names without suffix, also in deeper folders.
+    """Pair the images of a folder with their masks, by their names without suffix, also deeper.
 
     The name of a mask may end in ``_mask`` or the like. A mask without an image is a warning.
 
@@ -217,8 +222,8 @@ def index_masks(
 
     Raises:
         ConfigError: If the classes are unknown.
-        DataError: If a mask is missing, has another size than its image, or a value that is no class; or too many files
-            cannot be decoded.
+        DataError: If a mask is missing, has another size than its image, or a value that is no
+            class; or too many files cannot be decoded.
     """
     known = parse_classes(classes, ignore_index)
     folders = find_pairs_of_folders(root, images, masks)
@@ -252,8 +257,10 @@ def index_masks(
             (image, _LABEL) for image, mask in of_split if verdicts[mask].defect is None
         ]
     index = index_files(
-        root, ["image"], listed, given=given, val_fraction=val_fraction, test_fraction=test_fraction,
-        on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction, locate=lambda _: str(root / images),
+        root, ["image"], listed, given=given, val_fraction=val_fraction,
+        test_fraction=test_fraction,
+        on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction,
+        locate=lambda _: str(root / images),
     )  # fmt: skip
     _refuse_sizes(index.splits, mask_of, verdicts)
     photos = chain.from_iterable(index.splits.values())
@@ -267,8 +274,8 @@ def _judge_masks(
     """Read each mask once, or the verdict on its content.
 
     Returns:
-        The verdicts; and, of masks that have some, the values that are no class with their numbers of pixels. Without
-        classes, these are all values.
+        The verdicts; and, of masks that have some, the values that are no class with their numbers
+        of pixels. Without classes, these are all values.
     """
     values: dict[Path, dict[int, int]] = {}
 
@@ -329,8 +336,8 @@ def _refuse_sizes(
             found = verdicts[mask_of[photo.path]]
             if (found.height, found.width) != (photo.height, photo.width):
                 sizes = (
-                    f"{found.width} x {found.height}, its image {photo.width} x {photo.height}"
-                    " pixels"
+                    f"{found.width} x {found.height}, its image"
+                    f" {photo.width} x {photo.height} pixels"
                 )
                 lines.append(f"{mask_of[photo.path]}: {sizes}")
     if lines:

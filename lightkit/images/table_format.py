@@ -1,4 +1,6 @@
-"""The kinds of tables that are read, and what to do with a file of another kind. No torch and no pyarrow.
+"""The kinds of tables that are read, and what to do with a file of another kind.
+
+No torch and no pyarrow.
 
 Apart from the reader, because `check` and `init` ask before anything heavy is imported.
 """
@@ -44,14 +46,17 @@ def explain_other_format(place: Path) -> str | None:
         return None  # a damaged one, of which the reader says what is wrong
     kind = _KINDS.get(suffix, f"a {suffix or 'plain'} file")
     return (
-        f"{file} is {kind}, which is not read; expected a Delta table, or a file or folder of"
-        " Parquet. "
+        f"{file} is {kind}, which is not read; expected a Delta table, or"
+        " a file or folder of Parquet. "
         f'{RECIPES}, "Numbers in a table", turns a CSV file into Parquet and trains on it'
     )
 
 
 def _find_other_file(folder: Path) -> Path | None:
-    """Find the first file of another kind in a folder; None where there is none, or the folder is a table."""
+    """Find the first file of another kind in a folder.
+
+    None where there is none, or the folder is a table.
+    """
     if (
         (folder / "_delta_log").is_dir()
         or any(folder.rglob("*.pa*rq*"))

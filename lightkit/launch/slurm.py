@@ -1,4 +1,7 @@
-"""Batch scripts for Slurm, which start one rank a task and put a job that was preempted back into the queue."""
+"""Batch scripts for Slurm.
+
+They start one rank a task and put a job that was preempted back into the queue.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,16 @@ _SCRIPT = """\
 {options}
 
 export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
-export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-1}}"  # since Slurm 22.05 srun does not ask sbatch
+export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-1}}"  # since Slurm 22.05 srun \
+does not ask sbatch
 export _LIGHTKIT_PREEMPTED="{place}/slurm-$SLURM_JOB_ID.preempted"
 
-# Whether so many of the nodes answer, this one first. Slurm needs minutes to notice that one is gone, by when the ranks
+# Whether so many of the nodes answer, this one first. Slurm needs minutes to notice that one \
+is gone, by when the ranks
 # of the others have failed.
 answers() {{
-  timeout 120 srun --overlap --nodelist="$SLURMD_NODENAME" --nodes="$1" --ntasks="$1" --ntasks-per-node=1 true
+  timeout 120 srun --overlap --nodelist="$SLURMD_NODENAME" --nodes="$1" \
+--ntasks="$1" --ntasks-per-node=1 true
 }}
 
 # A rank that ends first leaves the others time to save.
@@ -56,17 +62,18 @@ def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[
 
     Args:
         words: Command line after `lightkit`.
-        own: Options of `sbatch` by their long names that other keys of the config decide: ``job-name``, ``output``, ...
-        options: Further ones, such as `{"time": "2:00:00", "exclusive": True}`; null or false leaves one of lightkit's
-            own away.
+        own: Options of `sbatch` by their long names that other keys of the config decide:
+            ``job-name``, ``output``, ...
+        options: Further ones, such as `{"time": "2:00:00", "exclusive": True}`; null or false
+            leaves one of lightkit's own away.
 
     Raises:
         ConfigError: If an option is lightkit's to decide, or has no value that fits on a line.
     """
     if own["job-name"] in _NOT_DETECTED:
         raise ConfigError(
-            f"run.name: a job named {own['job-name']!r} counts as interactive: Lightning trains it"
-            " alone"
+            f"run.name: a job named {own['job-name']!r} counts as"
+            " interactive: Lightning trains it alone"
         )
     given = {str(key).replace("_", "-"): value for key, value in options.items()}
     if decided := [key for key in given if key in _DECIDED]:

@@ -28,7 +28,7 @@ _MARKS = (
 
 
 def list_text_files(root: Path) -> dict[Split, dict[str, list[Path]]]:
-    """List the text files of each class, of each split where folders name splits, else under ``train``.
+    """List the text files of each class, of each split that folders name, else under ``train``.
 
     Args:
         root: Holds one folder a class, or folders of splits with one folder a class each.
@@ -66,7 +66,8 @@ def read_folder(root: Path, *, encoding: str) -> Iterator[TextRow]:
 
     Args:
         root: See `list_text_files`.
-        encoding: Of the files; ``auto`` is UTF-8, or what a byte order mark says, or else Windows-1252.
+        encoding: Of the files; ``auto`` is UTF-8, or what a byte order mark says, or else
+            Windows-1252.
 
     Yields:
         Each text with the name of its folder as its label; and its split where folders name splits.
@@ -91,7 +92,8 @@ def read_folder(root: Path, *, encoding: str) -> Iterator[TextRow]:
                 yield TextRow(str(path), text, name, split if has_splits else None)
     if others:
         log.warning(
-            "%d of the files are not in UTF-8 and are read as Windows-1252 (data.init_args.encoding: auto): %s",
+            "%d of the files are not in UTF-8 and are read as Windows-1252 "
+            "(data.init_args.encoding: auto): %s",
             len(others), join_names(others),
         )  # fmt: skip
 
@@ -132,6 +134,6 @@ def read_text(path: Path, *, encoding: str) -> tuple[str, str]:
     line = content[:start].count(b"\n") + 1
     raise DataError(
         f"{path}, line {line}: this text is not in {encoding} (byte"
-        f" {content[start : start + 1].hex()}). Set data.init_args.encoding to its encoding, or to"
-        " auto."
+        f" {content[start : start + 1].hex()}). Set"
+        " data.init_args.encoding to its encoding, or to auto."
     )

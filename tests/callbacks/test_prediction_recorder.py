@@ -1,4 +1,7 @@
-"""Predictions that a test and a fit leave: each sample once, with its own name, and which samples have a thumbnail."""
+"""Predictions that a test and a fit leave.
+
+Each sample once, with its own name, and which samples have a thumbnail.
+"""
 
 from __future__ import annotations
 
@@ -54,16 +57,20 @@ def numbers(**options: Any) -> DataLoader[Any]:
          [[1, 0], [0, 0], [0.5, 1], [0.5, 1], [1, 1]]),
         ({"probabilities": torch.tensor([[0.25, 0.75]]), "target": torch.tensor([0])},
          [[0], [1], [0.75], [0.25], [1]]),
-        ({"logits": torch.zeros(2, 2), "target": torch.tensor([-100, 1]), "weights": torch.tensor([1.0, 0.0])},
+        ({"logits": torch.zeros(2, 2), "target": torch.tensor([-100, 1]),
+          "weights": torch.tensor([1.0, 0.0])},
          [[-100, 1], [0, 0], [0.5, 0.5], [0.5, 0.5], [0, 0]]),
-        ({"prediction": torch.tensor([[1.5]]), "target": torch.tensor([[2.0]])}, [[2], [1.5], [0], [0], [1]]),
+        ({"prediction": torch.tensor([[1.5]]), "target": torch.tensor([[2.0]])},
+         [[2], [1.5], [0], [0], [1]]),
         (None, None),
         (torch.tensor(0.5), None),
         ({"loss": torch.tensor(0.5)}, None),
-        ({"logits": torch.zeros(2, 3, 8, 8), "target": torch.zeros(2, 8, 8, dtype=torch.long)}, None),
+        ({"logits": torch.zeros(2, 3, 8, 8), "target": torch.zeros(2, 8, 8, dtype=torch.long)},
+         None),
         ({"prediction": torch.zeros(2, 2), "target": torch.zeros(2, 2)}, None),
     ],
-    ids=["logits", "probabilities", "ignored and weightless", "regression", "none", "a loss", "a mapping", "segments",
+    ids=["logits", "probabilities", "ignored and weightless", "regression", "none", "a loss",
+         "a mapping", "segments",
          "two outputs"],
 )  # fmt: skip
 def test_outputs_of_a_step_are_reduced_to_what_is_recorded(

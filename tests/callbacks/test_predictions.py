@@ -105,7 +105,8 @@ def test_a_row_of_no_finite_probabilities_has_the_reason_alone(
     rows = predict(tmp_path, ThreeAtOnce(names=["rose", "tulip"]))
     reason = "the model's output has values that are not finite"
     assert rows == [
-        ["label", "probability", "error"], ["tulip", "0.750000", ""], ["", "", reason], ["rose", "1.000000", ""],
+        ["label", "probability", "error"], ["tulip", "0.750000", ""], ["", "", reason],
+        ["rose", "1.000000", ""],
     ]  # fmt: skip
     assert "1 rows have no prediction" in caplog.text
 
@@ -152,7 +153,10 @@ def read_lines(folder: Path) -> list[Any]:
 
 
 class Boxes(Scores):
-    """A detector: as many boxes as the first number of a sample says in quarters, with scores and a note."""
+    """A detector: as many boxes as the first number of a sample says in quarters.
+
+    With scores and a note.
+    """
 
     def find(self, sample: torch.Tensor) -> dict[str, Any]:
         count = int(sample[0] * 4)
@@ -226,7 +230,8 @@ def test_a_tuple_of_columns_is_one_line_a_sample(tmp_path: Path) -> None:
             return batch.bfloat16(), batch[:, 1] / 0
 
     assert predict_lines(tmp_path, Data(), Columns()) == [
-        {"prediction": [[0.25, 0.75], None]}, {"prediction": [[0.5, 0.125], None]}, {"prediction": [[0.0, 1.0], None]},
+        {"prediction": [[0.25, 0.75], None]}, {"prediction": [[0.5, 0.125], None]},
+        {"prediction": [[0.0, 1.0], None]},
     ]  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""A killed training goes on as if nothing had happened: random states, plateau steps and the decision to stop."""
+"""A killed training goes on as if nothing had happened.
+
+Random states, plateau steps and the decision to stop.
+"""
 
 from __future__ import annotations
 
@@ -110,9 +113,10 @@ class Kill(Callback):
 
 
 def train(
-    folder: Path, *, exact: bool, plateau: bool = False, kill: Callable[[pl.Trainer], bool] | None = None,
-    resume: bool = False, accumulate: int = 1, save_steps: int | None = 1,
-    max_steps: int = -1, validate_every: int = 1, num_steps: bool = False, data: type[Data] = Data,
+    folder: Path, *, exact: bool, plateau: bool = False,
+    kill: Callable[[pl.Trainer], bool] | None = None, resume: bool = False, accumulate: int = 1,
+    save_steps: int | None = 1, max_steps: int = -1, validate_every: int = 1,
+    num_steps: bool = False, data: type[Data] = Data,
 ) -> dict[str, Any]:  # fmt: skip
     pl.seed_everything(3, workers=True, verbose=False)
     np.random.seed(3)
@@ -121,8 +125,10 @@ def train(
         torch.rand(17)  # whatever ran before in this process must not matter
     checkpoint = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_steps)
     trainer = pl.Trainer(
-        max_epochs=4 if max_steps == -1 else None, max_steps=max_steps, accelerator="cpu", logger=False,
-        enable_progress_bar=False, enable_model_summary=False, check_val_every_n_epoch=validate_every,
+        max_epochs=4 if max_steps == -1 else None, max_steps=max_steps, accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False, enable_model_summary=False,
+        check_val_every_n_epoch=validate_every,
         accumulate_grad_batches=accumulate,
         callbacks=[ResumeState(), checkpoint, *([Kill(kill)] if kill else [])],
     )  # fmt: skip

@@ -42,8 +42,15 @@ class Knock(Callback):
         to_group: Send it to all processes of the group, as a terminal does.
     """
 
-    def __init__(self, at: str, step: int = 0, signals: list[int] | None = None, to_group: bool = False):
-        self.at, self.step, self.signals, self.to_group = at, step, signals or [signal.SIGTERM], to_group
+    def __init__(
+        self, at: str, step: int = 0, signals: list[int] | None = None, to_group: bool = False
+    ):
+        self.at, self.step, self.signals, self.to_group = (
+            at,
+            step,
+            signals or [signal.SIGTERM],
+            to_group,
+        )
 
     def _knock(self, trainer, at):
         knocked = Path("knocked")
@@ -51,7 +58,9 @@ class Knock(Callback):
             return
         knocked.touch()
         for number in self.signals:
-            (os.killpg if self.to_group else os.kill)(os.getpgid(0) if self.to_group else os.getpid(), number)
+            (os.killpg if self.to_group else os.kill)(
+                os.getpgid(0) if self.to_group else os.getpid(), number
+            )
             time.sleep(0.05)
         Path("survived").touch()
 
@@ -81,12 +90,16 @@ class Pause(Callback):
 
 
 class Leash(Callback):
-    """Does no more optimizer steps than the file `leash` says, as long as it is there and no signal has come."""
+    """Does no more optimizer steps than the file `leash` says, as long as it is there and no signal
+    has come."""
 
     def on_train_batch_start(self, trainer, module, batch, index):
         while trainer.global_step >= self._longest():
             Path("held").touch()
-            if any(getattr(getattr(each, "_watch", None), "received", None) for each in trainer.callbacks):
+            if any(
+                getattr(getattr(each, "_watch", None), "received", None)
+                for each in trainer.callbacks
+            ):
                 Path("leash").unlink(missing_ok=True)
             time.sleep(0.02)
 
@@ -98,7 +111,8 @@ class Leash(Callback):
 
 
 class Leaving(Callback):
-    """Writes down, when the interpreter ends, whether this rank still belongs to a process group."""
+    """Writes down, when the interpreter ends, whether this rank still belongs to a process
+    group."""
 
     def on_fit_start(self, trainer, module):
         left = Path(f"left-{trainer.global_rank}")
@@ -153,7 +167,9 @@ class Net(LightningModule):
     def __init__(self, fails_at: int | None = None):
         super().__init__()
         self.fails_at = fails_at
-        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+        )
 
     def training_step(self, batch, index):
         if self.global_step == self.fails_at:
@@ -208,7 +224,10 @@ class Ended:
 
 
 def workplace(folder: Path, config: dict[str, Any] | None = None, *, pictures: int = 0) -> Path:
-    """Make a working directory with ``mine.py``, ``job.yaml`` and, where asked for, ``pictures/`` of two classes."""
+    """Make a working directory with ``mine.py``, ``job.yaml`` and, if asked for, ``pictures/``.
+
+    They are of two classes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
     (folder / "job.yaml").write_text(
@@ -232,7 +251,10 @@ def started(
     program: Sequence[str] = ("-m", "lightkit"),
     **settings: Any,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start ``lightkit`` with these words in ``folder``; what is left of it at the end is killed."""
+    """Start ``lightkit`` with these words in ``folder``.
+
+    What is left of it at the end is killed.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -277,7 +299,10 @@ def ended(process: subprocess.Popen[str], timeout_s: float = 120) -> Ended:
 
 
 def processes_of(session: int) -> list[int]:
-    """Living processes of a session that are not about to end: a command, its workers and its other ranks."""
+    """Living processes of a session that are not about to end.
+
+    A command, its workers and its other ranks.
+    """
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -36,7 +36,9 @@ class Net(LightningModule):
     def __init__(self, hidden: int = 4, name: str = "net", tags: list[str] | None = None):
         super().__init__()
         self.save_hyperparameters()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(3, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(3, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 1)
+        )
 
     def forward(self, x):
         return self.layers(x)
@@ -215,7 +217,10 @@ class House:
 def house(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[House]:
-    """A working directory with ``my_models.py`` and ``small.yaml``; the process's state is put back afterwards."""
+    """A working directory with ``my_models.py`` and ``small.yaml``.
+
+    The process's state is put back afterwards.
+    """
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("LIGHTKIT_", "PL_"))]:
         monkeypatch.delenv(name)

@@ -54,7 +54,14 @@ OWN = """
 from pathlib import Path
 
 class Base:
-    def __init__(self, path: str = "rows.csv", kind: str = "of no file", *, folder=Path("photos"), gone="gone.csv"): ...
+    def __init__(
+        self,
+        path: str = "rows.csv",
+        kind: str = "of no file",
+        *,
+        folder=Path("photos"),
+        gone="gone.csv",
+    ): ...
 
 class Mine(Base):
     number = 3

@@ -1,4 +1,4 @@
-"""What the tests of the data share: callbacks and models of a user, and configs on small pictures."""
+"""What the tests of the data share: a user's callbacks and models, configs on small pictures."""
 
 from __future__ import annotations
 
@@ -39,9 +39,18 @@ class Lose(Callback):
     """
 
     def __init__(
-        self, delete: list[str] = (), spoil: list[str] = (), epoch: int = 1, before_predict: list[str] = ()
+        self,
+        delete: list[str] = (),
+        spoil: list[str] = (),
+        epoch: int = 1,
+        before_predict: list[str] = (),
     ):
-        self.delete, self.spoil, self.epoch, self.before_predict = delete, spoil, epoch, before_predict
+        self.delete, self.spoil, self.epoch, self.before_predict = (
+            delete,
+            spoil,
+            epoch,
+            before_predict,
+        )
 
     def on_predict_start(self, trainer, module):
         for pattern in self.before_predict:
@@ -59,7 +68,8 @@ class Lose(Callback):
 
 
 class NoteBatches(Callback):
-    """Writes the shapes of the tensors of each training batch, and the weights, to batches.jsonl."""
+    """Writes the shapes of the tensors of each training batch, and the weights, to
+    batches.jsonl."""
 
     def on_train_batch_start(self, trainer, module, batch, index):
         note = {"epoch": trainer.current_epoch, "shapes": [list(part.shape) for part in batch]}
@@ -96,7 +106,7 @@ def pictures_config(
 
 
 def write_given_splits(folder: Path, *, per_class: tuple[int, int, int] = (16, 4, 3)) -> Path:
-    """Write PNG files of noise below train/, val/ and test/, with the classes `reds` and `blues`."""
+    """Write PNG files of noise below train/, val/ and test/, of the classes `reds` and `blues`."""
     random = np.random.default_rng(11)
     for split, count in zip(("train", "val", "test"), per_class, strict=True):
         for channel, name in ((0, "reds"), (2, "blues")):

@@ -88,7 +88,8 @@ PLUGINS: dict[str, dict[str, Any]] = {
     "requeues": {"plugins": [{"class_path": "parts.Requeues"}]},
 }
 THROUGH_LIGHTKIT = ("none", "stock", "async", "requeues")
-"""Those whose checkpoints lightkit's writer puts on the disk. A strategy gives a plugin within it Lightning's."""
+"""Those whose checkpoints lightkit's writer puts on the disk. A strategy gives a plugin within it
+Lightning's."""
 WARNINGS = {
     "none": "",
     "stock": "",
@@ -134,7 +135,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
             f"{name}.yaml",
             {
                 "seed_everything": 1,
-                "model": {"class_path": "parts.Net", "init_args": {"api_key": "${oc.env:MY_API_KEY}"}},
+                "model": {"class_path": "parts.Net",
+                          "init_args": {"api_key": "${oc.env:MY_API_KEY}"}},
                 "data": {"class_path": "parts.Data"},
                 "trainer": {
                     "accelerator": "cpu", "devices": 1, "max_epochs": 2, "logger": False,

@@ -33,18 +33,22 @@ from tests.contract.data_cases import (
 from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json
 
 GOOD = {  # upright height and width
-    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64), "chi.gif": (240, 320),
-    "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512), "dispose_bgnd_rgba.gif": (100, 100),
-    "exif_imagemagick_orientation.png": (512, 512), "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640),
-    "hopper.avif": (128, 128), "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
+    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64),
+    "chi.gif": (240, 320), "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512),
+    "dispose_bgnd_rgba.gif": (100, 100), "exif_imagemagick_orientation.png": (512, 512),
+    "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640), "hopper.avif": (128, 128),
+    "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
     "hopper.webp": (128, 128), "hopper_bad_exif.jpg": (500, 500), "hopper_gray.jpg": (128, 128),
     "hopper_idat_after_image_end.png": (128, 128), "hopper_orientation_3.jpg": (128, 128),
     "hopper_orientation_5.jpg": (128, 128), "hopper_orientation_6.webp": (128, 128),
-    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200), "iss634.webp": (245, 245),
-    "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128), "mode_palette_1bit_alpha.png": (64, 128),
-    "num_plays.png": (64, 128), "p_16.png": (128, 128), "pal1.bmp": (64, 127), "pil123p.png": (150, 162),
-    "pil_sample_cmyk.jpg": (100, 100), "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
-    "tiff_strip_cmyk_jpeg.tif": (100, 100), "transparent.gif": (150, 200), "transparent.webp": (150, 200),
+    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200),
+    "iss634.webp": (245, 245), "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128),
+    "mode_palette_1bit_alpha.png": (64, 128), "num_plays.png": (64, 128), "p_16.png": (128, 128),
+    "pal1.bmp": (64, 127), "pil123p.png": (150, 162), "pil_sample_cmyk.jpg": (100, 100),
+    "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
+    "tiff_strip_cmyk_jpeg.tif": (100, 100),
+    "transparent.gif": (150, 200),
+    "transparent.webp": (150, 200),
     "xmp_tags_orientation.png": (268, 326),
 }  # fmt: skip
 BAD = {
@@ -79,7 +83,10 @@ def odd_images() -> Path:
 def verdicts(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[tuple[dict[str, Any], ...]]:
-    """What one `lightkit convert` of all odd images says: reasons of the bad ones, rows of the good ones, by name."""
+    """What one `lightkit convert` of all odd images says.
+
+    Reasons of the bad ones, rows of the good ones, by name.
+    """
     if not (SHARED / "odd_images").is_dir():
         pytest.skip(f"needs the odd images in {SHARED / 'odd_images'}")
     with module_workspace(tmp_path_factory, fork_server) as workspace:
@@ -135,7 +142,7 @@ def test_a_usable_odd_image_has_its_upright_size(
 
 
 class Shown:
-    """The pixels that evaluation shows of files, by name: float (height, width, 3) from 0 to 255."""
+    """The pixels that evaluation shows of files, by name: float (height, width, 3), 0 to 255."""
 
     def __init__(self, root: Path, *, image_size: int) -> None:
         data = ImageFolder(
@@ -224,7 +231,10 @@ def test_exif_orientation_is_applied(orientation: int, tmp_path: Path) -> None:
 def losing(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[tuple[Workspace, Result]]:
-    """A fit on given splits with two bad images, of which three more vanish or break in epoch 1, and how it ended."""
+    """A fit on given splits with two bad images, of which three more vanish or break in epoch 1.
+
+    And how it ended.
+    """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         write_given_splits(workspace.folder / "pictures")
         for number in range(2):
@@ -404,7 +414,10 @@ def test_losing_too_many_images_ends_with_3_after_the_checkpoint(
 
 
 def _numbered(folder: Path) -> ImageFolder:
-    """Images of 12 shades for training and 4 for validation, whose red channel is their number times 10."""
+    """Images of 12 shades for training and 4 for validation.
+
+    Their red channel is their number times 10.
+    """
     for split, count in (("train", 12), ("val", 4)):
         for number in range(count):
             path = folder / split / ("reds", "blues")[number % 2] / f"{number}.png"
@@ -550,7 +563,10 @@ def test_refused_bad_images_end_with_3_and_their_list_next_to_the_runs(
 def messy(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[tuple[Workspace, str]]:
-    """A table made of a folder with links, odd names, copies and classes of one image; and what was told of it."""
+    """A table made of a folder with links, odd names, copies and classes of one image.
+
+    And what was told of it.
+    """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         folder = workspace.folder / "messy"
         write_given_splits(workspace.folder / "given", per_class=(40, 0, 0))

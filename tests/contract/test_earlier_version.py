@@ -1,7 +1,10 @@
-"""What an earlier version has left behind goes on working: runs, locks, a registry, a table's run, a crontab.
+"""What an earlier version has left behind goes on working.
 
-`scripts/earlier_runs.py` has made the archive with commit e78f42c, and says what is in it. A test that fails because a
-record has a new form means that the new version must read the old form too: the archive is never made again.
+Runs, locks, a registry, a table's run, a crontab.
+
+`scripts/earlier_runs.py` has made the archive with commit e78f42c, and says what is in it. A test
+that fails because a record has a new form means that the new version must read the old form too:
+the archive is never made again.
 """
 
 from __future__ import annotations
@@ -152,7 +155,8 @@ def test_runs_of_an_earlier_version_are_listed_and_kept_where_the_registry_needs
     found = {(each["name"], each["status"]) for each in _list(earlier)}
     assert found == {
         *((job, "done") for job in ("small", "table", "net", "night")),
-        ("preempted", "preempted"), ("failed", "failed"), ("killed", "killed"), ("tracked", "killed"),
+        ("preempted", "preempted"), ("failed", "failed"), ("killed", "killed"),
+        ("tracked", "killed"),
     }  # fmt: skip
     assert [each["promoted"] for each in _list(earlier)].count(True) == 2
     kept = earlier.run("gc", "--keep-last", "1", "--dry-run").ok().out

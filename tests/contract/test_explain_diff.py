@@ -1,4 +1,7 @@
-"""`lightkit diff` prints what differs between configs and runs, and `lightkit schema` what an editor needs."""
+"""`lightkit diff` prints what differs between configs and runs.
+
+And `lightkit schema` what an editor needs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ model: {class_path: my_project.Net, init_args: {tags: [a, b], name: "${oc.env:TO
 callbacks: {lr_monitor: {}}
 """
 NEW = """\
-trainer: {max_epochs: 20, callbacks: [{class_path: Timer, init_args: {verbose: false}}, {class_path: ModelSummary}]}
+trainer: {max_epochs: 20, callbacks: [{class_path: Timer, init_args: {verbose: false}}, \
+{class_path: ModelSummary}]}
 model: {class_path: my_project.Net, init_args: {tags: [a, c], name: "${oc.env:TOKEN}", hidden: 4}}
 """
 FILES = {
@@ -158,7 +162,7 @@ def test_diff_reports_references_and_no_secrets(ended: dict[str, Ended]) -> None
     assert [value for value in ENVIRON.values() if value in told] == []
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 LAYERED = """\
 extends: small
@@ -209,7 +213,7 @@ def test_diff_of_a_run_and_its_config_leaves_defaults_out(two_runs: Path) -> Non
     assert hidden["new"] == {"value": 8, "set_by": {"kind": "signature", "name": "my_project.Net"}}
 
 
-# -- schema ------------------------------------------------------------------------------------------------------------
+# -- schema ----------------------------------------------------------------------------------------
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VALID = {
@@ -312,7 +316,11 @@ NO_TORCH = """\
 import sys
 from lightkit.main import main
 codes = [main(words.split()) for words in sys.argv[1:]]
-loaded = [name for name in ("torch", "pytorch_lightning", "jsonargparse", "mlflow", "numpy") if name in sys.modules]
+loaded = [
+    name
+    for name in ("torch", "pytorch_lightning", "jsonargparse", "mlflow", "numpy")
+    if name in sys.modules
+]
 print(codes, loaded, file=sys.stderr)
 """
 

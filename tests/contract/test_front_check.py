@@ -190,16 +190,20 @@ KEEPS: dict[str, Any] = {
 }
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEEP: dict[str, list[str]] = {
-    "report": ["callbacks.lr_monitor={}", "logger.mlflow={}", "logger.csv={}", "--trainer.logger=null"],
+    "report": ["callbacks.lr_monitor={}", "logger.mlflow={}", "logger.csv={}",
+               "--trainer.logger=null"],
     "json": [
-        "--model=my_parts.Talks", "--output=json", "--trainer.accumulate_grad_batches=4", "--trainer.logger=null",
+        "--model=my_parts.Talks", "--output=json", "--trainer.accumulate_grad_batches=4",
+        "--trainer.logger=null",
     ],
     "quiet": ["--quiet"],
-    "secret": ["logger.mlflow.init_args.tracking_uri=${oc.env:MY_TRACKER}", "--trainer.logger=null"],
+    "secret": ["logger.mlflow.init_args.tracking_uri=${oc.env:MY_TRACKER}",
+               "--trainer.logger=null"],
     "comet": ["logger.comet.init_args.online=false", "--trainer.logger=null"],
     "schedule": ["--model=my_parts.Scheduled", "--trainer.max_epochs=20"],
     "monitors": ["-c", "monitors.yaml"],
-    "parts": ["--model=my_project.FailsInInit", "--data=my_parts.Missing", "callbacks.mine=my_parts.Refuses"],
+    "parts": ["--model=my_project.FailsInInit", "--data=my_parts.Missing",
+              "callbacks.mine=my_parts.Refuses"],
     "best three": ["-c", "three.yaml", "--output=json"],
     "each fifth epoch": ["-c", "fifth.yaml", "--output=json"],
     "several callbacks": ["-c", "several.yaml", "--output=json"],
@@ -210,7 +214,8 @@ DEEP: dict[str, list[str]] = {
     ],
     "16 bit": ["--trainer.precision=16-mixed"],
     "ranks": [
-        "launch.engine=torchrun", "launch.processes=1000", "accelerator.strategy=ddp", "trainer.accelerator=null",
+        "launch.engine=torchrun", "launch.processes=1000", "accelerator.strategy=ddp",
+        "trainer.accelerator=null",
         "accelerator=cpu", "--output=json",
     ],
 }  # fmt: skip
@@ -347,7 +352,7 @@ def room(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
 
 @pytest.fixture(scope="module")
 def deep(room: Workspace) -> dict[str, Answer]:
-    """What deep checks of many configs say, of which none leaves anything in the working directory."""
+    """What deep checks of many configs say; none leaves anything in the working directory."""
     environ = {"MY_TRACKER": "hunter2"}
     words = {**DEEP, **RIGHT, **{name: given for name, (given, _) in DEFECTS.items()}}
     commands = {
@@ -360,7 +365,7 @@ def deep(room: Workspace) -> dict[str, Answer]:
     return answers
 
 
-# -- check ------------------------------------------------------------------------------------------------------------
+# -- check -----------------------------------------------------------------------------------------
 
 
 WRONG = ("check", "-c", "small.yaml", "--trainer.max_epochs=ten", "--model.hiden=3")
@@ -383,7 +388,7 @@ CHECKS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture(scope="module")
 def checked(room: Workspace) -> dict[str, Answer]:
-    """What checks say, of which none leaves anything in the working directory but what it is told to write."""
+    """What checks say, of which none leaves anything in the working directory but its output."""
     before = listing(room.folder)
     pages = {name: {"GITHUB_STEP_SUMMARY": str(room.home / f"{name}.md")} for name in CHECKS}
     answers = run_batch(
@@ -474,7 +479,8 @@ def test_a_config_is_checked_for_the_stage_that_is_named(checked: dict[str, Answ
 
 
 def test_a_config_is_checked_for_other_hardware(checked: dict[str, Answer]) -> None:
-    assert {name: checked[name].code for name in ("no GPU", "any hardware", "for GPUs", "for a GPU", "for what")} == {
+    assert {name: checked[name].code for name in ("no GPU", "any hardware", "for GPUs", "for a GPU",
+                                                  "for what")} == {
         "no GPU": 2, "any hardware": 0, "for GPUs": 0, "for a GPU": 2, "for what": 2,
     }  # fmt: skip
     assert "trainer.devices: 99: this machine shows" in checked["no GPU"].err
@@ -482,7 +488,7 @@ def test_a_config_is_checked_for_other_hardware(checked: dict[str, Answer]) -> N
     assert re.search(r"--for: expected gpu=N.*'gpus'", checked["for what"].err)
 
 
-# -- deep: what it says -----------------------------------------------------------------------------------------------
+# -- deep: what it says ----------------------------------------------------------------------------
 
 
 def test_a_deep_check_says_what_it_saw(deep: dict[str, Answer]) -> None:
@@ -568,7 +574,10 @@ def test_a_deep_check_counts_the_checkpoints_that_a_run_keeps(
 def test_a_deep_check_counts_the_checkpoint_that_is_being_written_once_a_run(
     deep: dict[str, Answer],
 ) -> None:
-    """Two callbacks of the config keep three and, of weights alone, two; `resume.ckpt` is the third's."""
+    """Two callbacks of the config keep three and, of weights alone, two.
+
+    `resume.ckpt` is the third's.
+    """
     places = json.loads(deep["several callbacks"].ok().out)["checkpoints"]
     assert sorted(place["count"] for place in places) == [1, 2, 3 + 1]
     of_weights, state, largest = sorted(
@@ -594,7 +603,7 @@ def test_a_deep_check_warns_where_the_ranks_take_more_memory_than_there_is(
     assert re.search(r"^warning: .*memory available", deep["ranks"].err, re.MULTILINE)
 
 
-# -- deep: what it finds ----------------------------------------------------------------------------------------------
+# -- deep: what it finds ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RIGHT)

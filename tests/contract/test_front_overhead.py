@@ -28,7 +28,10 @@ HOOKS = {
     "on_train_batch_start", "on_before_zero_grad", "on_before_backward",
     "on_after_backward", "on_before_optimizer_step", "on_train_batch_end",
 }
-READS = [(torch.Tensor, name) for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu")]
+READS = [
+    (torch.Tensor, name)
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu")
+]
 OPENS = [(builtins, "open"), (io, "open"), (os, "open")]
 
 
@@ -49,7 +52,12 @@ class Counting(Callback):
 
     def on_train_end(self, trainer, module):
         self.end()
-        counts = {"reads": self.reads, "opened": self.opened, "hooks": self.hooks, "steps": self.steps}
+        counts = {
+            "reads": self.reads,
+            "opened": self.opened,
+            "hooks": self.hooks,
+            "steps": self.steps,
+        }
         with open("counts.json", "w") as file:
             json.dump(counts, file)
 
@@ -77,7 +85,8 @@ class Counting(Callback):
         return function
 
     def read(self, frame, *_):
-        if os.path.join("torch", "optim") not in frame.f_code.co_filename:  # its count of steps, which is on the CPU
+        # its count of steps, which is on the CPU
+        if os.path.join("torch", "optim") not in frame.f_code.co_filename:
             self.reads[frame.f_code.co_name] += 1
 
     def open(self, frame, path, *_):

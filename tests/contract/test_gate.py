@@ -1,4 +1,7 @@
-"""`lightkit gate`: whether a run is good enough, by thresholds, by the champion, by class and by the best of late."""
+"""`lightkit gate`: whether a run is good enough.
+
+By thresholds, by the champion, by class and by the best of late.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)  # on a busy machine
 
 
 def gate(workspace: Workspace, *words: str, code: int = 0, run: int = 1) -> dict[str, Any]:
-    """Judge one of the planted runs (0: accuracy 0.9, 1: 0.8), and return the decision that is printed."""
+    """Judge one of the planted runs (0: accuracy 0.9, 1: 0.8); return the printed decision."""
     result = workspace.run("gate", str(workspace.runs[run]), "--json", *words)
     assert result.code == code, result.err
     decision: dict[str, Any] = json.loads(result.out)
@@ -84,14 +87,16 @@ def test_a_run_that_is_worse_than_the_champion_is_rejected_with_4(planted: Works
         (["--gate.metric=test/error", "--gate.mode=min", "--gate.max_drop=0.02"], 4),
         (["--gate.metric=test/odd", "--gate.min=0"], 4),
         (["--gate.metric=test/accuracy", "--gate.slices={greens: 0.9}"], 4),
-        (["--gate.metric=test/accuracy", "--gate.slices={greens: 0}", "--data.init_args.count=5"], 4),
+        (["--gate.metric=test/accuracy", "--gate.slices={greens: 0}", "--data.init_args.count=5"],
+         4),
         (["--gate.metric=test/accuracy", "--gate.drift={window: 3, max_drop: 0.15}"], 0),
         (["--gate.metric=test/accuracy", "--gate.drift={window: 3, max_drop: 0.05}"], 4),
         (["--gate.metric=val/accuracy", "--gate.min=0.85"], 4),
     ],
     ids=["below min", "below max", "above max", "lower is better and it is lower",
-         "lower is better and it is higher", "NaN", "class below its bound", "class without samples",
-         "near the best of late", "slid from the best of late", "validation split"],
+         "lower is better and it is higher", "NaN", "class below its bound",
+         "class without samples", "near the best of late", "slid from the best of late",
+         "validation split"],
 )  # fmt: skip
 def test_a_gate_passes_by_its_conditions(planted: Workspace, words: list[str], code: int) -> None:
     of_file = [

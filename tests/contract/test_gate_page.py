@@ -1,4 +1,7 @@
-"""`gate.html`: the decision in words, the samples that decide, the history and the next step, in one file."""
+"""`gate.html`: the decision in one file.
+
+The decision in words, the samples that decide, the history and the next step.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)  # on a busy machine
 
 @pytest.fixture(scope="session")
 def judged_original(made_once: Once, planted_original: Path) -> Path:
-    """The workspace `planted`: the worse run is judged and refused, then promoted under looser rules."""
+    """The workspace `planted`: the worse run is refused, then promoted by looser rules."""
 
     def judge(workspace: Workspace) -> None:
         copy_of(planted_original, workspace)
@@ -57,7 +60,8 @@ def test_the_page_of_a_refusal_says_in_words_what_decides(judged_original: Path)
         r" \(champion\) has 0\.9",
         text,
     )
-    parts = ("What was asked", "What was found", "What decides", "Slices", "The samples that decide",
+    parts = ("What was asked", "What was found", "What decides", "Slices",
+             "The samples that decide",
              "History of the champion", "Next step", "Details")  # fmt: skip
     places = [text.rindex(part) for part in parts]
     assert places == sorted(places)
@@ -99,20 +103,28 @@ def decision(*, num_slices: int, num_samples: int) -> dict[str, Any]:
     }
     asks = {"challenger": 0.3, "baseline": None, "asks": HOSTILE, "passed": False}
     names = [f"{HOSTILE} {index}" for index in range(num_slices)]
-    move = {"kind": "promote", "alias": "champion", "from": None, "to": "1", "by": HOSTILE, "reason": HOSTILE,
+    move = {"kind": "promote", "alias": "champion", "from": None, "to": "1", "by": HOSTILE,
+            "reason": HOSTILE,
             "metric": HOSTILE, "scores": {"challenger": 0.5}, "time": HOSTILE}  # fmt: skip
     return {
-        "schema": 1, "passed": False, "metric": "test/accuracy", "baseline": HOSTILE, "num_samples": 9,
-        "scores": {"challenger": {"test/accuracy": 0.3}, "baseline": {"test/accuracy": 0.4, HOSTILE: 1.0}},
+        "schema": 1, "passed": False, "metric": "test/accuracy", "baseline": HOSTILE,
+        "num_samples": 9,
+        "scores": {"challenger": {"test/accuracy": 0.3},
+                   "baseline": {"test/accuracy": 0.4, HOSTILE: 1.0}},
         "intervals": {"confidence": 0.95, "challenger": interval, "baseline": interval},
         "slices": {name: {**asks, "num_samples": 5, "interval": interval} for name in names},
-        "significance": {"test": "bootstrap", "p_value": 0.2, "counts": False, "difference": -0.1, "low": -0.2,
+        "significance": {"test": "bootstrap", "p_value": 0.2, "counts": False, "difference": -0.1,
+                         "low": -0.2,
                          "high": 0.0, "num_samples": 9, "only_challenger": 3, "only_baseline": 4},
-        "checks": [{"name": f"test/accuracy of {name}", **asks} for name in names], "reasons": [HOSTILE] * num_slices,
-        "samples": [{**sample, "index": index} for index in range(num_samples)], "history": [move] * 20,
-        "settings": {"name": HOSTILE, "metric": HOSTILE, "baseline": "champion"}, "notices": [HOSTILE],
-        "against": {"run": HOSTILE}, "checkpoint": {"path": HOSTILE, "sha256": HOSTILE}, "time": HOSTILE,
-        "data": {"fingerprint": HOSTILE, "split": "test"}, "lightkit": HOSTILE, "run": HOSTILE,
+        "checks": [{"name": f"test/accuracy of {name}", **asks} for name in names],
+        "reasons": [HOSTILE] * num_slices,
+        "samples": [{**sample, "index": index} for index in range(num_samples)],
+        "history": [move] * 20,
+        "settings": {"name": HOSTILE, "metric": HOSTILE, "baseline": "champion"},
+        "notices": [HOSTILE],
+        "against": {"run": HOSTILE}, "checkpoint": {"path": HOSTILE, "sha256": HOSTILE},
+        "time": HOSTILE, "data": {"fingerprint": HOSTILE, "split": "test"}, "lightkit": HOSTILE,
+        "run": HOSTILE,
     }  # fmt: skip
 
 

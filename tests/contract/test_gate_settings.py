@@ -1,4 +1,4 @@
-"""A gate compares two models each with its own data settings, classes and units, on the same samples."""
+"""A gate compares two models, each by its own data settings and classes, on the same samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.contract.workspace import ForkServer, Result, Workspace, read_json
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine
 
 KINDS = '''\
-"""Four kinds of animals in four columns, in batches of any form, and a model that logs accuracy and F1 of them."""
+"""Four kinds of animals in four columns, in batches of any form, and a model that logs accuracy and
+F1 of them."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -142,7 +143,9 @@ class Net(LightningModule):
             return tuple(batch)
         parts = batch if isinstance(batch, dict) else vars(batch)
         inputs = next(parts[name] for name in ("x", "image") if name in parts)
-        return inputs, next(parts[name] for name in ("y", "target", "labels", "first") if name in parts)
+        return inputs, next(
+            parts[name] for name in ("y", "target", "labels", "first") if name in parts
+        )
 
     def training_step(self, batch, index):
         x, y = self.split(batch)
@@ -171,7 +174,8 @@ JOB = {
     "model": {"class_path": "kinds.Net"},
     "data": {"class_path": "kinds.Data"},
     "trainer": {
-        "accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "enable_progress_bar": False,
+        "accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False,
+        "enable_progress_bar": False,
     },
     "run": {"report": False},
     "gate": {"metric": "test/f1", "max_drop": 1.0, "slices": {"ape": 0.0, "cat": 0.0}},
@@ -204,12 +208,24 @@ for name, words in json.loads(Path("walk.json").read_text()).items():
     entry = found[name] = {"codes": []}
     for role, given, seed in (("base", of_baseline, 1), ("new", of_challenger, 2)):
         job = f"{name.replace(' ', '-')}-{role}"
-        code, _, err = run("fit", "-c", "job.yaml", f"--run.name={job}", f"--seed_everything={seed}", "--quiet", *given)
+        code, _, err = run(
+            "fit",
+            "-c",
+            "job.yaml",
+            f"--run.name={job}",
+            f"--seed_everything={seed}",
+            "--quiet",
+            *given,
+        )
         assert code == 0, (name, err)
         entry[role] = str(Path("runs", job, "latest").resolve())
         entry["codes"].append(run("test", "--run", f"{job}/latest", "--quiet")[0])
-        checkpoint = torch.load(next(Path(entry[role]).glob("checkpoints/best.ckpt")), weights_only=True)
-        entry[f"{role}_weights"] = [checkpoint["state_dict"][f"linear.{part}"].tolist() for part in ("weight", "bias")]
+        checkpoint = torch.load(
+            next(Path(entry[role]).glob("checkpoints/best.ckpt")), weights_only=True
+        )
+        entry[f"{role}_weights"] = [
+            checkpoint["state_dict"][f"linear.{part}"].tolist() for part in ("weight", "bias")
+        ]
     job = name.replace(" ", "-")
     words = ["gate", f"{job}-new/latest", f"--baseline={job}-base/latest", "--json"]
     entry["gate"], entry["out"], entry["err"] = run(*words)
@@ -219,30 +235,37 @@ Path("found.json").write_text(json.dumps(found))
 CASES: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     # words of both, settings of the baseline's inputs, the baseline's classes
     "batch size": (["base:--data.batch_size=7"], {}, []),
-    "mean and std": (["base:--data.mean=0.4", "base:--data.std=3.0"], {"mean": 0.4, "std": 3.0}, []),
+    "mean and std": (["base:--data.mean=0.4", "base:--data.std=3.0"], {"mean": 0.4, "std": 3.0},
+                     []),
     "columns": (["base:--data.columns=[2, 0, 3, 1]"], {"columns": [2, 0, 3, 1]}, []),
     "transform": (["base:--data.flip=true"], {"flip": True}, []),
     "double precision": (["base:--trainer.precision=64-true"], {}, []),
     "mixed precision": (["base:--trainer.precision=bf16-mixed"], {}, []),
-    "a class more": (["base:--data.class_names=[cat, dog, ape, bee]"], {}, ["cat", "dog", "ape", "bee"]),
+    "a class more": (["base:--data.class_names=[cat, dog, ape, bee]"], {},
+                     ["cat", "dog", "ape", "bee"]),
     **{
         f"order in a {form}": (
-            [f"--data.form={form}", "base:--data.class_names=[cat, ape, bee]"], {}, ["cat", "ape", "bee"],
+            [f"--data.form={form}", "base:--data.class_names=[cat, ape, bee]"], {},
+            ["cat", "ape", "bee"],
         )
         for form in ("tuple", "list", "named tuple", "mapping", "dataclass", "object")
     },
-    "forms": (["base:--data.form=mapping", "base:--data.class_names=[bee, cat, ape]"], {}, ["bee", "cat", "ape"]),
-    "without predictions": (["--model.returns_outputs=false", "base:--data.mean=0.4", "--gate.metric=test/accuracy"],
+    "forms": (["base:--data.form=mapping", "base:--data.class_names=[bee, cat, ape]"], {},
+              ["bee", "cat", "ape"]),
+    "without predictions": (["--model.returns_outputs=false", "base:--data.mean=0.4",
+                             "--gate.metric=test/accuracy"],
                             {"mean": 0.4}, []),
 }  # fmt: skip
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "unknown argument": (
         ["--data=kinds.Undeclared", "base:--data.mean=0.4"], 2,
-        r"gate\.baseline: run unknown-argument-base/.* data\.init_args\.mean \(0\.4 there\).*sample_arguments",
+        r"gate\.baseline: run unknown-argument-base/.* data\.init_args\.mean \(0\.4 "
+        r"there\).*sample_arguments",
     ),
     "no labels": (
         ["--data.form=three", "base:--data.class_names=[cat, ape, bee]"], 2,
-        r"cannot be renumbered.*no-labels-base/.*another order \(cat, ape, bee\) than the data \(ape, bee, cat\)",
+        r"cannot be renumbered.*no-labels-base/.*another order \(cat, ape, bee\) than the data "
+        r"\(ape, bee, cat\)",
     ),
     "unknown class": (
         ["new:--data.class_names=[ape, bee, dog]", "--gate.slices=null"], 3,
@@ -270,7 +293,10 @@ def walked(
 
 
 def score(target: Any, predicted: Any, classes: list[str]) -> dict[str, Any]:
-    """Accuracy, macro F1 over the classes that occur, and the F1 of each class, as scikit-learn computes them."""
+    """Accuracy, macro F1 over the classes that occur, and the F1 of each class.
+
+    As scikit-learn computes them.
+    """
     target, predicted = np.array(target), np.array(predicted)
     f1 = {}
     for name in {*target, *predicted}:
@@ -292,7 +318,10 @@ def draw_test_samples() -> tuple[Any, Any]:
 
 
 def recompute(weights: list[Any], settings: dict[str, Any], classes: list[str]) -> dict[str, Any]:
-    """Score a linear model on the samples of three kinds in numpy, from weights and the settings of its inputs."""
+    """Score a linear model on the samples of three kinds in numpy.
+
+    From weights and the settings of its inputs.
+    """
     kinds = ["ape", "bee", "cat"]
     x, target = draw_test_samples()
     x = (x - np.float32(settings.get("mean", 0))) / np.float32(settings.get("std", 1))
@@ -321,7 +350,8 @@ def test_each_model_of_a_gate_is_scored_with_its_own_settings(
             slices = {kind: decision["slices"][kind][which] for kind in ("ape", "cat")}
             assert slices == pytest.approx({kind: expected[kind] for kind in slices}, abs=1e-6)
 
-        # the file of its own test, which computes in the precision of the training, and has the classes of then
+        # the file of its own test, which computes in the precision of the training, and has the
+        # classes of then
         has_file = name not in ("without predictions", "mixed precision", "a class more")
         if has_file:
             rows = parquet.read_table(Path(entry[role]) / "test_predictions.parquet").to_pydict()
@@ -372,10 +402,12 @@ REGRESSION = {
     "model": {"class_path": "Regressor", "init_args": {"num_inputs": 2}},
     "data": {
         "class_path": "Table",
-        "init_args": {"path": "table.parquet", "features": ["x0", "x1"], "label": "y", "batch_size": 8},
+        "init_args": {"path": "table.parquet", "features": ["x0", "x1"], "label": "y",
+                      "batch_size": 8},
     },
     "trainer": {
-        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False, "enable_progress_bar": False,
+        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False,
+        "enable_progress_bar": False,
     },
     "run": {"report": False},
     "gate": {"metric": "test/mae", "mode": "min", "max_drop": 0.0},
@@ -386,7 +418,10 @@ REGRESSION = {
 def regressors(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Workspace]:
-    """Regressors on a table: of six epochs, of one with other columns, and of two on fewer rows; read only."""
+    """Regressors on a table: of six epochs, of one with other columns, and of two on fewer rows.
+
+    Read only.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("regressors") / "work", fork_server)
     workspace.write("table.py", TABLE)
     workspace.write("job.yaml", REGRESSION)
@@ -545,10 +580,12 @@ COLOUR_JOB = {
     "model": {"class_path": "colours.Net"},
     "data": {
         "class_path": "ImageFolder",
-        "init_args": {"root": "pics", "image_size": 16, "batch_size": 6, "num_workers": 0, "augment": False},
+        "init_args": {"root": "pics", "image_size": 16, "batch_size": 6, "num_workers": 0,
+                      "augment": False},
     },
     "trainer": {
-        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False, "enable_progress_bar": False,
+        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False,
+        "enable_progress_bar": False,
     },
     "run": {"report": False},
     "gate": {"metric": "test/accuracy", "max_drop": 0.0},
@@ -559,7 +596,10 @@ COLOUR_JOB = {
 def renamed(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Workspace]:
-    """A model of three colours, one of whose folders was renamed since, and a model of today's names; read only."""
+    """A model of three colours, one of whose folders was renamed since.
+
+    And a model of today's names; read only.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("colours") / "work", fork_server)
     workspace.write("colours.py", COLOURS)
     workspace.write("pictures.py", PICTURES)

@@ -55,7 +55,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
-    """Environment variables with which Python imports lightkit from the wheel, and nothing of the checkout."""
+    """Environment variables with which Python imports lightkit from the wheel.
+
+    And nothing of the checkout.
+    """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     assert (tmp_path / "site" / "lightkit" / "py.typed").is_file()
@@ -358,7 +361,8 @@ def test_init_data_names_the_recipe_for_a_table_of_another_kind(
 
 SPLITS = [*(["train"] * 8), "val", "test"]
 ROWS = "size,colour,day,label,split\n" + "".join(
-    f"{at}.5,{'red' if at % 3 else 'blue'},2026-01-{at % 28 + 1:02d},{'a' if at % 2 else 'b'},{SPLITS[at % 10]}\n"
+    f"{at}.5,{'red' if at % 3 else 'blue'},2026-01-{at % 28 + 1:02d},"
+    f"{'a' if at % 2 else 'b'},{SPLITS[at % 10]}\n"
     for at in range(40)
 )
 

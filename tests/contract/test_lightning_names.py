@@ -1,4 +1,7 @@
-"""`import lightning` and `import pytorch_lightning` are the same code, in modules, YAML, scripts, ranks and files."""
+"""`import lightning` and `import pytorch_lightning` are the same code.
+
+In modules, YAML, scripts, ranks and files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ class Net(L.LightningModule):
     def __init__(self, hidden: int = 4):
         super().__init__()
         self.save_hyperparameters()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(2, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(2, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 1)
+        )
 
     def forward(self, x):
         return self.layers(x)

@@ -1,4 +1,7 @@
-"""Slack, any server and a dead-man's switch are told how a run goes; nobody waits for them, and no address is kept."""
+"""Slack, any server and a dead-man's switch are told how a run goes.
+
+Nobody waits for them, and no address is kept.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ def addresses(receiver: Receiver) -> dict[str, str]:
 
 def messages_of(receiver: Receiver) -> list[tuple[Any, ...]]:
     """Read kind, status, stage and exit code of what the webhook was sent."""
-    return [tuple(request.json[key] for key in ("kind", "status", "stage", "exit_code")) for request in
+    return [tuple(request.json[key] for key in ("kind", "status", "stage",
+                                                "exit_code")) for request in
             receiver.of("hook")]  # fmt: skip
 
 
@@ -82,7 +86,10 @@ class Notified:
 def notified(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Notified]:
-    """A fit of two epochs that MLflow tracks, and its test, which everybody is notified of; read only."""
+    """A fit of two epochs that MLflow tracks, and its test, which everybody is notified of.
+
+    Read only.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("notified") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     workspace.write("small.yaml", SMALL)
@@ -391,8 +398,10 @@ def test_events_choose_what_is_reported_and_mention_whom_a_failure_calls(
         (["notify-test", "-c", "small.yaml", "--kind=gates"], "did you mean 'gate'"),
         (["notify-test", *SLACK], "SLACK_WEBHOOK_URL"),
         (["fit", "-c", "small.yaml", f"--run.heartbeat_url=host/{CANARY}"], "run.heartbeat_url"),
-        (["notify-test", "-c", "small.yaml", f"--callbacks.slack.webhook_url=host/{CANARY}"], "webhook_url"),
-        (["fit", "-c", "small.yaml", "--callbacks.slack.webhook_url=http://host", "--callbacks.slack.events=[begin]"],
+        (["notify-test", "-c", "small.yaml", f"--callbacks.slack.webhook_url=host/{CANARY}"],
+         "webhook_url"),
+        (["fit", "-c", "small.yaml", "--callbacks.slack.webhook_url=http://host",
+          "--callbacks.slack.events=[begin]"],
          "begin"),
     ],
     ids=["nobody to tell", "kind", "variable", "switch", "address", "event"],

@@ -1,4 +1,7 @@
-"""`lightkit promote`, `rollback` and `history`: an alias moves to what has passed, and the log tells the truth."""
+"""`lightkit promote`, `rollback` and `history`.
+
+An alias moves to what has passed, and the log tells the truth.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ LOOSE = "--gate.max_drop=0.5"
 
 
 def moves_told(result: Result) -> list[tuple[str, ...]]:
-    """Read kind, version before and version after of the moves that `lightkit history` tells as done."""
+    """Read kind, version before and version after of the moves that `lightkit history` tells."""
     return re.findall(
         r"^\S+Z +(promote|rollback)(?: by force)? +(\S+) -> (\S+)", result.ok().out, re.MULTILINE
     )
@@ -96,8 +99,8 @@ def test_promote_registers_a_run_that_has_passed_and_moves_the_alias(
     version = night.registry["net"]["versions"]["1"]
     assert version["tags"]["run"] == f"net/{better.name}"
     assert moves_told(night.results["history"])[0] == ("promote", "-", "1")
-    (moved,) = [event for event in read_events(planted_original / better.relative_to(night.workspace.folder))
-                if event["event"] == "promotion"]  # fmt: skip
+    events = read_events(planted_original / better.relative_to(night.workspace.folder))
+    (moved,) = [event for event in events if event["event"] == "promotion"]
     assert (moved["alias"], moved["to"], moved["reason"]) == ("champion", "1", "the first")
 
 

@@ -298,9 +298,11 @@ def test_a_rank_that_raises_under_a_launcher_of_the_users_own_says_so(workspace:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["accelerator.strategy=ddp", "launch.engine=torchrun", "launch.processes=2", "--trainer.max_epoch=3"],
+        (["accelerator.strategy=ddp", "launch.engine=torchrun", "launch.processes=2",
+          "--trainer.max_epoch=3"],
          r"max_epoch\b.*did you mean"),
-        (["accelerator.strategy=horovod", "launch.processes=2", "launch.hosts=localhost:1"], r"localhost:1 .*1 slot"),
+        (["accelerator.strategy=horovod", "launch.processes=2", "launch.hosts=localhost:1"],
+         r"localhost:1 .*1 slot"),
         (["launch.engine=slurm"], r"launch\.engine: slurm: .*srun.*lightkit submit"),
         (["trainer.num_nodes=2"], r"trainer\.num_nodes"),
         (["launch.engine=torchrun", "launch.processes=1", "launch.nodes=2"], r"launch\.rendezvous"),
@@ -388,7 +390,8 @@ def test_two_names_of_this_machine_are_two_hosts(
 
 
 TORCHS = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-"""Variables of a rank on one of two machines, as Kubernetes' and Ray's launchers set them, without torchrun's."""
+"""Variables of a rank on one of two machines, as Kubernetes' and Ray's launchers set them, without
+torchrun's."""
 
 
 def test_ranks_with_torchs_variables_alone_join(workspace: Workspace, alone: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pages of reports on a screen, in headless Chromium: nothing is cut off, and the curves answer."""
+"""The pages of reports on a screen, in headless Chromium: nothing is cut, and the curves answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome")
 
 MEASURE = """
-const width = view.innerWidth, found = { width, scroll: doc.documentElement.scrollWidth, cut: [], unmarked: [] };
+const width = view.innerWidth;
+const found = { width, scroll: doc.documentElement.scrollWidth, cut: [], unmarked: [] };
 const scrolls = (element) => ["auto", "scroll"].includes(view.getComputedStyle(element).overflowX);
 for (const element of doc.body.querySelectorAll("*")) {
   const box = element.getBoundingClientRect();
@@ -83,7 +84,8 @@ def run_chromium(folder: Path, name: str, *words: str) -> tuple[list[str], str]:
 def ask_page(content: str, script: str, folder: Path, *, width: int) -> Any:
     """Run a script beside a page in a frame of that width, and return what it returns.
 
-    A window of Chromium is never narrower than 500 pixels, whatever `--window-size` asks for; a frame is.
+    A window of Chromium is never narrower than 500 pixels, whatever `--window-size` asks for; a
+    frame is.
     """
     frame = f'<iframe width="{width}" height="900" srcdoc="{html.escape(content)}"></iframe>'
     code = f"""
@@ -95,7 +97,9 @@ def ask_page(content: str, script: str, folder: Path, *, width: int) -> Any:
         await frames();
         const answer = await (async () => {{ {script} }})();
         document.querySelector("pre").textContent = JSON.stringify(answer);
-      }} catch (error) {{ document.querySelector("pre").textContent = JSON.stringify(String(error.stack)); }}
+      }} catch (error) {{
+        document.querySelector("pre").textContent = JSON.stringify(String(error.stack));
+      }}
     }});"""
     style = "<style>iframe { border: 0 }</style>"
     page_ = (
@@ -223,13 +227,17 @@ out.smooth = legend();
 const label = box.querySelectorAll(".u-series th")[1];
 await press("Enter", label);
 out.pressed = box.querySelectorAll(".u-series th")[1].getAttribute("aria-pressed");
-out.hostile = [...doc.querySelectorAll("#curves .u-series th")].map((each) => each.innerHTML).join(" ");
+const hostile = [...doc.querySelectorAll("#curves .u-series th")];
+out.hostile = hostile.map((each) => each.innerHTML).join(" ");
 return out;
 """
 
 
 def test_curves_answer_to_keys_and_controls(workspace: Workspace, tmp_path: Path) -> None:
-    """The loss is 1, 0.1, 0.01; by hand a smoothing of 0.9 makes (0.09 + 0.01) / 0.19 = 0.5263 of the first two."""
+    """The loss is 1, 0.1, 0.01.
+
+    By hand a smoothing of 0.9 makes (0.09 + 0.01) / 0.19 = 0.5263 of the first two.
+    """
     run = write_run(workspace)
     rows = ["epoch,step,train/loss,val/<b>x</b>", "0,9,1,1", "1,18,0.1,0.5", "2,27,0.01,0.25"]
     (run / "metrics.csv").write_text("\n".join(rows) + "\n")
@@ -259,8 +267,9 @@ def test_curves_answer_to_keys_and_controls(workspace: Workspace, tmp_path: Path
 RATES = """
 const section = doc.querySelector("#thresholds"), box = section.querySelector(".rates"), out = {};
 const figure = section.querySelector("figure");
-const read = () => [figure.querySelector("figcaption").textContent, box.nextElementSibling.textContent,
-  [...section.querySelector(".plots table").tBodies[0].rows[0].cells].map((cell) => cell.textContent)];
+const row = () => [...section.querySelector(".plots table").tBodies[0].rows[0].cells];
+const read = () => [figure.querySelector("figcaption").textContent,
+  box.nextElementSibling.textContent, row().map((cell) => cell.textContent)];
 const select = section.querySelector("select");
 const ink = () => [...box.querySelectorAll("canvas")].map((each) => each.toDataURL()).join("");
 const press = async (key) => {
@@ -282,7 +291,8 @@ await press("ArrowLeft");
 await press("ArrowLeft");
 out.before = read()[1];
 const over = box.querySelectorAll(".u-over")[1], area = over.getBoundingClientRect();
-over.dispatchEvent(new view.MouseEvent("mousemove", { clientX: area.left + 1, clientY: area.top + 20, bubbles: true }));
+const at = { clientX: area.left + 1, clientY: area.top + 20, bubbles: true };
+over.dispatchEvent(new view.MouseEvent("mousemove", at));
 await frames();
 out.pointed = read()[1];
 return out;

@@ -1,4 +1,7 @@
-"""`lightkit retrain`: fit, test, export, gate and promote in one run folder, and on from where a kill has left it."""
+"""`lightkit retrain`: fit, test, export, gate and promote in one run folder.
+
+And on from where a kill has left it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ COUNTED = MY_PROJECT.replace(
 
 @dataclass(frozen=True)
 class Nights:
-    """A retrain that was killed, then interrupted, then went on to its end, and was started once more.
+    """A retrain that was killed, then interrupted, then went on to its end, and was begun again.
 
     Args:
         workspace: Where it ran.
@@ -319,7 +322,8 @@ def test_a_gate_that_says_no_ends_the_retrain_with_4_and_nothing_is_promoted(
     workspace, result = rejected
     assert result.code == 4
     assert stages_of(workspace) == {
-        "fit": "done", "test": "skipped", "export": "skipped", "gate": "failed", "promote": "skipped",
+        "fit": "done", "test": "skipped", "export": "skipped", "gate": "failed",
+        "promote": "skipped",
     }  # fmt: skip
     suites = ET.parse(workspace.folder / "no.xml")
     assert [
@@ -360,7 +364,8 @@ def test_retrain_prints_the_events_of_all_stages_as_one_stream(
     _, result = rejected
     ended = [(event["stage"], event["status"]) for event in result.json_lines
              if event["event"] == "stage" and event["status"] != "begun"]  # fmt: skip
-    assert ended == [("fit", "done"), ("test", "skipped"), ("export", "skipped"), ("gate", "failed"),
+    assert ended == [("fit", "done"), ("test", "skipped"), ("export", "skipped"),
+                     ("gate", "failed"),
                      ("promote", "skipped")]  # fmt: skip
     assert {"start", "epoch", "checkpoint", "end", "gate"} <= {
         event["event"] for event in result.json_lines

@@ -233,7 +233,9 @@ import onnx
 import sys
 from onnx import TensorProto, helper, numpy_helper
 
-weight = numpy_helper.from_array(np.array([[1.0, 0.0], [0.0, 2.0], [0.5, 0.5]], dtype=np.float32), "w")
+weight = numpy_helper.from_array(
+    np.array([[1.0, 0.0], [0.0, 2.0], [0.5, 0.5]], dtype=np.float32), "w"
+)
 inputs = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])
 outputs = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])
 node = helper.make_node("MatMul", ["x", "w"], ["y"])
@@ -253,7 +255,10 @@ onnx.save(model, f"{sys.argv[1]}.onnx")
 
 
 def test_rows_of_numbers_are_answered_with_values_or_classes(place: Workspace) -> None:
-    """By hand: (1, 2, 2) times the weights is (2, 5); a softmax over both is 1 / (1 + e^3) and its rest."""
+    """By hand: (1, 2, 2) times the weights is (2, 5).
+
+    A softmax over both is 1 / (1 + e^3) and its rest.
+    """
     place.write("rows_model.py", ROWS_MODEL)
     for kind in ("values", "logits"):
         place.run_cold(kind, script="rows_model.py").ok()

@@ -1,4 +1,7 @@
-"""Scripts and words of LightningCLI's users build the same with `LightkitCLI`: each runs once with either class."""
+"""Scripts and words of LightningCLI's users build the same with `LightkitCLI`.
+
+Each runs once with either class.
+"""
 
 from __future__ import annotations
 
@@ -449,7 +452,8 @@ Results = dict[str, dict[str, Any]]
 
 
 def _run(workspace: Workspace, base: str) -> None:
-    cases = [{"name": name, **{key: value for key, value in asdict(case).items() if key != "becomes"}}
+    cases = [{"name": name, **{key: value for key,
+                               value in asdict(case).items() if key != "becomes"}}
              for name, case in CASES.items()]  # fmt: skip
     workspace.write("cases.json", json.dumps(cases))
     environ = {"PYTHONPATH": str(ROOT), "JSONARGPARSE_DEPRECATION_WARNINGS": "off"}
@@ -658,7 +662,7 @@ def test_lightkitcli_takes_every_argument_that_lightningcli_takes(
     }
 
 
-# -- what lightkit does otherwise --------------------------------------------------------------------------------------
+# -- what lightkit does otherwise ------------------------------------------------------------------
 
 
 def test_another_class_begins_with_its_own_arguments(lightning: Results, lightkit: Results) -> None:

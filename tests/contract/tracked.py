@@ -1,4 +1,4 @@
-"""A run with secrets in every place of its config and with three trackers, for the tests of both."""
+"""A run with secrets in every place of its config and with three trackers, for tests of both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tests.contract.examples import SMALL
 from tests.contract.workspace import Workspace
 
 SAID = 'can"ary/8d+41'
-"""A secret that a file or a flag says under a key that tells, with characters that YAML, JSON and addresses quote."""
+"""A secret that a file or a flag says under a key that tells, with characters that YAML, JSON and
+addresses quote."""
 NUMBER = 4815162342
 REFERRED = "blackbird-5f2b9c"
 """A secret that the config refers to as `${oc.env:TOKEN}`."""
@@ -36,14 +37,18 @@ class Keyed(Net):
         fails: Whether it fails in training, with its secrets in the message.
     """
 
-    def __init__(self, api_key: str = "", name: str = "", tags: list[str] | None = None, fails: bool = False):
+    def __init__(
+        self, api_key: str = "", name: str = "", tags: list[str] | None = None, fails: bool = False
+    ):
         super().__init__()
         self.save_hyperparameters()
         self.example_input_array = torch.zeros(1, 3)
 
     def training_step(self, batch, index):
         if self.hparams.fails:
-            raise RuntimeError(f"refused {self.hparams.name} and {self.hparams.api_key} {self.hparams.api_key!r}")
+            raise RuntimeError(
+                f"refused {self.hparams.name} and {self.hparams.api_key} {self.hparams.api_key!r}"
+            )
         return super().training_step(batch, index)
 
 

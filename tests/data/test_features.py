@@ -1,4 +1,4 @@
-"""Features of a frozen backbone in place of images: the same training, with each image computed once."""
+"""Features of a frozen backbone in place of images: the same training, each image computed once."""
 
 from __future__ import annotations
 
@@ -63,9 +63,11 @@ def fit(make_images: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(
-        features: str = "auto", *, ckpt_path: Path | None = None, callbacks: tuple[Callback, ...] = (),
-        data: dict[str, Any] | None = None, model: dict[str, Any] | None = None,
-        kinds: tuple[type[ImageClassifier], type[ImageFolder]] = (ImageClassifier, ImageFolder), **trainer: Any,
+        features: str = "auto", *, ckpt_path: Path | None = None,
+        callbacks: tuple[Callback, ...] = (), data: dict[str, Any] | None = None,
+        model: dict[str, Any] | None = None,
+        kinds: tuple[type[ImageClassifier], type[ImageFolder]] = (ImageClassifier, ImageFolder),
+        **trainer: Any,
     ) -> Seen:  # fmt: skip
         seed_everything(7)
         settings: dict[str, Any] = {

@@ -1,4 +1,7 @@
-"""A table of paths and labels: columns, several labels, splits, and each odd table is an error with its line."""
+"""A table of paths and labels.
+
+Columns, several labels, splits, and each odd table is an error with its line.
+"""
 
 from __future__ import annotations
 
@@ -157,18 +160,23 @@ def test_without_a_column_the_content_decides_the_split(pictures: Path, tmp_path
         ("path,label\n", {}, ["no rows"]),
         ("path,label\npictures/0.png,a\npictures/1.png\n", {}, ["line 3", "1 cells; expected 2"]),
         ("path,label\npictures/0.png,a,b\n", {}, ["line 2", "3 cells"]),
-        ("path,label\npictures/0.png,a\npictures/none.png,b\n", {}, ["line 3", "none.png does not exist"]),
+        ("path,label\npictures/0.png,a\npictures/none.png,b\n", {},
+         ["line 3", "none.png does not exist"]),
         ("path,label\n,a\n", {}, ["line 2", "no path"]),
         ("path,label\npictures/0.png,a\npictures/1.png,\n", {}, ["line 3", "no label"]),
-        ("path,label\npictures/0.png,a\npictures/1.png,cat\n", {"classes": ["a", "cats"]}, ["line 3", "'cat'", "cats"]),
-        ("path,label,split\npictures/0.png,a,train\npictures/1.png,b,val\n", {}, ["line 3", "'b' is no class"]),
+        ("path,label\npictures/0.png,a\npictures/1.png,cat\n", {"classes": ["a", "cats"]},
+         ["line 3", "'cat'", "cats"]),
+        ("path,label,split\npictures/0.png,a,train\npictures/1.png,b,val\n", {},
+         ["line 3", "'b' is no class"]),
         ("path,label,split\npictures/0.png,a,maybe\n", {}, ["line 2", "'maybe'"]),
-        ("path,a,b\npictures/0.png,1,0\npictures/1.png,2,0\n", {"label": ["a", "b"]}, ["line 3", "'2'", "0 or 1"]),
+        ("path,a,b\npictures/0.png,1,0\npictures/1.png,2,0\n", {"label": ["a", "b"]},
+         ["line 3", "'2'", "0 or 1"]),
         ("path,path\npictures/0.png,1\n", {}, ["line 1", "'path'"]),
         ("name,label\npictures/0.png,1\n", {}, ["image", "name"]),
         ("path,label\npictures/0.png,\"a\n", {}, ["line 2"]),
     ],
-    ids=["empty", "no rows", "short row", "long row", "missing file", "no path", "no label", "no class",
+    ids=["empty", "no rows", "short row", "long row", "missing file", "no path", "no label",
+         "no class",
          "class of another split", "split", "mark", "two columns", "no column", "open quote"],
 )  # fmt: skip
 def test_an_odd_table_is_an_error_with_its_line(

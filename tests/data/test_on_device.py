@@ -1,4 +1,7 @@
-"""Normalising on the device: the same numbers as `Preprocessing`, in the dtype that the trainer computes in."""
+"""Normalising on the device: the same numbers as `Preprocessing`.
+
+In the dtype that the trainer computes in.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +69,10 @@ class Hooked(Seen):
 
 def trainer(**options: Any) -> Trainer:
     return Trainer(
-        accelerator="cpu", max_steps=1, limit_val_batches=1, limit_test_batches=1, limit_predict_batches=1,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
+        accelerator="cpu", max_steps=1, limit_val_batches=1, limit_test_batches=1,
+        limit_predict_batches=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False, **options,
     )  # fmt: skip
 
 

@@ -64,7 +64,8 @@ def collectives(ranks: int, rank: int, folder: Path) -> Found:
         "torch_op": (
             int(ours.reduce(torch.tensor(1), reduce_op=torch.distributed.ReduceOp.SUM)) == ranks
         ),
-        "is_zero": (rank_zero.rank_zero_only.rank, lightning_rank_zero.rank_zero_only.rank),  # type: ignore[attr-defined]
+        "is_zero": (rank_zero.rank_zero_only.rank, lightning_rank_zero.rank_zero_only.rank),
+        # type: ignore[attr-defined]
     }
 
 
@@ -142,7 +143,10 @@ class Stream(IterableDataset[Any]):
 
 
 class Totals(Net):
-    """Adds up in a metric that is part of the module, in one within a plain list, and in one that stays to itself."""
+    """Adds up in a metric that is part of the module, in one within a plain list.
+
+    And in one that stays to itself.
+    """
 
     def __init__(self, rank: int) -> None:
         super().__init__(init=rank)

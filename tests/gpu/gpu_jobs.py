@@ -1,4 +1,7 @@
-"""A user's own module for GPUs: callbacks that look at what training computes on, and a network to time."""
+"""A user's own module for GPUs.
+
+Callbacks that look at what training computes on, and a network to time.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ class WriteComputation(Callback):
     def on_fit_start(self, trainer, module):
         self.dtypes = []
         first = next(part for part in module.modules() if isinstance(part, torch.nn.Conv2d))
-        self.hook = first.register_forward_hook(lambda part, given, out: self.dtypes.append(str(out.dtype)))
+        self.hook = first.register_forward_hook(
+            lambda part, given, out: self.dtypes.append(str(out.dtype))
+        )
 
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         if self.hook is None:
@@ -35,7 +40,9 @@ class WriteComputation(Callback):
             "device": str(module.device),
             "weights": str(weights[0].dtype),
             "activations": self.dtypes[-1:],
-            "channels_last": all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights),
+            "channels_last": all(
+                weight.is_contiguous(memory_format=torch.channels_last) for weight in weights
+            ),
             "matmul": torch.get_float32_matmul_precision(),
             "fused": [bool(group.get("fused")) for group in trainer.optimizers[0].param_groups],
             "compiled": any(part._compiled_call_impl is not None for part in module.modules()),
@@ -45,7 +52,8 @@ class WriteComputation(Callback):
 
 
 class WriteTimes(Callback):
-    """Writes to times.json the median seconds of a step and of the wait for its batch, but of the first in an epoch.
+    """Writes to times.json the median seconds of a step and of the wait for its batch, but of the
+    first in an epoch.
 
     Args:
         skip: Steps that are not timed.
@@ -66,8 +74,13 @@ class WriteTimes(Callback):
         self.ended = ended
 
     def on_train_end(self, trainer, module):
-        step, wait = statistics.median(self.steps[self.skip :]), statistics.median(self.waits[self.skip :])
-        Path("times.json").write_text(json.dumps({"steps": len(self.steps), "step_s": step, "wait_s": wait}))
+        step, wait = (
+            statistics.median(self.steps[self.skip :]),
+            statistics.median(self.waits[self.skip :]),
+        )
+        Path("times.json").write_text(
+            json.dumps({"steps": len(self.steps), "step_s": step, "wait_s": wait})
+        )
 
 
 class Noise(Dataset):
@@ -96,7 +109,9 @@ class NoiseImages(LightningDataModule):
         self.count, self.batch_size = count, batch_size
 
     def train_dataloader(self):
-        return DataLoader(Noise(self.count), batch_size=self.batch_size, pin_memory=True, drop_last=True)
+        return DataLoader(
+            Noise(self.count), batch_size=self.batch_size, pin_memory=True, drop_last=True
+        )
 
 
 class ResNet(LightningModule):
@@ -137,7 +152,8 @@ for epoch in range(int(sys.argv[1])):
         ended = time.perf_counter()
 print(json.dumps(statistics.median(steps[10:])))
 """
-"""A training loop by hand in bfloat16: prints the median seconds of a step, as WriteTimes counts them."""
+"""A training loop by hand in bfloat16: prints the median seconds of a step, as WriteTimes counts
+them."""
 
 OCCUPY = """\
 import sys, time

@@ -1,4 +1,4 @@
-"""The segmenter: its network, its losses, and metrics that are those of scikit-learn over all pixels."""
+"""The segmenter: its network, its losses, and metrics as scikit-learn's over all pixels."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def test_the_loss_is_cross_entropy_and_dice_of_each_image() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["small_cnn", "resnet18", "mobilenet_v3_small", "efficientnet_b0", "densenet121", "shufflenet_v2_x0_5",
+    ["small_cnn", "resnet18", "mobilenet_v3_small", "efficientnet_b0", "densenet121",
+     "shufflenet_v2_x0_5",
      "regnet_y_400mf", "mnasnet0_5", "squeezenet1_1"],
 )  # fmt: skip
 def test_a_decoder_stands_on_each_kind_of_backbone(name: str) -> None:
@@ -224,6 +225,9 @@ def test_a_frozen_backbone_stays_as_it_is() -> None:
 
 
 def test_the_pooled_mean_is_not_that_of_torchmetrics() -> None:
-    """One large and one tiny object of a class: the mean over pairs of image and class is another number."""
+    """One large and one tiny object of a class.
+
+    The mean over pairs of image and class is another number.
+    """
     counts = np.array([[[96, 100, 96], [4, 0, 0]], [[0, 0, 0], [100, 100, 100]]])
     assert mean_iou(counts) == pytest.approx((96 / 100 + 100 / 104) / 2)

@@ -1,4 +1,4 @@
-"""Batches with weights: what weighs nothing changes no loss, no gradient, no scale and no metric."""
+"""Batches with weights: what weighs nothing changes no loss, gradient, scale or metric."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def only_blank(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 def trained(model: LightningModule, batches: list[tuple[Tensor, ...]]) -> dict[str, float]:
     """Metrics of an epoch of training and validation on ready batches."""
     trainer = Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
     loader: DataLoader[tuple[Tensor, ...]] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
@@ -208,7 +209,8 @@ def test_the_logged_loss_of_an_epoch_is_over_all_weights() -> None:
 def test_a_process_that_had_nothing_still_has_metrics_to_compute() -> None:
     scores = Scores(classification_metrics(3))
     scores.update(
-        "val", preds=torch.zeros(1, 3), target=torch.zeros(1, dtype=torch.long), loss=torch.tensor(0.0),
+        "val", preds=torch.zeros(1, 3), target=torch.zeros(1, dtype=torch.long),
+        loss=torch.tensor(0.0),
         weights=torch.zeros(1),
     )  # fmt: skip
     assert scores.of("val")["loss"].compute().isnan()  # of no example

@@ -168,7 +168,8 @@ def test_a_program_that_was_cut_is_reported(graph: Path) -> None:
 
 @pytest.mark.parametrize(
     "example",
-    [torch.randn(2, 3), torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([[1, 5]]), torch.tensor([[True, False]])],
+    [torch.randn(2, 3), torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([[1, 5]]),
+     torch.tensor([[True, False]])],
     ids=["floats", "bytes", "whole numbers", "booleans"],
 )  # fmt: skip
 def test_the_example_comes_first_and_more_of_its_kind_after_it(example: torch.Tensor) -> None:

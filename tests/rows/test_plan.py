@@ -209,8 +209,8 @@ def test_a_class_that_the_training_split_has_not_is_an_error_with_its_line(tmp_p
     ]
     rows[35] = (0.5, "maybe", "test")
     says = (
-        r"t\.csv, line 37: column 'y' has maybe, and the classes of the training split are no,"
-        r" yes\."
+        r"t\.csv, line 37: column 'y' has maybe, and the classes of"
+        r" the training split are no, yes\."
     )
     with pytest.raises(DataError, match=says):
         _ = plan(tmp_path, "a y split", rows).plan

@@ -1,4 +1,7 @@
-"""Numbers, dates and categories as the inputs of a model, by the statistics of the rows that were fitted."""
+"""Numbers, dates and categories as the inputs of a model.
+
+By the statistics of the rows that were fitted.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,7 @@ def test_quantiles_make_a_normal_distribution_of_any_other() -> None:
     np.testing.assert_allclose(encoded[middle, 0], expected[middle], atol=0.05)
 
 
-def test_a_rank_is_that_of_all_values_ties_in_their_middle_and_between_two_it_is_on_their_line() -> (
-    None
-):
+def test_a_rank_is_of_all_values_ties_in_their_middle_and_between_two_on_their_line() -> None:
     values = [1.0, 1.0, 2.0, 5.0, 5.0, 5.0]
     made = fit({"a": values}, {"a": "number"}, scaling="quantile")
     ranks = {1.0: 1 / 6, 2.0: 2.5 / 6, 5.0: 4.5 / 6}

@@ -114,7 +114,9 @@ from lightkit import runs
 path = Path(sys.argv[1])
 for number in itertools.count(int(sys.argv[2])):
     content = b"%09d" % number * 20_000
-    runs.write_aside(path, lambda aside: (aside.write_bytes(content), hashlib.sha256(content).hexdigest())[1])
+    runs.write_aside(
+        path, lambda aside: (aside.write_bytes(content), hashlib.sha256(content).hexdigest())[1]
+    )
     print(number, flush=True)
 """
 

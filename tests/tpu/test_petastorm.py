@@ -1,4 +1,4 @@
-"""PetastormTable reads with petastorm what Table reads, on the versions that petastorm works with."""
+"""PetastormTable reads with petastorm what Table reads, on the versions that it works with."""
 
 from __future__ import annotations
 
@@ -226,7 +226,8 @@ def test_a_classifier_trains_from_it(tmp_path: Path, pool: str) -> None:
     data = petastorm_table(train, val=val, reader_pool_type=pool)
     model = ImageClassifier(num_classes=3, backbone="mobilenet_v3_small")
     trainer = Trainer(
-        accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(model, data)

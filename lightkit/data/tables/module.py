@@ -57,20 +57,24 @@ _NUM_DECODED = 64  # rows at once
 
 
 class Table(IndexedSplits, LoadingModule):
-    """Images or numbers from a Delta table or a folder of Parquet, read as a stream, never whole in memory.
+    """Images or numbers from a Delta table or a folder of Parquet.
 
-    The table is read by row group; in training the row groups come in another order in each epoch, and
-    ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one process; only with a batch
-    size of 1, or fewer rows than processes, some are in two. A resumed training goes on at the right row, also with
-    another number of workers; with another number of processes or another ``batch_size`` it says that the rest of the
-    epoch differs.
+    Read as a stream, never whole in memory.
 
-    A batch is uint8 images ``(batch, 3, image_size, image_size)``, normalised on the device, or float32 features
-    ``(batch, numbers)``, or of the shape that a single tensor column has; then int64 labels ``(batch,)``, or float32
-    values ``(batch, 1)``; then, where there is a column of weights, float32 weights ``(batch,)``.
+    The table is read by row group; in training the row groups come in another order in each epoch,
+    and ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one
+    process; only with a batch size of 1, or fewer rows than processes, some are in two. A resumed
+    training goes on at the right row, also with another number of workers; with another number of
+    processes or another ``batch_size`` it says that the rest of the epoch differs.
+
+    A batch is uint8 images ``(batch, 3, image_size, image_size)``, normalised on the device, or
+    float32 features ``(batch, numbers)``, or of the shape that a single tensor column has; then
+    int64 labels ``(batch,)``, or float32 values ``(batch, 1)``; then, where there is a column of
+    weights, float32 weights ``(batch,)``.
 
     Args:
-        path: Folder of a Delta table, a folder or file of Parquet, or an address such as s3://bucket/table.
+        path: Folder of a Delta table, a folder or file of Parquet, or an address such as
+            s3://bucket/table.
         train: A table for training alone, in place of ``path``; likewise ``val`` and ``test``.
         val: Table for validation.
         test: Table for testing.
@@ -78,23 +82,28 @@ class Table(IndexedSplits, LoadingModule):
         version: Number of the Delta table's state to read; default is the newest.
         timestamp: Moment (ISO 8601) whose state of the Delta table is read.
         storage_options: For an object store, as deltalake takes them.
-        filter: Rows to take: a list of [column, operator, value] that must all hold, such as [[height, ">=", 100]], or
-            a list of such lists of which one must.
+        filter: Rows to take: a list of [column, operator, value] that must all hold, such as
+            [[height, ">=", 100]], or a list of such lists of which one must.
         image: Column of encoded images; default is `image`, where no ``features`` are given.
         features: Column of numbers, lists or tensors, or several, which are joined into one vector.
         label: Column of what is to be predicted; null where there is none.
-        weight: Column of numbers by which the loss of a row is multiplied, over their mean in the training split.
-        split: Column that says train, val or test; `auto` takes a column `split` where there is one and ``path`` is
-            given. Without one, a hash of the image, the features or the ``key`` decides.
-        key: Column by whose hash the split is decided, such as a patient, so that rows with the same go the same way.
+        weight: Column of numbers by which the loss of a row is multiplied, over their mean in the
+            training split.
+        split: Column that says train, val or test; `auto` takes a column `split` where there is one
+            and ``path`` is given. Without one, a hash of the image, the features or the ``key``
+            decides.
+        key: Column by whose hash the split is decided, such as a patient, so that rows with the
+            same go the same way.
         val_fraction: Share of the rows used for validation, where nothing says the splits.
         test_fraction: Share of the rows kept for testing, where nothing says the splits.
-        target: Whether labels are classes or numbers to tell; `auto` takes floating point for numbers.
+        target: Whether labels are classes or numbers to tell; `auto` takes floating point for
+            numbers.
         shuffle_buffer: Rows that each process keeps in memory and mixes; its workers share them.
-        on_bad_image: What to do about rows that cannot be used: `skip` leaves them out and lists them in the run
-            folder, `error` decodes every image before training and ends the command with the list.
-        max_bad_fraction: Share of such rows from which on it is an error in either case: of the table before training,
-            and of those of an epoch at its end.
+        on_bad_image: What to do about rows that cannot be used: `skip` leaves them out and lists
+            them in the run folder, `error` decodes every image before training and ends the command
+            with the list.
+        max_bad_fraction: Share of such rows from which on it is an error in either case: of the
+            table before training, and of those of an epoch at its end.
         kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 
@@ -170,10 +179,12 @@ class Table(IndexedSplits, LoadingModule):
                 " chooses a state of each."
             )
         self._state: dict[str, Any] = {
-            "format": format, "version": version, "timestamp": timestamp, "storage_options": storage_options
+            "format": format, "version": version, "timestamp": timestamp,
+            "storage_options": storage_options
         }  # fmt: skip
         self._columns: dict[str, Any] = {
-            "image": image, "features": features, "label": label, "weight": weight, "split": split, "key": key,
+            "image": image, "features": features, "label": label, "weight": weight, "split": split,
+            "key": key,
             "target": target,
         }  # fmt: skip
         self._rows: dict[str, Any] = {
@@ -187,7 +198,9 @@ class Table(IndexedSplits, LoadingModule):
         self._training: ResumableLoader | None = None
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the table and look at labels and splits, once; with ``on_bad_image: error`` decode every image.
+        """Open the table and look at labels and splits, once.
+
+        With ``on_bad_image: error`` decode every image.
 
         Raises:
             ConfigError: If arguments exclude each other or fit no column.
@@ -246,9 +259,9 @@ class Table(IndexedSplits, LoadingModule):
         for first, second in combinations(files, 2):
             if files[first] & files[second]:
                 log.warning(
-                    "data: data.init_args.%s and data.init_args.%s read the same rows: what is measured there says "
-                    "little of other rows. Set data.init_args.path to the table in their place, and its rows are "
-                    "shared out.",
+                    "data: data.init_args.%s and data.init_args.%s read the same rows: what is "
+                    "measured there says little of other rows. Set data.init_args.path to the "
+                    "table in their place, and its rows are shared out.",
                     first, second,
                 )  # fmt: skip
 
@@ -256,15 +269,16 @@ class Table(IndexedSplits, LoadingModule):
         """Warn of numbers that float32 does not tell apart, and of keys that are missing."""
         for name, (before, after) in index.rounded.items():
             log.warning(
-                "data: the numbers of column %r lose their differences in float32, in which a model gets them: of %d "
-                "different values %d are left. Subtract an offset from the column, such as its least value, or write "
-                "it in a larger unit.",
+                "data: the numbers of column %r lose their differences in float32, in which a "
+                "model gets them: of %d different values %d are left. Subtract an offset from the "
+                "column, such as its least value, or write it in a larger unit.",
                 name, before, after,
             )  # fmt: skip
         if index.num_null_keys:
             log.warning(
-                "data: %d rows have no key (null in column %r), by which the split is decided: all of them are one "
-                "group, and in the same split. Fill the column, or leave them out with data.init_args.filter.",
+                "data: %d rows have no key (null in column %r), by which the split is decided: all "
+                "of them are one group, and in the same split. Fill the column, or leave them out "
+                "with data.init_args.filter.",
                 index.num_null_keys, index.columns.key,
             )  # fmt: skip
 
@@ -273,8 +287,8 @@ class Table(IndexedSplits, LoadingModule):
             raise DataError(
                 f"{' and '.join(dict.fromkeys(self.places.values()))}: no row is in the {split}"
                 f" split. Set data.init_args.{split} to a table of its own, name the split in the"
-                f" column that data.init_args.split says, or set data.init_args.{split}_fraction"
-                " above 0."
+                " column that data.init_args.split says, or set"
+                f" data.init_args.{split}_fraction above 0."
             )
 
     @property
@@ -292,7 +306,10 @@ class Table(IndexedSplits, LoadingModule):
 
     @property
     def mean_weight(self) -> float | None:
-        """Mean weight of the training split's rows, over which `lightkit.models` takes weights; None without."""
+        """Mean weight of the training split's rows, over which `lightkit.models` takes weights.
+
+        None without.
+        """
         return self.index.mean_weight
 
     @property
@@ -346,7 +363,9 @@ class Table(IndexedSplits, LoadingModule):
         return {name: described[name] for name in ("class_names", "version", "fingerprint")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Count labels into the classes of the checkpoint; warn if a training goes on with other rows.
+        """Count labels into the classes of the checkpoint.
+
+        Warn if a training goes on with other rows.
 
         Raises:
             DataError: If the table has others.
@@ -362,14 +381,17 @@ class Table(IndexedSplits, LoadingModule):
         if not is_training or state.get("fingerprint") in (None, now["fingerprint"]):
             return
         log.warning(
-            "data: the table is not the one that the checkpoint was trained on: it was version %s, is version %s, or "
-            "what decides on its splits has changed. The training goes on with other rows, also in the rest of its "
-            "epoch. data.init_args.version chooses the version of a Delta table.",
+            "data: the table is not the one that the checkpoint was trained on: it was version %s, "
+            "is version %s, or what decides on its splits has changed. The training goes on with "
+            "other rows, also in the rest of its epoch. data.init_args.version chooses the version "
+            "of a Delta table.",
             state.get("version"), now["version"],
         )  # fmt: skip
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """The test split if there is one, else the validation split, in stored order; each row must be readable.
+        """The test split if there is one, else the validation split, in stored order.
+
+        Each row must be readable.
 
         Lightning divides it among the processes.
         """
@@ -382,7 +404,10 @@ class Table(IndexedSplits, LoadingModule):
         )
 
     def _load(self, split: Split) -> ResumableLoader:
-        """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
+        """Make the loader of a split, of which each row is on one rank.
+
+        That of training is shuffled.
+        """
         trainer = self.trainer
         index = self.index
         is_training = split == "train"
@@ -390,11 +415,13 @@ class Table(IndexedSplits, LoadingModule):
         loading = self._loading
         batch_size = loading.pop("batch_size")
         rows = BatchRows(
-            index.rows(split), partial(index.read, split), batch_size=batch_size, num_replicas=world_size, rank=rank,
+            index.rows(split), partial(index.read, split), batch_size=batch_size,
+            num_replicas=world_size, rank=rank,
             seed=loading["seed"] if is_training else None,
         )  # fmt: skip
         batches = TableBatches(
-            rows, self._batch_maker(self._view(split), self.defects), source=TableImages(index, split),
+            rows, self._batch_maker(self._view(split), self.defects),
+            source=TableImages(index, split),
             buffer_rows=self.shuffle_buffer if is_training else batch_size,
         )  # fmt: skip
         loader = table_loader(batches, **loading)
@@ -433,9 +460,10 @@ class Table(IndexedSplits, LoadingModule):
         if largest > mixed:
             shared = f", of {buffer:,} that {num_lanes} workers share" if num_lanes > 1 else ""
             log.warning(
-                "data: the largest row group has %s rows to train on, and %s of them are mixed at a time%s: where rows "
-                "are sorted, such as by label, so is training. Set data.init_args.shuffle_buffer to %d, which takes "
-                "memory, or write the table with smaller row groups.",
+                "data: the largest row group has %s rows to train on, and %s of them are mixed at "
+                "a time%s: where rows are sorted, such as by label, so is training. Set "
+                "data.init_args.shuffle_buffer to %d, which takes memory, or write the table with "
+                "smaller row groups.",
                 f"{largest:,}", f"{mixed:,}", shared, largest * num_lanes,
             )  # fmt: skip
 
@@ -443,7 +471,8 @@ class Table(IndexedSplits, LoadingModule):
         check_defects(
             defects, self.index.num_bad + sum(self.counts.values()), what="rows of the table",
             on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction, num_bad=num_bad,
-            repair="Replace or remove them, or leave them out with data.init_args.filter", most_shown=_NUM_SHOWN,
+            repair="Replace or remove them, or leave them out with data.init_args.filter",
+            most_shown=_NUM_SHOWN,
         )  # fmt: skip
 
     def _check_images(self) -> None:

@@ -1,4 +1,4 @@
-"""Hardware keys: what the trainer gets for those that the table of the contract tests does not have."""
+"""Hardware keys: what the trainer gets for those that the contract tests' table lacks."""
 
 from __future__ import annotations
 
@@ -207,8 +207,8 @@ TODAY = [
     "trainer: {accelerator: cpu, devices: 2, strategy: ddp_spawn, precision: bf16-true}",
     "trainer: {accelerator: cuda, devices: '0,3', strategy: fsdp, precision: bf16-mixed}",
     (
-        "trainer: {accelerator: gpu, devices: -1, strategy: deepspeed_stage_2_offload, precision:"
-        " '32'}"
+        "trainer: {accelerator: gpu, devices: -1, strategy:"
+        " deepspeed_stage_2_offload, precision: '32'}"
     ),
     "trainer: {accelerator: auto, devices: auto, strategy: auto, num_nodes: 2, precision: null}",
     "trainer: {accelerator: tpu, devices: 8, strategy: xla, precision: bf16-true}",
@@ -367,20 +367,28 @@ def test_a_machine_that_has_it_is_fine(text: str, machine: Machine, tmp_path: Pa
 
 
 IN_OTHER_WORDS: list[tuple[str, str, dict[str, Any]]] = [
-    ("--accelerator=cpu", "trainer: {accelerator: gpu, devices: 2}", {"accelerator": "cpu", "devices": "auto"}),
-    ("--accelerator=cpu", "trainer: {accelerator: gpu, devices: [0, 3]}", {"accelerator": "cpu", "devices": "auto"}),
+    ("--accelerator=cpu", "trainer: {accelerator: gpu, devices: 2}",
+     {"accelerator": "cpu", "devices": "auto"}),
+    ("--accelerator=cpu", "trainer: {accelerator: gpu, devices: [0, 3]}",
+     {"accelerator": "cpu", "devices": "auto"}),
     ("--accelerator=cpu", "trainer: {devices: '0,3'}", {"accelerator": "cpu", "devices": "auto"}),
     ("--accelerator=cpu", "trainer: {devices: 2}", two("cpu")),
     ("--accelerator=gpu", "trainer: {devices: [0, 3]}", {"accelerator": "gpu", "devices": [0, 3]}),
-    ("--accelerator=cpu", "trainer: {gpus: 2, devices: 2}", {"accelerator": "cpu", "devices": "auto"}),
+    ("--accelerator=cpu", "trainer: {gpus: 2, devices: 2}",
+     {"accelerator": "cpu", "devices": "auto"}),
     ("--accelerator=cpu", "trainer: {gpus: 2}", {"accelerator": "cpu"}),
-    ("--accelerator=auto", "trainer: {accelerator: gpu, devices: 2}", {"accelerator": "auto", "devices": "auto"}),
-    ("--accelerator.gpus=0", "trainer: {accelerator: gpu, devices: 2}", {"accelerator": "cpu", "devices": "auto"}),
-    ("--accelerator.gpus=null", "trainer: {accelerator: gpu, devices: 2}", {"accelerator": "cpu", "devices": "auto"}),
-    ("--accelerator.gpus=1", "trainer: {accelerator: gpu, devices: 2}", {"accelerator": "gpu", "devices": 1}),
+    ("--accelerator=auto", "trainer: {accelerator: gpu, devices: 2}",
+     {"accelerator": "auto", "devices": "auto"}),
+    ("--accelerator.gpus=0", "trainer: {accelerator: gpu, devices: 2}",
+     {"accelerator": "cpu", "devices": "auto"}),
+    ("--accelerator.gpus=null", "trainer: {accelerator: gpu, devices: 2}",
+     {"accelerator": "cpu", "devices": "auto"}),
+    ("--accelerator.gpus=1", "trainer: {accelerator: gpu, devices: 2}",
+     {"accelerator": "gpu", "devices": 1}),
     ("--accelerator.num_processes=4", "trainer: {accelerator: gpu, devices: 2, strategy: ddp}",
      {"accelerator": "cpu", "devices": 4, "strategy": "ddp"}),
-    ("--accelerator.num_processes=1", "trainer: {accelerator: gpu, devices: 2}", {"accelerator": "cpu", "devices": 1}),
+    ("--accelerator.num_processes=1", "trainer: {accelerator: gpu, devices: 2}",
+     {"accelerator": "cpu", "devices": 1}),
     ("--accelerator.strategy=fsdp", "trainer: {accelerator: gpu, strategy: ddp}",
      {"accelerator": "gpu", "strategy": "fsdp"}),
     ("--accelerator.strategy=auto", "trainer: {strategy: ddp}", {"strategy": "auto"}),
@@ -390,17 +398,22 @@ IN_OTHER_WORDS: list[tuple[str, str, dict[str, Any]]] = [
     ("--accelerator.num_nodes=2", "trainer: {num_nodes: 3}", {"num_nodes": 2}),
     ("--accelerator.precision=null", "trainer: {precision: bf16-mixed}", {"precision": "32-true"}),
     ("--trainer.accelerator=gpu", "accelerator: {gpus: 2}", two("gpu")),
-    ("--trainer.accelerator=cuda", "accelerator: {gpus: [0, 3]}", {"accelerator": "cuda", "devices": [0, 3]}),
-    ("--trainer.accelerator=cpu", "accelerator: {num_processes: 2}", {**two("cpu"), "strategy": "ddp"}),
-    ("--trainer.accelerator=cpu", "accelerator: {gpus: 2, strategy: ddp}", {"accelerator": "cpu", "strategy": "ddp"}),
+    ("--trainer.accelerator=cuda", "accelerator: {gpus: [0, 3]}",
+     {"accelerator": "cuda", "devices": [0, 3]}),
+    ("--trainer.accelerator=cpu", "accelerator: {num_processes: 2}",
+     {**two("cpu"), "strategy": "ddp"}),
+    ("--trainer.accelerator=cpu", "accelerator: {gpus: 2, strategy: ddp}",
+     {"accelerator": "cpu", "strategy": "ddp"}),
     ("--trainer.accelerator=auto", "accelerator: {gpus: 2}", {"accelerator": "auto"}),
     ("--trainer.accelerator=gpu", "accelerator: {strategy: ddp_cpu, num_processes: 2}",
      {"accelerator": "gpu", "strategy": "ddp"}),
     ("--trainer.devices=1", "accelerator: {tpu_cores: 8}", {"accelerator": "tpu", "devices": 1}),
     ("--trainer.devices=1", "accelerator: {gpus: [0, 3]}", {"accelerator": "gpu", "devices": 1}),
     ("--trainer.devices=auto", "accelerator: {gpus: 2}", {"accelerator": "gpu", "devices": "auto"}),
-    ("--trainer.devices=4", "accelerator: {num_processes: 2}", {"accelerator": "cpu", "devices": 4}),
-    ("--trainer.strategy=ddp", "accelerator: {gpus: 2, strategy: fsdp}", {**two("gpu"), "strategy": "ddp"}),
+    ("--trainer.devices=4", "accelerator: {num_processes: 2}",
+     {"accelerator": "cpu", "devices": 4}),
+    ("--trainer.strategy=ddp", "accelerator: {gpus: 2, strategy: fsdp}",
+     {**two("gpu"), "strategy": "ddp"}),
     ("--trainer.accelerator=ddp", "accelerator: {gpus: 2, strategy: fsdp}",
      {**two("gpu"), "strategy": "ddp"}),
 ]  # fmt: skip

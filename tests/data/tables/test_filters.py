@@ -204,7 +204,8 @@ def test_rows_of_nan_next_to_a_single_value_pass(
     table = pa.table({"q": [5.0, NAN] * 20, "x": range(40), "label": ["a", "b"] * 20})
     pq.write_table(table, tmp_path / "a.parquet", write_statistics=with_statistics)
     snapshot = open_table(str(tmp_path))
-    index = index_table({None: snapshot}, find_columns(snapshot.schema, features="x"), filter=[["q", operator, value]],
+    index = index_table({None: snapshot}, find_columns(snapshot.schema, features="x"),
+                        filter=[["q", operator, value]],
                      val_fraction=0, test_fraction=0)  # fmt: skip
     assert index.counts["train"] == 20
 

@@ -1,4 +1,7 @@
-"""Numbers on their way into a model: what float32 loses, weights of rows, missing keys, and names of classes."""
+"""Numbers on their way into a model.
+
+What float32 loses, weights of rows, missing keys, and names of classes.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +100,10 @@ def test_targets_are_reported_as_well_with_how_many_values_are_left(
     with caplog.at_level(logging.WARNING):
         opened(tmp_path / "t", {"x": SECONDS, "y": y, "split": SPLIT}, rows=1000)
     before, after = len(np.unique(y)), len(np.unique(y.astype("f4")))
-    assert f"column 'y' lose their differences in float32, in which a model gets them: of {before} different values " \
-        f"{after} are left" in caplog.text  # fmt: skip
+    assert (
+        f"column 'y' lose their differences in float32, in which a model gets them: of {before} "
+        f"different values {after} are left"
+    ) in caplog.text
 
 
 def test_rows_without_a_key_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,7 +148,8 @@ def test_a_training_of_nothing_but_weights_of_0_is_refused(tmp_path: Path) -> No
     opened(tmp_path / "t", columns, weight="w", stage="validate")
 
 
-# -- names of classes as Hugging Face's datasets writes them --------------------------------------------------------
+# -- names of classes as Hugging Face's datasets writes them
+# --------------------------------------------------------
 
 
 def named(names: list[str] | None, labels: Any, **more: Any) -> pa.Table:
