@@ -1362,7 +1362,8 @@ lightkit fit -c lightkit:flowers -c lightkit:accelerator/ddp""",
     Command(
         "init",
         "write a starter project, or a config for your data",
-        usage="lightkit init [--template NAME]\n       lightkit init --data PATH [--output FILE]",
+        usage="lightkit init [--template NAME]\n"
+        "       lightkit init --data PATH [--text COLUMN] [--output FILE]",
         about="""\
 Write a starter project into this folder. It asks nothing and overwrites nothing.""",
         options=(
@@ -1383,6 +1384,12 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 " setting with its reason as a comment",
                 value="PATH",
                 completes=(FILES,),
+            ),
+            Option(
+                "--text",
+                "column of a table with texts to learn from alone; default: the one column of texts"
+                " of a table that has nothing else to learn from",
+                value="COLUMN",
             ),
             Option(
                 "--output",
