@@ -30,7 +30,8 @@ from pyarrow import fs
 
 from lightkit.config.origins import near_files
 from lightkit.errors import DataError, join_names
-from lightkit.images.label_table import CSV_SUFFIXES, MAX_CELL, find_delimiter, parse_csv
+from lightkit.images.csv_cells import MAX_CELL, find_delimiter
+from lightkit.images.label_table import CSV_SUFFIXES, parse_csv
 from lightkit.images.table_format import PARQUET_SUFFIXES
 from lightkit.rows.parquet_table import RowGroup, Snapshot, is_remote, local_path, open_table
 from lightkit.rows.values import format_cell, missing_column
