@@ -392,7 +392,7 @@ class _CsvStream(io.RawIOBase):
     agree. Any other mark is doubtful.
 
     Between two blocks pyarrow 25 also drops the line feed of a carriage return and line feed in a
-    cell, so no block ends with a carriage return.
+    cell (apache/arrow#51368), so no block ends with a carriage return.
 
     Args:
         stream: The file.
