@@ -424,13 +424,13 @@ def _check_data_of_trial(
     """
     options = session.stage_config.options
     before = str(options["trial-data"])
-    now = describe_data(trainer.datamodule).get("fingerprint")  # type: ignore[attr-defined]
+    now = runs.find_fingerprint(describe_data(trainer.datamodule))  # type: ignore[attr-defined]
     if now is None or now == before:
         return
     sweep = str(options["trial"]).rpartition("/")[0]
     raise DataError(
         f"sweep: the data has changed since the earlier trials of {sweep} (fingerprint"
-        f" {before[:12]}, now {str(now)[:12]}), whose values do not compare with those on other"
+        f" {before[:12]}, now {now[:12]}), whose values do not compare with those on other"
         f" data. With the data of before the same command goes on; to begin a new sweep, delete"
         f" {shown_path(find_sweeps(session.run.root) / sweep)}."
     )
