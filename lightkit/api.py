@@ -116,9 +116,8 @@ class TrainingRun:
             from lightkit.cli.model_builder import build_model, translate_model_errors
             from lightkit.cli.model_export import load_model
 
-            assert (
-                stage_config.ckpt_path is not None
-            )  # a run without checkpoints is an error before
+            # a run without checkpoints is an error before
+            assert stage_config.ckpt_path is not None
             with translate_model_errors(stage_config.resolved) as stack:
                 module, _ = build_model(stage_config, stack)
                 load_model(module, None, Path(stage_config.ckpt_path))
@@ -299,9 +298,8 @@ def _run(stage: str, words: list[str]) -> TrainingRun:
         code = run_stage(invocation, watch, notifier)
         if watch.received is not None:
             raise errors.Interrupted(watch.received)
-    if (
-        code or notifier.run is None
-    ):  # other processes, or the ranks of a launcher, have printed why
+    # other processes, or the ranks of a launcher, have printed why
+    if code or notifier.run is None:
         text = (
             notifier.message.strip().removeprefix("error: ")
             or f"{stage} ended with exit code {code}; see above"

@@ -261,9 +261,8 @@ def _asked_for(sections: dict[str, Any], classes: dict[str, type]) -> list[type]
     """List all classes that any argument asks for."""
     texts = json.dumps([sections, *(describe_class(cls) for cls in classes.values())])
     paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, BASES)}
-    return [
-        import_object(path) for path in sorted(paths - {"torch.nn.Module"})
-    ]  # as good as any name is one
+    # as good as any name is one
+    return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]
 
 
 def _public(version: str) -> str:

@@ -94,9 +94,10 @@ def format_events() -> str:
     before, table, after = re.split(r"^=+ +=+$", text, flags=re.MULTILINE)
     rows = []
     for event, meaning, fields in re.findall(
-        r"^(\w+) +((?:.|\n +)+?)\n +fields: (.*)", table, re.MULTILINE
+        r"^(\w+) +((?:.|\n +)+?)\n +fields: (.*(?:\n +.*)*)", table, re.MULTILINE
     ):
-        kinds = [f"`{name}`: {kind}" for name, kind in re.findall(r"(\w+) \(([^)]*)\)", fields)]
+        listed = re.findall(r"(\w+) \(([^)]*)\)", " ".join(fields.split()))
+        kinds = [f"`{name}`: {kind}" for name, kind in listed]
         rows.append([f"`{event}`", ", ".join(kinds), " ".join(meaning.split())])
     end = f"{format_table(['event', 'fields', 'meaning'], rows)}\n\n{' '.join(after.split())}"
     before = " ".join(before.split("\n\n", 1)[1].split())
@@ -110,9 +111,10 @@ def format_events() -> str:
 def format_files() -> str:
     """Return the files of a run, and the fields of summary.json."""
     found = re.findall(
-        r"^([\w./]+)  +(\S.*)$", inspect.cleandoc(folder.__doc__ or ""), re.MULTILINE
+        r"^([\w./]+)  +(\S.*(?:\n +\S.*)*)$", inspect.cleandoc(folder.__doc__ or ""), re.MULTILINE
     )
-    files = format_table(["file", "content"], [[f"`{name}`", content] for name, content in found])
+    rows = [[f"`{name}`", " ".join(content.split())] for name, content in found]
+    files = format_table(["file", "content"], rows)
     schema: dict[str, Any] = json.loads(SUMMARY_SCHEMA.read_text(encoding="utf-8"))
     required = set(schema["required"])
     fields = [
@@ -198,10 +200,8 @@ def pages() -> dict[str, str]:
 
 if __name__ == "__main__":
     is_check, stale = sys.argv[1:] == ["--check"], []
-    for write in (
-        pages,
-        lambda: {"llms.txt": format_llms_index() + "\n"},
-    ):  # the index reads the pages
+    # the index reads the pages
+    for write in (pages, lambda: {"llms.txt": format_llms_index() + "\n"}):
         for name, text in write().items():
             file = DOCS / name
             if file.is_file() and file.read_text(encoding="utf-8") == text:

@@ -77,9 +77,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 CHECKED: start.run_with_sanity_check,
                 FIRST_TIME: start.run_first_time,
             }
-        start.run_lightkit(
-            options.seed
-        )  # so that what it keeps of the photos is there, as from the second run on
+        # so that what it keeps of the photos is there, as from the second run on
+        start.run_lightkit(options.seed)
         rounds = run_rounds(contestants, repeat=options.repeat, seed=options.seed)
     return {
         "comparisons": list_comparisons(rounds),

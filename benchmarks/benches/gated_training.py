@@ -184,11 +184,8 @@ def measure_peak_bytes(pid: int) -> int:
         return _read_peak_bytes(family) + sum(
             _read_own_bytes(child) for child in family.children(recursive=True)
         )
-    except (
-        psutil.Error,
-        OSError,
-        StopIteration,
-    ):  # it has just ended: the kernel tells no more of it
+    except (psutil.Error, OSError, StopIteration):
+        # it has just ended: the kernel tells no more of it
         return 0
 
 
@@ -271,9 +268,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _open_terminal(output: IO[bytes]) -> Iterator[int]:
     """Return a terminal whose screen nobody sees; what it shows goes into a file."""
     reader, screen = pty.openpty()
-    fcntl.ioctl(
-        screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0)
-    )  # without a size, bars have no width
+    # without a size, bars have no width
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     over = threading.Event()
 
     def drain() -> None:

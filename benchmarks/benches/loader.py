@@ -160,9 +160,8 @@ def _list_comparisons(title: str, rounds: dict[str, list[float]]) -> list[dict[s
 
 def _draw_flowers(folder: Path, *, num_images: int, size: int = 320) -> Path:
     """Draw flowers into JPEG files about as large as the photos."""
-    from lightkit.data.flowers import (
-        draw_flower,
-    )  # here, so that --help and errors do without torch
+    # here, so that --help and errors do without torch
+    from lightkit.data.flowers import draw_flower
     from lightkit.images.flower_photos import CLASSES
 
     print(f"drawing {num_images} flowers; LIGHTKIT_DATA or --data names photos", file=sys.stderr)

@@ -30,10 +30,8 @@ from measure import ToolFailed, run  # noqa: E402
 from tools import Job, Setting, list_frozen, list_inference, list_trainings  # noqa: E402
 
 SCENARIOS = ("shipped", "frozen", "inference", "equal")
-_TORCH_NAMES = (
-    "mobilenet_v2-7ebf99e0.pth",
-    "mobilenet_v2-b0353104.pth",
-)  # of torchvision's second and first weights
+# of torchvision's second and first weights
+_TORCH_NAMES = ("mobilenet_v2-7ebf99e0.pth", "mobilenet_v2-b0353104.pth")
 
 
 def main() -> int:

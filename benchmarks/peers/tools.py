@@ -286,9 +286,8 @@ def list_frozen(setting: Setting) -> list[Job]:
         "--seed",
         str(setting.seed),
     ]
-    home = {
-        "TORCH_HOME": str(setting.environments / "torch")
-    }  # where the weights are under the name that is asked for
+    # where the weights are under the name that is asked for
+    home = {"TORCH_HOME": str(setting.environments / "torch")}
     net = _YOLO_NET.format(
         num_classes=setting.num_classes,
         channels=1280,

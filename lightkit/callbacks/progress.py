@@ -91,9 +91,8 @@ class RichProgress(SilentProgress):
         super().__init__()
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
-        self._began: dict[
-            str, tuple[float, float | None]
-        ] = {}  # moment, and the part that was done then
+        # moment, and the part that was done then
+        self._began: dict[str, tuple[float, float | None]] = {}
         self._columns: list[str] = []
         self._metrics: dict[str, float] = {}
         self._moved_s = self._read_s = -math.inf

@@ -1301,10 +1301,7 @@ lightkit convert data/flower_photos data/flowers.delta --partitions 2""",
         about="""\
 Print what this machine has to train on: cores and instruction sets, memory, CUDA devices, XLA
 devices, what Horovod was built with, and versions. CUDA_VISIBLE_DEVICES and PJRT_DEVICE count.""",
-        options=(
-            Option("--json", "one JSON object"),
-            OUTPUT_JSON,
-        ),
+        options=(Option("--json", "one JSON object"), OUTPUT_JSON),
     ),
     Command(
         "submit",

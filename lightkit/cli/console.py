@@ -252,16 +252,13 @@ def guard_standard_output() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-            os.set_inheritable(
-                nowhere.fileno(), True
-            )  # for the processes of ranks, in place of the closed one
+            # for the processes of ranks, in place of the closed one
+            os.set_inheritable(nowhere.fileno(), True)
             setattr(sys, name, nowhere)
-            setattr(
-                sys, f"__{name}__", nowhere
-            )  # which holds it where another stream takes its place
-    if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(
-        sys.stdout, _GuardedOutput
-    ):  # no stand-in
+            # which holds it where another stream takes its place
+            setattr(sys, f"__{name}__", nowhere)
+    # no stand-in
+    if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(sys.stdout, _GuardedOutput):
         sys.stdout = _GuardedOutput(sys.stdout)
 
 

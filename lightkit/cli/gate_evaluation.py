@@ -403,7 +403,7 @@ class _Evaluation:
     ) -> ModelScores:
         """Score the baseline, unless it is the run itself.
 
-        And note where nothing can be compared with it.
+        Note where nothing can be compared with it.
         """
         metric = str(self.settings.metric)
         if baseline.sha256 == sha256:
@@ -698,7 +698,7 @@ class _Evaluation:
     ) -> ModelScores:
         """Run a model's own test or validation steps over all samples.
 
-        And find the values of single classes.
+        Find the values of single classes.
 
         Args:
             name: Its name in messages.
@@ -729,13 +729,11 @@ class _Evaluation:
 
         def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
             run_split = trainer.test if data.split == "test" else trainer.validate
-            seed_everything(
-                self._seed, workers=True, verbose=False
-            )  # the same samples, where that draws numbers
+            # the same samples, where that draws numbers
+            seed_everything(self._seed, workers=True, verbose=False)
             data.begin_pass()
-            with (
-                warnings.catch_warnings()
-            ):  # Lightning 2.6.6, of a trainer without the callbacks of the training
+            # Lightning 2.6.6, of a trainer without the callbacks of the training
+            with warnings.catch_warnings():
                 warnings.filterwarnings(
                     "ignore", message="Be aware that when using `ckpt_path`, callbacks"
                 )

@@ -169,9 +169,8 @@ def _format_class(command: str, section: str, name: str) -> str:
     tree = graft({section: {name: given} if entries else given}, Origin("default"))
     assert isinstance(tree, MappingNode)
     problems = Problems()
-    validate_signatures(
-        Resolved(tree, is_incomplete=True), problems
-    )  # arguments are not missing here
+    # arguments are not missing here
+    validate_signatures(Resolved(tree, is_incomplete=True), problems)
     if (error := problems.error()) is not None:
         raise error.reworded(lambda text: f"--help: {text}")
     path, description = describe_class(given["class_path"], load_schema().data["bases"][section])

@@ -52,9 +52,8 @@ class CommandNotifier:
         self._command = self._invocation.command
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._is_supervised = LAUNCH in os.environ  # by a process that sends what goes wrong here
-        self._is_of_sweep = (
-            "trial" in self._invocation.options
-        )  # which sends one message for all its trials
+        # which sends one message for all its trials
+        self._is_of_sweep = "trial" in self._invocation.options
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
         self._job_name = ""
@@ -125,9 +124,8 @@ class CommandNotifier:
         """
         code = 0 if error is None else exit_code_of(error)
         senders = [notifier.sender for notifier in self._notifiers]
-        if (
-            not self._is_supervised or heartbeat_sign(code) != "fail"
-        ):  # a failure is sent by the supervisor
+        # a failure is sent by the supervisor
+        if not self._is_supervised or heartbeat_sign(code) != "fail":
             for notifier in self._notifiers:
                 notifier.send_end(error)
             if not self._notifiers and self._is_first_rank and not self.has_sent_end:
@@ -148,14 +146,13 @@ class CommandNotifier:
     def _send_without_trainer(self, error: BaseException | None, code: int) -> list[Notifier]:
         """Send a failure from before there was a trainer, unless a terminal has shown it.
 
-        Or the end of a sweep.
+        Send the end of a sweep, too.
 
         Returns:
             The notifiers that were built for it.
         """
-        is_interruption = isinstance(
-            error, (BrokenPipeError, Interrupted, KeyboardInterrupt)
-        )  # no time to load torch
+        # no time to load torch
+        is_interruption = isinstance(error, (BrokenPipeError, Interrupted, KeyboardInterrupt))
         is_unseen_failure = heartbeat_sign(code) == "fail" and not sys.stderr.isatty()
         if is_interruption or self._is_of_sweep or not (self.sends_each_end or is_unseen_failure):
             return []
@@ -176,9 +173,10 @@ class CommandNotifier:
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
+        # of a retrain
         is_outermost = (
             self._is_first_rank and not self._is_supervised and IN_RETRAIN not in os.environ
-        )  # of a retrain
+        )
         if is_outermost and not self._is_of_sweep and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
 

@@ -62,9 +62,8 @@ class PredictOptions:
 
     def bind_writer(self) -> Callable[..., AbstractContextManager[PredictionWriter]]:
         """Return `write_predictions`, to which the names of the classes are still to be given."""
-        from lightkit.prediction.table import (
-            write_predictions,
-        )  # here: numpy, which other commands need not load
+        # here: numpy, which other commands need not load
+        from lightkit.prediction.table import write_predictions
 
         return partial(
             write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet
@@ -143,10 +142,8 @@ def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptio
         ConfigError: If one is.
         DataError: If a table is missing.
     """
-    from lightkit.rows.parquet_table import (
-        is_remote,
-        local_path,
-    )  # here: pyarrow, which images need not have
+    # here: pyarrow, which images need not have
+    from lightkit.rows.parquet_table import is_remote, local_path
 
     if parsed.contact_sheet is not None:
         raise ConfigError(

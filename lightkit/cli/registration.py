@@ -124,9 +124,8 @@ def register_run(
         (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
         with registry.attempt("take the model"):
             run_id, experiment_id = _find_or_create_run(registry, run, tags)
-        on_step(
-            f"sending it to MLflow at {address.shown}"
-        )  # outside: a closed pipe is no error of MLflow
+        # outside: a closed pipe is no error of MLflow
+        on_step(f"sending it to MLflow at {address.shown}")
         with registry.attempt("take the model"):
             plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
             params = client.get_run(run_id).data.params
@@ -390,10 +389,8 @@ def _create_version(
         try:
             client.create_registered_model(name)
         except MlflowException as error:
-            if error.error_code not in (
-                "RESOURCE_ALREADY_EXISTS",
-                "ALREADY_EXISTS",
-            ):  # of another process just now
+            # of another process just now
+            if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
                 raise
     created: Any = client.create_model_version(
         name,

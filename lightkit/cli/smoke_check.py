@@ -375,15 +375,12 @@ class _SmokeCheck(ModelBuilder):
         callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
-        self._build_entries(
-            "logger"
-        )  # their constructors check the arguments; a stand-in gets the records
+        # their constructors check the arguments; a stand-in gets the records
+        self._build_entries("logger")
         if self.model is None or (self.datamodule is None and self._section.get("data")):
             if self.datamodule is not None:
-                with (
-                    suppress(Exception),
-                    self.problems.noted(),
-                ):  # other errors may be for lack of a trainer
+                # other errors may be for lack of a trainer
+                with suppress(Exception), self.problems.noted():
                     self.datamodule.prepare_data()
                     self.datamodule.setup(stage)
             return {}
@@ -501,10 +498,8 @@ class _SmokeCheck(ModelBuilder):
             "callbacks": callbacks,
             "default_root_dir": str(self._run.folder),
         }
-        given["plugins"] = [
-            LightningEnvironment(),
-            CheckpointReader(),
-        ]  # also below srun or torchrun
+        # also below srun or torchrun
+        given["plugins"] = [LightningEnvironment(), CheckpointReader()]
         given["logger"] = False if values.get("logger") in (False, []) else [_ScratchLogger()]
         if not str(values.get("precision")).startswith(("None", "32", "64", "bf16")):
             self._not_tried["trainer.precision"] = (
@@ -573,9 +568,8 @@ class _SmokeCheck(ModelBuilder):
                 and frames
                 and "pytorch_lightning" in frames[0][0].parts
             ):
-                self.problems.add(
-                    locate_lightning_error(error, self._resolved)
-                )  # some arguments are checked late
+                # some arguments are checked late
+                self.problems.add(locate_lightning_error(error, self._resolved))
                 return
             phase = self._probe.phase
             doing = doing or (
@@ -793,9 +787,8 @@ def _count_checkpoints(callback: Any, arguments: Any, trainer: Trainer) -> int |
         trainer: After its batch.
     """
     if isinstance(callback, Checkpoint):
-        return (
-            3 if callback.keeps_best else 1
-        )  # best.ckpt, last.ckpt and the one before it; else resume.ckpt
+        # best.ckpt, last.ckpt and the one before it; else resume.ckpt
+        return 3 if callback.keeps_best else 1
     if callback.save_top_k >= 0:
         return int(callback.save_top_k) + (callback.save_last is True)
     if (

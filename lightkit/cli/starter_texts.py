@@ -1,6 +1,6 @@
 """The config that `lightkit init --data` writes for texts.
 
-And how it knows them from images and numbers.
+Also how it knows them from images and numbers.
 """
 
 from __future__ import annotations

@@ -81,9 +81,8 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
     run, now, reason = compare_inputs(stage_config)
     if run is None or now is None:
         log = logging.getLogger("lightkit")
-        if (
-            now is not None and _explain_unseen(stage_config, now) == reason
-        ):  # tomorrow too: said also with --quiet
+        # tomorrow too: said also with --quiet
+        if now is not None and _explain_unseen(stage_config, now) == reason:
             log.warning(f"trains each time: {reason}")
         else:
             log.info(f"trains: {reason}")
@@ -118,10 +117,8 @@ def compare_inputs(stage_config: StageConfig) -> Comparison:
     ]
     first: Inputs | None = None
     reasons = []
-    for each in (
-        run,
-        *promoted,
-    ):  # after an experiment that was rejected, the champion's inputs are no news
+    # after an experiment that was rejected, the champion's inputs are no news
+    for each in (run, *promoted):
         now = compute_inputs(stage_config, salt=each.id, asked=True)
         found = _find_change(
             stage_config, shown_path(each.folder), runs.read_inputs(each.folder), now
@@ -297,7 +294,7 @@ def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, st
 def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> dict[str, str]:
     """Compute the digests of the Python files of the working directory.
 
-    And of the own classes that a config names.
+    Also compute those of the own classes that a config names.
 
     In a git work tree they are the files that git tracks or would add; else all but those in hidden
     folders, virtual environments and the folder of runs. A class from elsewhere, or of a file that
@@ -468,11 +465,8 @@ def _find_path(text: str) -> Path | None:
     try:
         path = Path(text.removeprefix("file://")).expanduser()
         return path if text.strip() and path.exists() else None
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ):  # too long for a name, with a null in it, or of an unknown user
+    except (OSError, ValueError, RuntimeError):
+        # too long for a name, with a null in it, or of an unknown user
         return None
 
 

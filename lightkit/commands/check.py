@@ -47,9 +47,8 @@ def check(invocation: Invocation) -> int:
 def _check(invocation: Invocation, ci_report: CiReport) -> int:
     began_s = time.monotonic()
     if invocation.has("deep"):
-        os.environ["HF_HUB_OFFLINE"] = (
-            "1"  # which huggingface_hub reads when the config's modules import it
-        )
+        # which huggingface_hub reads when the config's modules import it
+        os.environ["HF_HUB_OFFLINE"] = "1"
     error = None
     try:
         _find_mistakes(invocation)
@@ -90,10 +89,8 @@ def _find_mistakes(invocation: Invocation) -> None:
     report: dict[str, Any] = {"stage": stage_config.command, "mistakes": []}
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
-        from lightkit.cli.smoke_check import (
-            format_smoke_report,
-            run_smoke_check,
-        )  # here: torch takes seconds
+        # here: torch takes seconds
+        from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check
 
         try:
             report = run_smoke_check(stage_config)

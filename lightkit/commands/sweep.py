@@ -148,9 +148,8 @@ def _sweep(
                 return search.run()
             finally:
                 notifier.known = search.describe_end()
-                notifier.sends_each_end = (
-                    processes.received is None
-                )  # after a signal there is no time to load torch
+                # after a signal there is no time to load torch
+                notifier.sends_each_end = processes.received is None
 
 
 def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
@@ -235,18 +234,16 @@ def find_record(
     for number in itertools.count(1):
         name = job if number == 1 else f"{job}-{number}"
         record = SweepRecord(folder / name / FILE)
-        if (
-            creates
-        ):  # under the job's lock: of another process's record the last line may just be written
+        # under the job's lock: of another process's record the last line may just be written
+        if creates:
             record.trim()
         record.read()
         if record.head.get("digest") == digest:
             return record
         if record.head:
             newest = record
-        elif (
-            name not in named
-        ):  # a folder may have been deleted, and its runs are no trials of another sweep
+        elif name not in named:
+            # a folder may have been deleted, and its runs are no trials of another sweep
             break
     if not creates:
         return newest

@@ -218,7 +218,7 @@ class _Resolution:
     def report(self, problems: Problems) -> None:
         """Add the errors: the causes, or where there are none all.
 
-        And one for the texts of a cycle.
+        Add one for the texts of a cycle.
         """
         causes = [error for is_cause, error in self.failures if is_cause]
         for failure in causes or [failure for _, failure in self.failures]:
@@ -310,10 +310,8 @@ def _explain(
 
     Tell whether the text is itself the cause, and not another that it refers to.
     """
-    from omegaconf.errors import (
-        InterpolationKeyError,
-        UnsupportedInterpolationType,
-    )  # late, as above
+    # late, as above
+    from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType
 
     text = leaf.value
     message = str(error).splitlines()[0]

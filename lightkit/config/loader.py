@@ -33,19 +33,8 @@ from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
 SECTIONS = (
-    *(
-        "trainer",
-        "model",
-        "data",
-        "optimizer",
-        "lr_scheduler",
-        "callbacks",
-        "logger",
-        "run",
-        "watchdog",
-        "gate",
-    ),
-    "sweep",
+    *("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run"),
+    *("watchdog", "gate", "sweep"),
 )
 """Top-level keys whose value may be the name of a file that holds the section."""
 _LONGEST_CLASS_NAME = 500
@@ -115,9 +104,8 @@ def resolve(
         tree = _without_extends(tree)
     result = interpolate(tree, environ, found)
     references = dict(result.references)
-    for (
-        path
-    ) in result.references:  # a class that is named by an interpolation: model: ${oc.env:NET}
+    # a class that is named by an interpolation: model: ${oc.env:NET}
+    for path in result.references:
         node = find(result.tree, path)
         if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
             references[(*path, "class_path")] = references.pop(path)
@@ -216,10 +204,8 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
             return file
     wanted = folder / (name if name.endswith(NESTED_FILES) else f"{name}.yaml")
     text = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
-    found = [
-        *folder.glob("*.yaml"),
-        *folder.glob("*/*.yaml"),
-    ]  # not all below: it may hold data and environments
+    # not all below: it may hold data and environments
+    found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files next to it: {', '.join(layers[:10])}" if layers else ""
     stem = name.removesuffix(".yaml")
@@ -324,9 +310,8 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
                 if error is None:
                     continue
                 wrong.add((section, name))
-                if (
-                    not problems.is_incomplete or str(name) in known
-                ):  # else a layer that cannot be read may name it
+                # else a layer that cannot be read may name it
+                if not problems.is_incomplete or str(name) in known:
                     problems.add(error)
     return wrong
 
@@ -376,20 +361,8 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
 _PLAIN_WORD = re.compile(r"[a-z]+")
 _READ_BY_OTHERS = (
-    *(
-        "AWS_",
-        "AZURE_",
-        "CLEARML_",
-        "COMET_",
-        "GOOGLE_",
-        "HF_",
-        "LIGHTKIT_",
-        "MLFLOW_",
-        "NEPTUNE_",
-        "PG",
-        "SLACK_",
-    ),
-    "WANDB_",
+    *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_"),
+    *("PG", "SLACK_", "WANDB_"),
 )
 _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
@@ -524,9 +497,8 @@ def refuse_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -
         ConfigError: At its place.
     """
     for path, reference in references.items():
-        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {
-            *path
-        }:  # stages do without these
+        # stages do without these
+        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:
             text = (
                 f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later"
                 " stages need the value"

@@ -173,9 +173,8 @@ class Resolved:
                 if isinstance(dumped, Mapping)
                 else []
             )
-            named = items[
-                : len(names)
-            ]  # they come first, which the last parts of their class names confirm
+            # they come first, which the last parts of their class names confirm
+            named = items[: len(names)]
             if [_class_name(entries[name]) for name in names] != [
                 _class_name(item) for item in named
             ]:
@@ -295,9 +294,8 @@ def _take_own(trainer: dict[str, Any], section: str) -> dict[KeyPath, Any]:
     """Take the user's own callbacks or loggers out of the trainer's section, by their paths."""
     source = section if section in trainer else f"{section}+"
     own = trainer.pop(source, None)
-    if not own or isinstance(
-        _read_switch(own), bool
-    ):  # the named ones replace Lightning's default logger
+    # the named ones replace Lightning's default logger
+    if not own or isinstance(_read_switch(own), bool):
         return {}
     if not isinstance(own, list):
         return {("trainer", source): own}

@@ -70,9 +70,8 @@ _KEPT_FREE_BYTES = 16 << 20
 # a training of a week may still need a file
 _RECENT_S = 7 * 24 * 3600.0
 _UNUSED_S = 60 * 24 * 3600.0
-_DECODING = (
-    4  # raise it with every change that gives other pixels, or another file, for the same photos
-)
+# raise it with every change that gives other pixels, or another file, for the same photos
+_DECODING = 4
 _AHEAD = 256  # photos
 # times as long as wide: a line of pixels, resized, would take the room of thousands of images
 _LONGEST = 8
@@ -194,9 +193,8 @@ def open_rows(
         found = [
             other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes
         ]
-        name = (
-            f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]
-        )  # no maker removes another's
+        # no maker removes another's
+        name = f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]
         path = found[0] if found else folder / f"{name}.rows"
         if not found:
             path.unlink(missing_ok=True)
@@ -493,9 +491,8 @@ class ResizedPhotos(PhotoPixels):
                             resize_shorter_side(upright_rgb(image), self.shorter)
                         ).reshape(-1)
             except Exception as error:  # noqa: BLE001 (decoders raise what they like)
-                format_reason(
-                    error, photo.path
-                )  # raises where this machine lacks descriptors or memory
+                # raises where this machine lacks descriptors or memory
+                format_reason(error, photo.path)
 
         with FileLock(rows.path.with_suffix(".lock")) as lock:
             began_s = time.monotonic()

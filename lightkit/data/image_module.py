@@ -583,10 +583,13 @@ class ImageModule(LoadingModule):
             batch_bytes=_BLOCK * samples.sample_bytes, trainer=trainer,
         )  # fmt: skip
         loader: DataLoader[Any] = DataLoader(
-            _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,
-            # type: ignore[arg-type]
-            generator=torch.Generator().manual_seed(samples.seed), **workers,
-        )  # fmt: skip
+            _Blocks(samples),
+            batch_size=None,
+            sampler=blocks,
+            collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
+            generator=torch.Generator().manual_seed(samples.seed),
+            **workers,
+        )
         shown = show_progress(
             loader, len(own), "features computed", size=lambda block: len(block[0])
         )

@@ -26,9 +26,7 @@ _READ_ROWS = 4096
 
 
 class ImageTable(ImageFolder):
-    """Images whose paths and labels stand in a table.
-
-    A CSV file, a file or folder of Parquet, or a Delta table.
+    """Images whose paths and labels stand in a table: CSV, Parquet (a file or a folder) or Delta.
 
     A row is an image. It has one label, or any number of them, for
     ``model.init_args.multilabel: true``: in a column of lists, in several columns of 0 and 1, or in

@@ -192,14 +192,13 @@ class HorovodStrategy(ParallelStrategy):
     def root_device(self) -> torch.device:
         """The CPU, or the GPU that has this rank's number on its machine.
 
-        Or the only one that this rank is shown.
+        Where this rank is shown only one, that one.
         """
         device = (self.parallel_devices or [torch.device("cpu")])[0]
         if device.type == "cpu":
             return device
-        number = (
-            self.local_rank if torch.cuda.device_count() > 1 else 0
-        )  # srun --gpus-per-task=1 shows each its own
+        # srun --gpus-per-task=1 shows each its own
+        number = self.local_rank if torch.cuda.device_count() > 1 else 0
         return torch.device(device.type, (device.index or 0) + number)
 
     @property
@@ -445,9 +444,8 @@ class AveragedGradients:
         self._compression = compression
         self._hooks: dict[Parameter, RemovableHandle] = {}
         self._names: dict[Parameter, str] = {}
-        self._fresh: set[Parameter] = (
-            set()
-        )  # with a gradient that the other ranks have not seen yet
+        # with a gradient that the other ranks have not seen yet
+        self._fresh: set[Parameter] = set()
         self._sent: dict[Parameter, tuple[int, Tensor]] = {}
         self._is_sending = False
 

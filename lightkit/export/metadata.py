@@ -127,9 +127,8 @@ class Metadata:
         """
         if self.rows is None:
             return None
-        from lightkit.rows.preprocessing import (
-            load_preprocessing,
-        )  # here: pyarrow, which few models need
+        # here: pyarrow, which few models need
+        from lightkit.rows.preprocessing import load_preprocessing
 
         return load_preprocessing(self.rows)
 

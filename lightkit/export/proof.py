@@ -361,9 +361,8 @@ class Proof:
             "identity" if target.plain is None else activation_of(target.plain.metadata)
         )
         self._is_pair = target.plain is not None and is_pair(target.plain.metadata)
-        self._scored_size = (
-            max(formats.BATCH_SIZES) if target.plain is None else 1
-        )  # others bring images to one size
+        # others bring images to one size
+        self._scored_size = max(formats.BATCH_SIZES) if target.plain is None else 1
         self.expected: dict[int, Arrays] = {}
         folder.mkdir()
         for size in formats.BATCH_SIZES:
@@ -464,9 +463,8 @@ class Proof:
         Raises:
             Mismatch: If an output or a metric is outside the tolerance then.
         """
-        write_rounded = importlib.import_module(
-            "lightkit.export.onnx"
-        ).write_rounded  # late: it loads onnx, an extra
+        # late: it loads onnx, an extra
+        write_rounded = importlib.import_module("lightkit.export.onnx").write_rounded
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
             rounded = Path(name, file.name)
             write_rounded(file, rounded)
@@ -661,8 +659,10 @@ class Proof:
         replay = _Replay(samples.inputs, outputs, self._template)
         # copies: the module may change a batch in place
         loader: DataLoader[Any] = DataLoader(
-            list(samples.batches), batch_size=None, collate_fn=copy.deepcopy
-        )  # type: ignore[arg-type]
+            list(samples.batches),  # type: ignore[arg-type]
+            batch_size=None,
+            collate_fn=copy.deepcopy,
+        )
         with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
             trainer = build_bare_trainer()
             try:
@@ -670,9 +670,8 @@ class Proof:
                 trainer.validate(module, dataloaders=loader, verbose=False)
             except _NotScored:
                 raise
-            except (
-                Exception
-            ) as error:  # the user's validation raises anything without their trainer
+            except Exception as error:
+                # the user's validation raises anything without their trainer
                 reason = (
                     "its validation fails on a Trainer of its own"
                     f" ({type(error).__name__}: {error})"
@@ -751,9 +750,8 @@ def _begins_with(mine: Tensor, theirs: Tensor) -> bool:
 
 def _pickle(module: nn.Module) -> bytes:
     """Pickle a module; a class of a script or a notebook goes by value, with its code."""
-    cloudpickle: Any = importlib.import_module(
-        "cloudpickle"
-    )  # a dependency of mlflow, without types
+    # a dependency of mlflow, without types
+    cloudpickle: Any = importlib.import_module("cloudpickle")
     try:
         content: bytes = cloudpickle.dumps(module)
     except Exception as error:  # the user's module raises anything when pickled

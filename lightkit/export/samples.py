@@ -111,18 +111,16 @@ def draw_samples(
     if callable(read_rows) and chosen is not None:  # of lightkit's data modules for rows of a table
         rows, names = read_rows(split, indices)
         return EvaluationSamples(joined, names, batches, source, rows=rows)
-    images = (
-        None if split == "train" else _find_images(data, split)
-    )  # those of training are shuffled or augmented
+    # those of training are shuffled or augmented
+    images = None if split == "train" else _find_images(data, split)
     if images is None or len(images) <= max(indices):
         return EvaluationSamples(joined, names, batches, source)
     if (photos := getattr(images, "photos", None)) is not None:
         names = [str(photos[index].path) for index in indices]
 
     def load_image(at: int) -> Pixels:
-        return np.array(
-            images[indices[at]][0], dtype=np.uint8
-        )  # a copy: torch wants writable memory
+        # a copy: torch wants writable memory
+        return np.array(images[indices[at]][0], dtype=np.uint8)
 
     return EvaluationSamples(joined, names, batches, source, load_image=load_image)
 

@@ -263,7 +263,7 @@ def check_self_consistency(target: ExportTarget) -> None:
 def include_preprocessing(plain: ExportTarget) -> ExportTarget:
     """Put a classifier's preprocessing into its graph.
 
-    And behind it what makes probabilities, or a mask, of logits.
+    Put behind it what makes probabilities, or a mask, of logits.
 
     Raises:
         ConfigError: If the preprocessing is unknown, or the model is no classifier of images.

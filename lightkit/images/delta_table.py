@@ -1,6 +1,6 @@
 """The protocol of a Delta table: features that a reader must know.
 
-And the rows that deletion vectors delete.
+Also the rows that deletion vectors delete.
 
 Here, because both a table of paths of images and a table that is trained on are read by it.
 """

@@ -350,7 +350,7 @@ def _warn_of_missing_classes(
 def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
     """Warn of photos whose files are equal and are in several of the given splits.
 
-    Or in several classes.
+    Warn of those in several classes, too.
     """
     by_split: dict[str, dict[Any, str]] = defaultdict(dict)
     by_class: dict[str, dict[Any, str]] = defaultdict(dict)
@@ -470,7 +470,7 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
 def check_class_folders(root: Path) -> None:
     """Check that folders are those of splits and classes.
 
-    And that each class of the training has an image by its name.
+    Also check that each class of the training has an image by its name.
 
     Raises:
         DataError: As `find_split_folders` and `class_files` do.

@@ -215,9 +215,8 @@ def _open_dataset_column(path: Path) -> _Source:
     """
     with _open_dataset(path) as dataset:
         schema = dataset.schema
-    kinds = {
-        field.name: str(getattr(field.type, "value_type", field.type)) for field in schema
-    }  # of a dictionary
+    # of a dictionary
+    kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}
     texts = [
         name for name, kind in kinds.items() if kind in ("string", "large_string", "string_view")
     ]

@@ -304,9 +304,8 @@ def number_classes(
 def choose_colors(num: int) -> list[Color]:
     """Choose a colour for each class: black for the first, then colours that people tell apart."""
     colors = list(_PALETTE[:num])
-    for at in range(
-        len(colors), num
-    ):  # of PASCAL VOC's colour map: three bits of the number to each channel
+    # of PASCAL VOC's colour map: three bits of the number to each channel
+    for at in range(len(colors), num):
         value = at
         channels = [0, 0, 0]
         for bit in range(7, -1, -1):

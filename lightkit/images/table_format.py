@@ -14,17 +14,8 @@ RECIPES = "docs/recipes.md"
 """The page with complete examples of what the built-in classes do not do."""
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 _OTHER_SUFFIXES = (
-    ".arrow",
-    ".db",
-    ".feather",
-    ".h5",
-    ".hdf5",
-    ".json",
-    ".jsonl",
-    ".npy",
-    ".npz",
-    ".orc",
-    ".sqlite",
+    *(".arrow", ".db", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".npy", ".npz"),
+    *(".orc", ".sqlite"),
 )
 _SHEETS = (".xls", ".xlsx", ".ods")
 _OTHERS = frozenset({*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *_SHEETS})

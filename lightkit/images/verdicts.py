@@ -190,7 +190,7 @@ def _hash_file(file: BinaryIO) -> str:
 def _is_settled(before: os.stat_result, after: os.stat_result, start_ns: int) -> bool:
     """Check that a file did not change while it was read.
 
-    And that a later change would show in its time.
+    Also check that a later change would show in its time.
     """
     states = [(each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in (before, after)]
     return (

@@ -22,10 +22,8 @@ _DECIDED = {
     "cpus-per-task": "launch.threads",
     "job-name": "run.name",
 }
-_NOT_DETECTED = (
-    "bash",
-    "interactive",
-)  # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
+# pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
+_NOT_DETECTED = ("bash", "interactive")
 _SCRIPT = """\
 #!/bin/bash
 {options}

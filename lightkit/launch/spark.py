@@ -111,9 +111,8 @@ def _make_context(job: Job) -> Any:
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.task.maxFailures": (
-            "1"
-        ),  # a rank that has failed must not come back without the others
+        # a rank that has failed must not come back without the others
+        "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.python.worker.reuse": "false",
         # Spark looks once a second whether it can run all ranks at a time.
@@ -199,7 +198,6 @@ def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
         raise RankFailed(f"rank {rank} ended with code {code}")
 
 
-if (
-    __name__ == "__main__"
-):  # Spark's workers import functions from this module, which __main__ is not there
+# Spark's workers import functions from this module, which __main__ is not there
+if __name__ == "__main__":
     sys.exit(run_driver(import_module("lightkit.launch.spark").drive, sys.argv[1]))

@@ -251,9 +251,8 @@ class RankContext:
             message = f"error: {error}"
             is_final = code != 1 or isinstance(error, LeftAlone)
             if is_final and self.rank.engine == "torchrun":
-                process_code = (
-                    0  # else torch's agent would start all ranks again, to meet the same error
-                )
+                # else torch's agent would start all ranks again, to meet the same error
+                process_code = 0
         else:
             message = format_traceback(error)
         self.record("ended", code=code, kind=type(error).__name__, message=message)
@@ -419,9 +418,8 @@ def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> R
             it is known.
     """
     rank = this_rank(environ)
-    if folder := environ.get(
-        LAUNCH
-    ):  # without a launcher's variables this process starts the others itself
+    # without a launcher's variables this process starts the others itself
+    if folder := environ.get(LAUNCH):
         return RankContext(rank or Rank(0, 1), Path(folder), supervised=True)
     if rank is None or root is None or (rank.engine == "local" and rank.size == 1):
         return None

@@ -226,7 +226,7 @@ def list_own_methods(
 ) -> list[str]:
     """Name the methods that get a batch.
 
-    Or change what is made of it, and are others than those of ``base``.
+    Name those that change what is made of it, too; all are others than those of ``base``.
 
     They expect images, or may make something else of one at each step.
 

@@ -95,9 +95,8 @@ def decide_mask(values: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     height, width = size
     best = np.full(size, -np.inf, np.float32)
     mask = np.zeros(size, np.int64)
-    for number, of_class in enumerate(
-        values.astype(np.float32)
-    ):  # one at a time: of a large image each is large
+    # one at a time: of a large image each is large
+    for number, of_class in enumerate(values.astype(np.float32)):
         enlarged = np.asarray(
             Image.fromarray(of_class).resize((width, height), Image.Resampling.BILINEAR)
         )

@@ -654,9 +654,8 @@ def _describe_bound(margin: float, found: Mapping[str, Any] | None) -> str:
 
     if found is None:
         return ""
-    words = format_difference(
-        found["difference"], found["low"], found["high"], mode="max"
-    )  # positive is better
+    # positive is better
+    words = format_difference(found["difference"], found["low"], found["high"], mode="max")
     text = f"; it is {words}"
     least = found.get("smallest_margin", 0.0)
     if margin <= least:

@@ -61,9 +61,8 @@ def write_row_model(metadata: Metadata, tensors: Path, folder: Path) -> None:
     (data / METADATA_FILE).write_text(metadata.dumps(), encoding="utf-8")
     model.flavors = {}
     model.saved_input_example_info = None  # type: ignore[assignment]  # as it was
-    model.add_flavor(
-        "pytorch", **{**own, "model_data": f"data/{data.name}"}
-    )  # where the next call puts it
+    # where the next call puts it
+    model.add_flavor("pytorch", **{**own, "model_data": f"data/{data.name}"})
     mlflow.pyfunc.save_model(
         str(folder),
         loader_module=__name__,

@@ -215,9 +215,8 @@ class Registry:
             message = f"MLflow at {self.address.shown} cannot {action}: {text}."
             is_refusal = (
                 is_of_storage
-                or isinstance(
-                    error, (FileNotFoundError, ModuleNotFoundError)
-                )  # the latter: boto3, for artifacts in S3
+                # the latter: boto3, for artifacts in S3
+                or isinstance(error, (FileNotFoundError, ModuleNotFoundError))
                 or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
             )
             waits = can_pass(error, self.address)

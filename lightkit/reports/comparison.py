@@ -139,7 +139,7 @@ def describe_difference(
 ) -> tuple[str, str]:
     """Write in words whether two models differ on the same samples.
 
-    And the numbers of the tests, a line a metric.
+    Also write the numbers of the tests, a line a metric.
 
     Accuracies are compared by McNemar's exact test, all other metrics by the paired bootstrap. The
     metrics are the one that the task is judged by, and those others of the task that both models

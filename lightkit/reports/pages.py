@@ -175,9 +175,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: (
-            visible(value) if type(value) is str else value
-        ),  # names of the user's, not markup
+        # names of the user's, not markup
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     env.filters |= {
         "number": format_number,
@@ -618,7 +617,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
 def draw_predictions(found: Predictions) -> list[PageFigure]:
     """Draw the confusion matrix and reliability diagram of a classifier.
 
-    Or predictions over targets of a regressor.
+    Draw predictions over targets of a regressor.
     """
     about = f"{format_count(len(found), 'sample')} of the {found.split} split"
     if "scatter" in found.task.report_blocks:

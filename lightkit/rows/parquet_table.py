@@ -520,9 +520,8 @@ def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Foot
     Raises:
         DataError: If a file is missing, damaged or no Parquet file.
     """
-    schemas: dict[
-        str, pa.Schema
-    ] = {}  # one object for all files with the same, which are thousands
+    # one object for all files with the same, which are thousands
+    schemas: dict[str, pa.Schema] = {}
 
     def read(path: str) -> _Footer:
         with _translate_read_errors(path):

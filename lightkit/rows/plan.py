@@ -487,7 +487,7 @@ class PlanMaker:
     ) -> None:
         """Note the splits of a batch, or the times that decide them.
 
-        And a hash of the columns of the model.
+        Also note a hash of the columns of the model.
         """
         settings = self._settings
         by_column = settings.find_split_column(self._source.names)

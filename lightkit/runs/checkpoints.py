@@ -284,9 +284,8 @@ def make_way_for_folder(path: Path) -> None:
     """
     if not path.is_dir():
         return
-    if (
-        path.name != "last.ckpt" or find_fault(path) is not None
-    ):  # what was kept before is worth more then
+    # what was kept before is worth more then
+    if path.name != "last.ckpt" or find_fault(path) is not None:
         sidecar(path).unlink(missing_ok=True)
         shutil.rmtree(path)
         return

@@ -103,9 +103,8 @@ class CiReport:
         add_step_summary(markdown)
 
     def __enter__(self) -> CiReport:
-        if (
-            self._junit is not None and self._junit.is_file() and not self._junit.is_symlink()
-        ):  # and no device
+        # and no device
+        if self._junit is not None and self._junit.is_file() and not self._junit.is_symlink():
             with suppress(OSError):  # writing it reports the error
                 self._junit.unlink()
         return self

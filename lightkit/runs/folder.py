@@ -234,7 +234,7 @@ def _folders(parent: Path) -> Iterator[Path]:
 def _is_run(folder: Path) -> bool:
     """Return whether a path is a run's folder.
 
-    And not, say, the folder of the data that has the name of a job.
+    The folder of the data may have the name of a job.
     """
     if not folder.is_dir():
         return False
@@ -247,9 +247,8 @@ def _is_run(folder: Path) -> bool:
 def _latest(job: Path) -> Run | None:
     if (job / _LATEST).is_dir():
         return open_run(job / _LATEST)
-    return next(
-        iter(list_runs(job.parent, job.name)), None
-    )  # killed before it was set, or copied without links
+    # killed before it was set, or copied without links
+    return next(iter(list_runs(job.parent, job.name)), None)
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

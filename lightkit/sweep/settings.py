@@ -33,9 +33,7 @@ _BOUNDS = ("min", "max")
 
 @dataclass
 class SweepSettings:
-    """A search for the best values of some keys, by `lightkit sweep`.
-
-    `lightkit fit` passes it over.
+    """A search for the best values of keys by `lightkit sweep`; `lightkit fit` passes it over.
 
     Args:
         metric: Logged metric that is searched for its best value, such as `val/loss`. `null`: the

@@ -293,9 +293,8 @@ def _hash_characters(
         is_part = room[:last] >= length
         if length == 1:
             is_part &= ~is_space
-        if (
-            length == 2
-        ):  # of two spaces in a row there are none, of a text without words there is one
+        # of two spaces in a row there are none, of a text without words there is one
+        if length == 2:
             is_part &= ~(is_space[:last] & is_space[1:])
         yield owner[:last][is_part], hashes[is_part]
 

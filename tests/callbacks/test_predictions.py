@@ -321,10 +321,7 @@ def test_the_data_is_asked_once(tmp_path: Path) -> None:
     assert asked == ["class_names", "predict_paths"]
 
 
-def ranks(
-    folder: Path,
-    shares: Sequence[Sequence[tuple[list[int] | None, Any]]],
-) -> Path:
+def ranks(folder: Path, shares: Sequence[Sequence[tuple[list[int] | None, Any]]]) -> Path:
     """Let ranks write their shares of batches, each with its indices; gives what rank 0 leaves."""
     data = SimpleNamespace(predict_paths=[f"{index}.jpg" for index in range(9)])
     gathered: list[Any] = []
@@ -348,9 +345,8 @@ def ranks(
     ]
     tables = [PredictionTable(folder) for _ in shares]
     module: Any = Scores()
-    for table, trainer, share in reversed(
-        [*zip(tables, trainers, shares, strict=True)]
-    ):  # rank 0 comes last
+    # rank 0 comes last
+    for table, trainer, share in reversed([*zip(tables, trainers, shares, strict=True)]):
         table.on_predict_start(trainer, module)
         for number, (indices, prediction) in enumerate(share):
             table.write_on_batch_end(trainer, module, prediction, indices, None, number, 0)

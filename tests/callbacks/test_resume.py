@@ -80,9 +80,8 @@ class Net(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
-        if (
-            self.num_steps
-        ):  # makes the training data's loader, and an iterator over it, before any hook of the fit
+        # makes the training data's loader, and an iterator over it, before any hook of the fit
+        if self.num_steps:
             total = int(self.trainer.estimated_stepping_batches)
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=total)
             return [optimizer], [{"scheduler": schedule, "interval": "step"}]
@@ -271,9 +270,8 @@ def test_random_states_are_restored_by_value() -> None:
 
 
 def test_the_indices_of_a_batch_are_those_of_a_known_order_alone() -> None:
-    own = SubsetRandomSampler(
-        range(20)
-    )  # which Lightning divides among ranks by a sampler of its own
+    # which Lightning divides among ranks by a sampler of its own
+    own = SubsetRandomSampler(range(20))
     known: DistributedSampler[Any] = DistributedSampler(Noise(), 2, 1, shuffle=False)
     unknown: DistributedSampler[Any] = DistributedSamplerWrapper(own, 2, 1, shuffle=False)
     loaders = [DataLoader(Noise(), batch_size=3, sampler=sampler) for sampler in (known, unknown)]

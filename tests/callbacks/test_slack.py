@@ -94,7 +94,7 @@ def texts(body: dict[str, Any]) -> list[str]:
                 "*flowers: the gate says no*",
                 "```test/f1  0.7```",
                 "```test/f1 is 0.7```",
-                "night",
+                "night"
             ],
         ),
         (

@@ -309,9 +309,8 @@ def processes_of(session: int) -> list[int]:
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
-        is_ending = (
-            int(fields[6]) & _PF_EXITING
-        )  # it has let go of its files, so that others may know already
+        # it has let go of its files, so that others may know already
+        is_ending = int(fields[6]) & _PF_EXITING
         if int(fields[3]) == session and fields[0] not in "ZX" and not is_ending:
             found.append(int(stat.parent.name))
     return found
@@ -336,9 +335,8 @@ def events(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     lines = (
         files[0].read_text(encoding="utf-8").splitlines() if files and files[0].is_file() else []
     )
-    found = [
-        json.loads(line) for line in lines if line.endswith("}")
-    ]  # others are cut off by a kill
+    # others are cut off by a kill
+    found = [json.loads(line) for line in lines if line.endswith("}")]
     return [event for event in found if kind is None or event["event"] == kind]
 
 

@@ -74,10 +74,7 @@ def test_places_do_not_care_for_line_ends_and_byte_order_marks(tmp_path: Path) -
     assert to_plain(tree) == {"a": 1, "b": {"c": 2}}
     assert [
         (str(node.origin)[-3:], node.value) for _, node in walk(tree) if isinstance(node, Leaf)
-    ] == [
-        ("1:4", 1),
-        ("3:6", 2),
-    ]
+    ] == [("1:4", 1), ("3:6", 2)]
 
 
 BROKEN: dict[str, tuple[str | bytes, str]] = {

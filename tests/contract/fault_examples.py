@@ -1,6 +1,6 @@
 """Trainings that are killed, hang, or meet a disk that takes no more.
 
-And a job that resumes at every second step.
+Also a job that resumes at every second step.
 """
 
 from __future__ import annotations

@@ -346,9 +346,8 @@ class SlurmCluster:
         ]
 
 
-if (
-    __name__ == "__main__"
-):  # python -m tests.contract.slurm_cluster FOLDER: a cluster to try things on
+# python -m tests.contract.slurm_cluster FOLDER: a cluster to try things on
+if __name__ == "__main__":
     cluster = SlurmCluster(Path(sys.argv[1]).absolute())
     cluster.folder.mkdir(parents=True)
     try:

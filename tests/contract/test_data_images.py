@@ -94,9 +94,8 @@ def verdicts(
         folder.mkdir(parents=True)
         names = {}
         for path in (SHARED / "odd_images").iterdir():
-            name = (
-                path.name if path.suffix not in ("", ".ico") else f"{path.name}.png"
-            )  # not passed over by its name
+            # not passed over by its name
+            name = path.name if path.suffix not in ("", ".ico") else f"{path.name}.png"
             (folder / name).symlink_to(path)
             names[name] = path.name
         workspace.run(
@@ -233,7 +232,7 @@ def losing(
 ) -> Iterator[tuple[Workspace, Result]]:
     """A fit on given splits with two bad images, of which three more vanish or break in epoch 1.
 
-    And how it ended.
+    Also how it ended.
     """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         write_given_splits(workspace.folder / "pictures")
@@ -288,10 +287,8 @@ def test_each_command_refuses_splits_without_a_training_one_and_images_with_thei
             path = root / kind / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png(number + 100 * (kind == "masks")))
-    if name in (
-        "check",
-        "init --data",
-    ):  # the one opens no class folder, the other writes a config for masks
+    # the one opens no class folder, the other writes a config for masks
+    if name in ("check", "init --data"):
         return
     refused = workspace.run(*words)
     assert refused.code == code
@@ -503,9 +500,8 @@ def test_a_lack_of_descriptors_or_memory_is_an_error_and_no_bad_photo(tmp_path: 
     data = _numbered(tmp_path)
     batches = iter(data.train_dataloader())
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (3, before[1])
-    )  # all that are open stay open, and none is added
+    # all that are open stay open, and none is added
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     try:
         with pytest.raises(LightkitError, match=r"Too many open files.*ulimit -n") as raised:
             next(batches)
@@ -565,7 +561,7 @@ def messy(
 ) -> Iterator[tuple[Workspace, str]]:
     """A table made of a folder with links, odd names, copies and classes of one image.
 
-    And what was told of it.
+    Also what was told of it.
     """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         folder = workspace.folder / "messy"

@@ -1,6 +1,6 @@
 """`lightkit diff` prints what differs between configs and runs.
 
-And `lightkit schema` what an editor needs.
+`lightkit schema` prints what an editor needs.
 """
 
 from __future__ import annotations

@@ -514,9 +514,8 @@ def test_a_deep_check_says_what_it_saw(deep: dict[str, Answer]) -> None:
     )
     assert re.search(r"lr-AdamW, test/loss, train/loss, val/loss", lines[3])
     assert re.search(r"\d x [\d.]+ k?B in .*; .*B free", lines[4])
-    assert (
-        len(re.findall(r"[\d.]+ [kMGT]?B\b", lines[4])) == 2
-    )  # that of one checkpoint, and that of the disk
+    # that of one checkpoint, and that of the disk
+    assert len(re.findall(r"[\d.]+ [kMGT]?B\b", lines[4])) == 2
     assert {line.split()[2] for line in lines[6:8]} == {"logger.mlflow:", "logger.csv:"}
     assert lines[-1] == "no mistakes found"
 
@@ -560,9 +559,8 @@ def test_a_deep_check_keeps_the_epochs_and_schedules_of_the_config(deep: dict[st
     assert deep["schedule"].ok().err == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("best three", 4), ("each fifth epoch", 3)]
-)  # with one while written
+# with one while written
+@pytest.mark.parametrize(("name", "count"), [("best three", 4), ("each fifth epoch", 3)])
 def test_a_deep_check_counts_the_checkpoints_that_a_run_keeps(
     name: str, count: int, deep: dict[str, Answer]
 ) -> None:

@@ -126,9 +126,8 @@ def test_a_training_step_reads_no_value_calls_few_hooks_and_opens_no_file(
     run = workspace.fit("-c", "job.yaml")
     counts = read_json(workspace.folder / "counts.json")
     assert counts["steps"] > 20
-    log_points = (
-        NUM_EPOCHS + counts["steps"] // 50
-    )  # trainer.log_every_n_steps: what was logged is read there
+    # trainer.log_every_n_steps: what was logged is read there
+    log_points = NUM_EPOCHS + counts["steps"] // 50
     # Each step's loss is compared with NaN on the CPU; on a GPU, 16 at once and late.
     assert sum(counts["reads"].values()) <= counts["steps"] + 2 * log_points, counts["reads"]
     own = [file for file in counts["hooks"] if "/lightkit/" in file]
@@ -137,6 +136,5 @@ def test_a_training_step_reads_no_value_calls_few_hooks_and_opens_no_file(
     in_epochs = [
         event["event"] for event in read_events(run) if event["event"] not in ("start", "end")
     ]
-    assert len(in_epochs) <= 3 * NUM_EPOCHS + 1, (
-        in_epochs
-    )  # the epoch, its best and its last checkpoint; the images
+    # the epoch, its best and its last checkpoint; the images
+    assert len(in_epochs) <= 3 * NUM_EPOCHS + 1, in_epochs

@@ -149,9 +149,8 @@ def test_a_thousand_slices_and_pictures_make_no_large_page(planted: Workspace) -
     thumbnails.mkdir(exist_ok=True)
     random = np.random.default_rng(3)
     for index in range(60):
-        pixels = random.integers(
-            0, 255, (160, 160, 3), np.uint8
-        )  # noise: no photo of that size is larger
+        # noise: no photo of that size is larger
+        pixels = random.integers(0, 255, (160, 160, 3), np.uint8)
         Image.fromarray(pixels).save(thumbnails / f"test-{index}.jpg", quality=80)
     page = write_page(planted, json.dumps(decision(num_slices=1000, num_samples=1000)))
     check_page(page)

@@ -476,10 +476,8 @@ def test_a_loss_in_units_of_each_run_is_not_compared(regressors: Workspace) -> N
     assert re.search(
         r"gate\.metric: test/loss is in units of each run's own training data.*test/mse", result.err
     )
-    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (
-        0,
-        4,
-    )  # in units of y
+    # in units of y
+    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (0, 4)
 
 
 def test_a_baseline_is_scored_on_the_rows_of_the_run_that_is_judged(regressors: Workspace) -> None:
@@ -598,7 +596,7 @@ def renamed(
 ) -> Iterator[Workspace]:
     """A model of three colours, one of whose folders was renamed since.
 
-    And a model of today's names; read only.
+    Also a model of today's names; read only.
     """
     workspace = Workspace(tmp_path_factory.mktemp("colours") / "work", fork_server)
     workspace.write("colours.py", COLOURS)

@@ -31,11 +31,7 @@ from tests.contract.workspace import ForkServer, Result, Workspace, read_events,
 from tests.ports import free_port
 
 HELD_STEP = 4
-FAULTS = [
-    engine("ddp"),
-    engine("torchrun", is_long=True),
-    engine("horovod", is_long=True),
-]
+FAULTS = [engine("ddp"), engine("torchrun", is_long=True), engine("horovod", is_long=True)]
 TRAINED = [
     engine("ddp"),
     engine("horovod"),

@@ -152,9 +152,8 @@ def test_chromium_shows_the_report_without_a_message_or_a_request(
     page: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    own = re.compile(
-        r"https?://[\w.-]+\.(?:google|googleapis|gstatic)\.com/"
-    )  # of Chromium itself: updates, accounts
+    # of Chromium itself: updates, accounts
+    own = re.compile(r"https?://[\w.-]+\.(?:google|googleapis|gstatic)\.com/")
     log = tmp_path / "net.json"
 
     def open_page(name: str) -> tuple[list[str], set[str], str]:

@@ -1,6 +1,6 @@
 """`lightkit retrain`: fit, test, export, gate and promote in one run folder.
 
-And on from where a kill has left it.
+It goes on from where a kill has left it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,8 @@ pytestmark = pytest.mark.timeout(1800)  # each stage is a new Python process
 
 STAGES = ["fit", "test", "export", "gate", "promote"]
 JUDGED = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=9")
-RETRAIN = (
-    "retrain",
-    "-c",
-    "small.yaml",
-    "--data.init_args.note=small.yaml",
-)  # a file, for --if-changed
+# a file, for --if-changed
+RETRAIN = ("retrain", "-c", "small.yaml", "--data.init_args.note=small.yaml")
 
 
 def stages_of(workspace: Workspace) -> dict[str, str]:

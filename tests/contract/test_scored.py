@@ -22,26 +22,8 @@ from pytorch_lightning import LightningDataModule, LightningModule
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 AFTER = [
-    9.0,
-    8.0,
-    7.0,
-    1.0,
-    6.0,
-    5.0,
-    4.0,
-    3.5,
-    3.0,
-    2.5,
-    9.0,
-    9.0,
-    9.0,
-    0.5,
-    7.0,
-    7.0,
-    6.0,
-    6.0,
-    6.0,
-    6.0,
+    9.0, 8.0, 7.0, 1.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5,
+    9.0, 9.0, 9.0, 0.5, 7.0, 7.0, 6.0, 6.0, 6.0, 6.0,
 ]
 
 

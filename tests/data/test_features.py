@@ -155,11 +155,8 @@ def test_a_training_that_goes_on_in_the_middle_of_an_epoch_is_the_same_to_the_la
 def test_an_image_that_cannot_be_read_any_more_is_left_out_as_ever(
     fit: Fit, num_workers: int
 ) -> None:
-    data = {
-        "max_bad_fraction": 0.5,
-        "num_workers": num_workers,
-        "cache": "none",
-    }  # no copy outlives the file
+    # no copy outlives the file
+    data = {"max_bad_fraction": 0.5, "num_workers": num_workers, "cache": "none"}
     kept, each = (
         fit(way, callbacks=(Breaks(),), data=data, max_epochs=2) for way in ("auto", "each_step")
     )

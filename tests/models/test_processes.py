@@ -88,11 +88,7 @@ def test_two_processes_log_the_values_of_all_images(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
         found, expected = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        for (
-            name,
-            value,
-        ) in (
-            expected.items()
-        ):  # 22 images are 11 for each process: the last batch of each is smaller
+        # 22 images are 11 for each process: the last batch of each is smaller
+        for name, value in expected.items():
             assert found[f"train/{name}"] == pytest.approx(value, abs=1e-6)
             assert found[f"val/{name}"] == pytest.approx(value, abs=1e-6)

@@ -179,12 +179,8 @@ def test_a_decoder_stands_on_each_kind_of_backbone(name: str) -> None:
     network = UNet(name, 3, width=4).eval()
     with torch.no_grad():
         assert network(torch.zeros(1, 3, 64, 96)).shape == (1, 3, 64, 96)
-        assert network(torch.zeros(2, 3, 77, 65)).shape == (
-            2,
-            3,
-            77,
-            65,
-        )  # sizes that no stride divides
+        # sizes that no stride divides
+        assert network(torch.zeros(2, 3, 77, 65)).shape == (2, 3, 77, 65)
     assert len(network.encoder.channels) >= 3
 
 

@@ -140,10 +140,8 @@ def test_a_sample_of_weight_0_changes_neither_loss_nor_gradients(
     model: Callable[[], Any], batch: Callable[..., Any]
 ) -> None:
     gradients = []
-    for given, mean_weight in (
-        (batch(4), None),
-        (with_blank(batch(4)), 4 / 5),
-    ):  # of a split that is this batch
+    # of a split that is this batch
+    for given, mean_weight in ((batch(4), None), (with_blank(batch(4)), 4 / 5)):
         torch.manual_seed(0)
         module = model().eval()  # in training mode a batch's statistics are of all its samples
         module._trainer = SimpleNamespace(datamodule=SimpleNamespace(mean_weight=mean_weight))

@@ -33,9 +33,8 @@ from lightkit.registry.store import Registry
 from lightkit.runs.files import write_json
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore::ResourceWarning"
-    ),  # 2026-11: mlflow 3.17 leaves connections to the collector
+    # 2026-11: mlflow 3.17 leaves connections to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

@@ -359,8 +359,4 @@ def test_columns_that_can_say_nothing_are_left_out_and_named(tmp_path: Path) -> 
     assert list(made.plan.types) == ["a"]
     assert [
         note.partition(":  ")[0].split("column ")[1].split(":")[0] for note in made.plan.notes
-    ] == [
-        "'one'",
-        "'name'",
-        "'none'",
-    ]
+    ] == ["'one'", "'name'", "'none'"]

@@ -231,16 +231,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         (None, {"HOROVOD_WITH_MPI": "1"}, False),
     ],
     ids=[
-        "gpu",
-        "mpi wished",
-        "running",
-        "wished",
-        "plain",
-        "torch",
-        "local",
-        "python",
-        "by others",
-        "others, wished",
+        *("gpu", "mpi wished", "running", "wished", "plain", "torch", "local", "python"),
+        *("by others", "others, wished"),
     ],
 )
 def test_a_horovod_that_was_built_for_this_torch_is_left_alone(

@@ -143,9 +143,8 @@ def test_ranks_share_all_rows_without_overlap_in_equally_many_batches(
     assert len({len(of_rank) for of_rank in batches}) == 1
     of_ranks = [numbers_in(of_rank) for of_rank in batches]
     assert len({len(rows) for rows in of_ranks}) == 1
-    assert sorted(row for rows in of_ranks for row in {*rows}) == list(
-        range(25)
-    )  # those with fewer begin again
+    # those with fewer begin again
+    assert sorted(row for rows in of_ranks for row in {*rows}) == list(range(25))
 
 
 def test_more_ranks_than_row_groups_is_reported(

@@ -57,9 +57,7 @@ _NUM_DECODED = 64  # rows at once
 
 
 class Table(IndexedSplits, LoadingModule):
-    """Images or numbers from a Delta table or a folder of Parquet.
-
-    Read as a stream, never whole in memory.
+    """Images or numbers from a Delta table or a folder of Parquet, read as a stream.
 
     The table is read by row group; in training the row groups come in another order in each epoch,
     and ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one
@@ -111,19 +109,9 @@ class Table(IndexedSplits, LoadingModule):
     input_tables: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be tables which are there already, unless they are addresses."""
     sample_arguments = (
-        *(
-            "path",
-            "train",
-            "val",
-            "test",
-            "format",
-            "version",
-            "timestamp",
-            "storage_options",
-            "filter",
-            "split",
-        ),
-        *("key", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
+        *("path", "train", "val", "test", "format", "version", "timestamp", "storage_options"),
+        *("filter", "split", "key", "val_fraction", "test_fraction"),
+        *("on_bad_image", "max_bad_fraction"),
     )
 
     excluded_inputs: ClassVar[tuple[tuple[str, str, str], ...]] = (

@@ -260,9 +260,8 @@ def test_decimals_are_compared_with_any_number(
     "kind", [UTC, pa.timestamp("ms", "Europe/Berlin"), pa.timestamp("s")], ids=str
 )
 def test_a_text_is_a_moment_of_utc(kind: pa.DataType) -> None:
-    seconds = pa.array(
-        [1705276800 + hour * 3600 for hour in (-1, 0, 1)], pa.timestamp("s")
-    )  # 2024-01-15
+    # 2024-01-15
+    seconds = pa.array([1705276800 + hour * 3600 for hour in (-1, 0, 1)], pa.timestamp("s"))
     batch = pa.record_batch(
         {"x": seconds.cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)}
     )

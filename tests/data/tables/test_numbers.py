@@ -119,9 +119,8 @@ def test_rows_without_a_key_are_counted(tmp_path: Path, caplog: pytest.LogCaptur
             {"x": SECONDS, "y": SECONDS, "who": [key or "nobody" for key in keys]},
             key="who",
         )
-        opened(
-            tmp_path / "u", {"x": SECONDS, "y": SECONDS, "who": keys, "split": SPLIT}, key="who"
-        )  # decides nothing
+        # decides nothing
+        opened(tmp_path / "u", {"x": SECONDS, "y": SECONDS, "who": keys, "split": SPLIT}, key="who")
     assert not caplog.records
 
 

@@ -516,9 +516,8 @@ print(*rows, *peaks)
 def peaks_of(path: Path) -> tuple[int, list[float]]:
     """Rows of an epoch, and greatest memory in MiB of a process that reads them and its worker."""
     command = [sys.executable, "-W", "ignore", "-c", MEMORY, str(path)]
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")
-    }  # which keep memory
+    # which keep memory
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     ended = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT, env=environ
     )
@@ -546,9 +545,8 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
         assert path.stat().st_size > 2 * times * buffer * each
         num_rows, found[times] = peaks_of(path)
         assert num_rows == times * buffer
-    grown_mib = (
-        18 * buffer * 2 * each / 2**20
-    )  # of the table; imports and indexing alone differ by some 40 MiB
+    # of the table; imports and indexing alone differ by some 40 MiB
+    grown_mib = 18 * buffer * 2 * each / 2**20
     for small, large in zip(found[2], found[20], strict=True):
         assert large - small < 0.2 * grown_mib
         assert large / small < 1.1
