@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.cli.starter_texts import Starter, format_text_config, summarize_text_column
-from lightkit.errors import DataError, format_count, join_names
+from lightkit.errors import DataError, format_count, join_names, visible
 from lightkit.images.splits import split_named
 from lightkit.rows.plan import RowSettings, RowSource, choose_target_type
 from lightkit.rows.table_rules import TableRules, explain_left_out
@@ -63,10 +63,12 @@ def summarize_rows(path: Path) -> RowSummary:
     names = RowSource(RowSettings({None: str(path)}, target=""), TableRules()).names
     by_name = {name.lower(): name for name in reversed(names)}
     usual = next((by_name[name] for name in _TARGETS if name in by_name), None)
-    guesses = _guess_types(path, usual or names[-1])
+    first = usual or names[-1]
+    guesses = _guess_types(path, first)
     texts = [name for name, guess in guesses.items() if name != usual and _has_texts(guess)]
-    target = usual or next((name for name in reversed(names) if name not in texts), names[-1])
-    if target != (usual or names[-1]):
+    others = [name for name in names if name not in ("split", *texts)]
+    target = usual or (others[-1] if others else first)
+    if target != first:
         guesses = _guess_types(path, target)
     texts = [name for name in texts if name != target]
     types = {
@@ -115,9 +117,8 @@ def compose_table_config(
     return Starter(
         _format_row_config(path, name, summary, format_comparison),
         [
-            f"used  {join_names(list(summary.types), most=_NUM_COLUMNS)}, to predict"
-            f" {summary.target}",
-            *(f"not   {name or repr(name)}: {why}" for name, why in summary.unused.items()),
+            f"used  {_join(summary.types)}, to predict {_show(summary.target)}",
+            *(f"not   {_show(column)}: {why}" for column, why in summary.unused.items()),
             *(f"texts {words}" for words in _list_text_commands(path, summary)),
         ],
     )
@@ -148,9 +149,9 @@ def _compose_text_config(
     texts = summarize_text_column(path, text=text, label=target)
     comparison = format_comparison(texts.splits.get("test", 0), "text")
     others = [each for each in summary.guesses if each not in (text, target, "split")]
-    notes = [f"used  {text}, to predict {target}"]
+    notes = [f"used  {_show(text)}, to predict {_show(target)}"]
     if others:
-        notes.append(f"not   {join_names(others, most=_NUM_COLUMNS)}")
+        notes.append(f"not   {_join(others)}")
     return Starter(format_text_config(texts, name, comparison=comparison), notes)
 
 
@@ -176,8 +177,11 @@ def _format_row_config(
     is_class = summary.target_type == "class"
     reason = ""
     if not summary.is_usual:
-        without = " without texts" if summary.target != list(summary.guesses)[-1] else ""
-        reason = f"   # the last column{without}; name another if it is not what you predict"
+        reason = "   # the last column; name another if it is not what you predict"
+        if summary.target != [*summary.guesses][-1]:
+            reason = (
+                "   # the last but texts and splits; name another if this is not it"
+            )
     kind = "values, in their own units"
     gate = ""
     num_test = _count_test_rows(summary)
@@ -196,7 +200,7 @@ gate:   # for lightkit gate, promote and retrain
   min: {bound}   # {chance}
 {format_comparison(num_test, "row")}"""
     notes = "".join(
-        f"# Not used: {each or repr(each)}; {why}.\n" for each, why in summary.unused.items()
+        f"# Not used: {_show(column)}; {why}.\n" for column, why in summary.unused.items()
     )
     for command in _list_text_commands(path, summary):
         notes += f"# To learn from these texts alone:\n#   {command}\n"
@@ -205,13 +209,22 @@ gate:   # for lightkit gate, promote and retrain
     return f"""\
 # {found}; the target has {kind}.
 #   lightkit fit -c {shlex.quote(name)}
-# Used: {join_names(list(summary.types), most=_NUM_COLUMNS)}.
+# Used: {_join(summary.types)}.
 {notes}extends: [lightkit:tabular]
 data:
   init_args:
     path: {json.dumps(path.as_posix(), ensure_ascii=False)}
     target: {json.dumps(summary.target, ensure_ascii=False)}{reason}
 {ignored}{gate}"""
+
+
+def _show(name: str) -> str:
+    """Write the name of a column on one line."""
+    return visible(name, in_line=True) or repr(name)
+
+
+def _join(names: Iterable[str]) -> str:
+    return join_names([_show(name) for name in names], most=_NUM_COLUMNS)
 
 
 def _list_text_commands(path: Path, summary: RowSummary) -> list[str]:
@@ -221,6 +234,7 @@ def _list_text_commands(path: Path, summary: RowSummary) -> list[str]:
     return [
         shlex.join(["lightkit", "init", "--data", str(path), "--text", name])
         for name in summary.texts
+        if name.isprintable()
     ]
 
 
