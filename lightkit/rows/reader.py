@@ -395,7 +395,7 @@ class _CsvStream(io.RawIOBase):
     agree. Any other mark is doubtful.
 
     Between two blocks pyarrow 25 also drops the line feed of a carriage return and line feed in a
-    cell (apache/arrow#51368), so no block ends with a carriage return.
+    cell (apache/arrow#51368), so the two stay in one block.
 
     Args:
         stream: The file.
@@ -410,16 +410,21 @@ class _CsvStream(io.RawIOBase):
         self._is_neighbor[[*f'{delimiter}\r\n"'.encode()]] = True
         self._is_in_quotes = False
         self._last = b""
+        self._ahead = b""
 
     def readable(self) -> bool:
         """Return whether it can be read, as pyarrow asks."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Read a block, of some bytes more where it would end with a carriage return."""
-        block = self._stream.read(size)
-        while block.endswith(b"\r") and (more := self._stream.read(1)):
-            block += more
+        """Read a block, with the line feed of a carriage return at its end."""
+        block = self._ahead or self._stream.read(size)
+        self._ahead = b""
+        if block.endswith(b"\r"):
+            self._ahead = self._stream.read(size)
+            if self._ahead.startswith(b"\n"):
+                block += b"\n"
+                self._ahead = self._ahead[1:]
         if block:
             self._check_quotes(block)
         elif self._is_in_quotes:
