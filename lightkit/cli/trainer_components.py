@@ -414,9 +414,9 @@ def _check_same_data(
 
 
 def _check_data_of_trial(
-    session: Session, trainer: Trainer, _module: LightningModule, _stage: str
+    session: Session, trainer: Trainer, _module: LightningModule, stage: str
 ) -> None:
-    """Compare the data of a trial with those of its sweep, before a step is trained.
+    """Compare the data of a trial with those of its sweep, before a step of a stage.
 
     Raises:
         DataError: If the fingerprints differ.
@@ -428,7 +428,8 @@ def _check_data_of_trial(
         return
     sweep = str(options["trial"]).rpartition("/")[0]
     raise DataError(
-        f"sweep: the data has changed since the earlier trials of {sweep} (fingerprint"
+        f"sweep: at the {stage} of a trial the data has changed since the earlier trials of {sweep}"
+        " (fingerprint"
         f" {before[:12]}, now {now[:12]}), whose values do not compare with those on other"
         f" data. With the data of before the same command goes on; to begin a new sweep, delete"
         f" {shown_path(find_sweeps(session.run.root) / sweep)}."
