@@ -179,9 +179,7 @@ def _format_row_config(
     if not summary.is_usual:
         reason = "   # the last column; name another if it is not what you predict"
         if summary.target != [*summary.guesses][-1]:
-            reason = (
-                "   # the last but texts and splits; name another if this is not it"
-            )
+            reason = "   # the last but texts and splits; name another if this is not it"
     kind = "values, in their own units"
     gate = ""
     num_test = _count_test_rows(summary)
