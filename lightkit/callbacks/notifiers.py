@@ -2,14 +2,15 @@
 
 To a webhook, to Slack and to the services of apprise.
 
-The fields of the JSON, all of them always there, null where nothing is known. A later version adds
-fields; where one changes its meaning, ``schema`` gets another number.
+The fields of the JSON, all of them always there, null where nothing is known. The page on tracking
+has them with their types, and a test compares it with what is sent. A later version adds fields;
+where one changes its meaning, ``schema`` gets another number.
 
 ==============  ====================================================================================
 schema          ``lightkit.message/1``
 kind            ``start``, ``epoch``, ``end``, ``failure`` or ``gate``
 time            ISO 8601, UTC, seconds
-job             the run's name; outside the command the model's class
+job             the run's name
 run             the run's id
 folder          the run's folder; of a sweep that of the sweep
 host            name of the machine

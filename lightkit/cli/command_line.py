@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -584,14 +585,15 @@ def _read_number(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f"{name}: expected a number, got {text!r}")
+        raise ConfigError(f"{name}: expected a number, got {cut(repr(text))}")
     return value
 
 
 def _read_count(name: str, text: str, *, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
+    is_count = text.isdecimal() and len(text) <= sys.float_info.max_10_exp
+    if not is_count or int(text) < least:
         at_least = f" of at least {least}" if least else ""
-        raise ConfigError(f"{name}: expected a whole number{at_least}, got {text!r}")
+        raise ConfigError(f"{name}: expected a whole number{at_least}, got {cut(repr(text))}")
     return int(text)
 
 

@@ -109,6 +109,13 @@ _TRIAL = Option(
     is_hidden=True,
     is_internal=True,
 )
+_TRIAL_DATA = Option(
+    "--trial-data",
+    "fingerprint of the data of the sweep's earlier trials",
+    value="SHA256",
+    is_hidden=True,
+    is_internal=True,
+)
 FIT_OPTIONS = (
     Option("--if-changed", "train only if config, data or code changed; else code 6"),
     Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
@@ -122,6 +129,7 @@ FIT_OPTIONS = (
     OUTPUT_JSON,
     RUN_HIDDEN,
     _TRIAL,
+    _TRIAL_DATA,
     Option(
         "--trial-waits",
         "each epoch of the trial waits for the sweep",
@@ -139,6 +147,7 @@ _EVALUATION_OPTIONS = (
     CKPT_PATH._replace(is_hidden=True),
     OUTPUT_JSON,
     _TRIAL,
+    _TRIAL_DATA,
 )
 _PREDICT_OPTIONS = (
     Option(
@@ -1125,8 +1134,8 @@ KEY, print the whole config as YAML with the place of each value in a comment.""
         inputs=(
             Input(
                 "KEY",
-                "a dotted key: trainer.max_epochs,"
-                " callbacks.early_stopping.patience, callbacks, model",
+                "a dotted key: trainer.max_epochs, callbacks.early_stopping.patience, callbacks,"
+                " model; or the end of one: max_epochs",
             ),
             Input(
                 "STAGE",
@@ -1350,7 +1359,8 @@ lightkit fit -c lightkit:flowers -c lightkit:accelerator/ddp""",
     Command(
         "init",
         "write a starter project, or a config for your data",
-        usage="lightkit init [--template NAME]\n       lightkit init --data PATH [--output FILE]",
+        usage="lightkit init [--template NAME]\n"
+        "       lightkit init --data PATH [--text COLUMN] [--output FILE]",
         about="""\
 Write a starter project into this folder. It asks nothing and overwrites nothing.""",
         options=(
@@ -1371,6 +1381,12 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 " setting with its reason as a comment",
                 value="PATH",
                 completes=(FILES,),
+            ),
+            Option(
+                "--text",
+                "column of a table with texts to learn from alone; default: the one column of texts"
+                " of a table that has nothing else to learn from",
+                value="COLUMN",
             ),
             Option(
                 "--output",

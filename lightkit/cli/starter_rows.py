@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightkit.errors import DataError, format_count, join_names
+from lightkit.cli.starter_texts import Starter, format_text_config, summarize_text_column
+from lightkit.errors import DataError, format_count, join_names, visible
 from lightkit.images.splits import split_named
 from lightkit.rows.plan import RowSettings, RowSource, choose_target_type
 from lightkit.rows.table_rules import TableRules, explain_left_out
-from lightkit.rows.values import TypeGuess
+from lightkit.rows.values import TypeGuess, missing_column
 
 _TARGETS = ("target", "label", "class", "y", "outcome")
 """Usual names of the column of what is predicted; without one it is the last column."""
 _NUM_CLASSES = 10  # that are named
+_NUM_COLUMNS = 20  # that are named
 _TEST_FRACTION = 0.1  # default of TableData
 _LEAST_WORDS = 3.0  # of a cell on average, in a column of texts
 
@@ -30,6 +32,7 @@ class RowSummary(NamedTuple):
         is_usual: Whether it has a usual name.
         guesses: Of all columns.
         types: Types of the columns that may have information on the target.
+        texts: Columns of texts of several words, which are no inputs.
         target_type: ``class`` or ``value``.
     """
 
@@ -37,7 +40,18 @@ class RowSummary(NamedTuple):
     is_usual: bool
     guesses: Mapping[str, TypeGuess]
     types: Mapping[str, str]
+    texts: Sequence[str]
     target_type: str
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """Reasons by column for those that are no inputs."""
+        reasons = dict.fromkeys(self.texts, "it has texts, whose words this model does not read")
+        for name, guess in self.guesses.items():
+            reason = explain_left_out(name, guess)
+            if reason is not None and name not in (self.target, "split", *self.texts):
+                reasons[name] = reason
+        return reasons
 
 
 def summarize_rows(path: Path) -> RowSummary:
@@ -46,40 +60,108 @@ def summarize_rows(path: Path) -> RowSummary:
     Raises:
         DataError: If it cannot be read, or its target has one value alone.
     """
-    source = RowSource(RowSettings({None: str(path)}, target=""), TableRules())
-    names = source.names
+    names = RowSource(RowSettings({None: str(path)}, target=""), TableRules()).names
     by_name = {name.lower(): name for name in reversed(names)}
     usual = next((by_name[name] for name in _TARGETS if name in by_name), None)
-    target = usual or names[-1]
-    guesses = RowSource(RowSettings({None: str(path)}, target=target), TableRules()).guess_types()
-    others = {name: guess for name, guess in guesses.items() if name not in (target, "split")}
+    first = usual or names[-1]
+    guesses = _guess_types(path, first)
+    texts = [name for name, guess in guesses.items() if name != usual and _has_texts(guess)]
+    others = [name for name in names if name not in ("split", *texts)]
+    target = usual or (others[-1] if others else first)
+    if target != first:
+        guesses = _guess_types(path, target)
+    texts = [name for name in texts if name != target]
     types = {
         name: str(guess.kind)
-        for name, guess in others.items()
-        if explain_left_out(name, guess) is None
+        for name, guess in guesses.items()
+        if name not in (target, "split", *texts) and explain_left_out(name, guess) is None
     }
-    if not types:
-        raise DataError(
-            f"--data {path}: expected columns with information on the target {target!r}; it has"
-            f" {join_names(names)}."
-        )
-    return RowSummary(
-        target, usual is not None, guesses, types, choose_target_type(target, guesses[target])
-    )
+    target_type = choose_target_type(target, guesses[target])
+    return RowSummary(target, usual is not None, guesses, types, texts, target_type)
 
 
-def compose_row_config(
-    path: Path, name: str, *, format_comparison: Callable[[int, str], str]
-) -> str:
-    """Write a config for a table, of at most 12 lines but for comments.
+def _guess_types(path: Path, target: str) -> Mapping[str, TypeGuess]:
+    return RowSource(RowSettings({None: str(path)}, target=target), TableRules()).guess_types()
+
+
+def compose_table_config(
+    path: Path, name: str, text: str | None, *, format_comparison: Callable[[int, str], str]
+) -> Starter:
+    """Write a config for the rows of a table, or for one column of texts.
 
     Args:
         path: The table.
         name: File name of the config.
+        text: Column of the texts; None for the rows, and where these have no inputs but texts.
         format_comparison: Writes the conditions of the gate on a comparison with the champion, for
             a number of samples of the test and their name.
+
+    Raises:
+        DataError: If no column has information on the target, or the texts have no classes.
     """
     summary = summarize_rows(path)
+    if text is not None and text not in summary.guesses:
+        raise DataError(f"--text: {missing_column(text, list(summary.guesses))}")
+    if text is None and not summary.types and summary.texts and summary.target_type == "class":
+        text = summary.texts[0]
+    if text is not None:
+        return _compose_text_config(path, name, text, summary, format_comparison)
+    if not summary.types:
+        of_texts = ""
+        if summary.texts:
+            of_texts = f" {summary.texts[0]!r} has texts, from which classes alone are predicted."
+        raise DataError(
+            f"--data {path}: expected columns with information on the target {summary.target!r}; it"
+            f" has {join_names(list(summary.guesses))}.{of_texts}"
+        )
+    return Starter(
+        _format_row_config(path, name, summary, format_comparison),
+        [
+            f"used  {_join(summary.types)}, to predict {_show(summary.target)}",
+            *(f"not   {_show(column)}: {why}" for column, why in summary.unused.items()),
+            *(f"texts {words}" for words in _list_text_commands(path, summary)),
+        ],
+    )
+
+
+def _compose_text_config(
+    path: Path,
+    name: str,
+    text: str,
+    summary: RowSummary,
+    format_comparison: Callable[[int, str], str],
+) -> Starter:
+    """Write a config for one column of texts.
+
+    Raises:
+        DataError: If the target is the text itself, or has no classes.
+    """
+    target = summary.target
+    if text == target:
+        raise DataError(
+            f"--text: {text!r} is the column of what is predicted, as the last one or by its name."
+            " Name another, or write the config by hand (data.init_args.text and label)."
+        )
+    if summary.target_type != "class":
+        raise DataError(
+            f"--text: the target {target!r} has numbers, and TextClassifier predicts classes."
+        )
+    texts = summarize_text_column(path, text=text, label=target)
+    comparison = format_comparison(texts.splits.get("test", 0), "text")
+    others = [each for each in summary.guesses if each not in (text, target, "split")]
+    notes = [f"used  {_show(text)}, to predict {_show(target)}"]
+    if others:
+        notes.append(f"not   {_join(others)}")
+    return Starter(format_text_config(texts, name, comparison=comparison), notes)
+
+
+def _format_row_config(
+    path: Path,
+    name: str,
+    summary: RowSummary,
+    format_comparison: Callable[[int, str], str],
+) -> str:
+    """Write a config for rows, of at most 12 lines but for comments."""
     guess = summary.guesses[summary.target]
     of_types = Counter(summary.types.values())
     words = {
@@ -93,11 +175,11 @@ def compose_row_config(
     found = f"{format_count(guess.num_rows, 'row')} with {join_names(counted)}"
     largest, num_largest = max(guess.values.items(), key=lambda item: item[1])
     is_class = summary.target_type == "class"
-    reason = (
-        ""
-        if summary.is_usual
-        else "   # the last column; name another if it is not what you predict"
-    )
+    reason = ""
+    if not summary.is_usual:
+        reason = "   # the last column; name another if it is not what you predict"
+        if summary.target != [*summary.guesses][-1]:
+            reason = "   # the last but texts and splits; name another if this is not it"
     kind = "values, in their own units"
     gate = ""
     num_test = _count_test_rows(summary)
@@ -115,42 +197,43 @@ gate:   # for lightkit gate, promote and retrain
   metric: test/accuracy
   min: {bound}   # {chance}
 {format_comparison(num_test, "row")}"""
+    notes = "".join(
+        f"# Not used: {_show(column)}; {why}.\n" for column, why in summary.unused.items()
+    )
+    for command in _list_text_commands(path, summary):
+        notes += f"# To learn from these texts alone:\n#   {command}\n"
+    unused = [each for each in summary.unused if each]
+    ignored = f"    ignore: {json.dumps(unused, ensure_ascii=False)}\n" if unused else ""
     return f"""\
 # {found}; the target has {kind}.
 #   lightkit fit -c {shlex.quote(name)}
-{_format_notes(path, summary)}extends: [lightkit:tabular]
+# Used: {_join(summary.types)}.
+{notes}extends: [lightkit:tabular]
 data:
   init_args:
     path: {json.dumps(path.as_posix(), ensure_ascii=False)}
     target: {json.dumps(summary.target, ensure_ascii=False)}{reason}
-{gate}"""
+{ignored}{gate}"""
 
 
-def _format_notes(path: Path, summary: RowSummary) -> str:
-    """Write comments on the columns that the model does not have, and on those of texts.
+def _show(name: str) -> str:
+    """Write the name of a column on one line."""
+    return visible(name, in_line=True) or repr(name)
 
-    Each a line.
-    """
-    lines = []
-    for name, guess in summary.guesses.items():
-        reason = explain_left_out(name, guess)
-        if name in (summary.target, "split") or (reason is None and not _has_texts(guess)):
-            continue
-        if _has_texts(guess):
-            arguments = {"path": path.as_posix(), "text": name, "label": summary.target}
-            given = ", ".join(
-                f"{key}: {json.dumps(value, ensure_ascii=False)}"
-                for key, value in arguments.items()
-            )
-            lines.append(
-                f"# Column {name!r} has texts, whose words this model does not read. To learn from"
-                " them alone:"
-            )
-            lines.append("#   model: TextClassifier")
-            lines.append(f"#   data: {{class_path: TextData, init_args: {{{given}}}}}")
-        else:
-            lines.append(f"# Column {name!r} is left out: {reason}.")
-    return "".join(f"{line}\n" for line in lines)
+
+def _join(names: Iterable[str]) -> str:
+    return join_names([_show(name) for name in names], most=_NUM_COLUMNS)
+
+
+def _list_text_commands(path: Path, summary: RowSummary) -> list[str]:
+    """List the commands that write a config for each column of texts, where there are classes."""
+    if summary.target_type != "class":
+        return []
+    return [
+        shlex.join(["lightkit", "init", "--data", str(path), "--text", name])
+        for name in summary.texts
+        if name.isprintable()
+    ]
 
 
 def _has_texts(guess: TypeGuess) -> bool:

@@ -9,11 +9,11 @@ import json
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightkit.errors import DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
@@ -73,6 +73,18 @@ class TextSummary:
         return max(self.classes.values()) / self.num_texts
 
 
+class Starter(NamedTuple):
+    """A config for data.
+
+    Args:
+        text: The config.
+        notes: Columns that it uses, and those that it does not with the reason, each a line.
+    """
+
+    text: str
+    notes: Sequence[str] = ()
+
+
 def find_texts(path: Path) -> TextSummary | None:
     """Look at a folder or table of texts; None where it has other things.
 
@@ -89,6 +101,18 @@ def find_texts(path: Path) -> TextSummary | None:
     if not (is_table or is_folder) or (path.is_dir() and _has_images(path)):
         return None
     return _find_in_table(path)
+
+
+def summarize_text_column(path: Path, *, text: str, label: str) -> TextSummary:
+    """Look at the texts of one column of a table, and at their labels in another.
+
+    Raises:
+        DataError: If a row cannot be used, or there is one class.
+    """
+    from lightkit.rows.text_table import TextColumns, read_text_table  # here: pyarrow
+
+    _, rows = read_text_table(str(path), TextColumns(text=text, label=label))
+    return _summarize(path, {"text": text, "label": label}, rows)
 
 
 def _has_images(path: Path) -> bool:

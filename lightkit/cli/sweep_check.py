@@ -21,8 +21,6 @@ from lightkit.errors import LightkitError
 from lightkit.sweep.settings import Plan, list_shadowed, read_sweep
 from lightkit.sweep.space import Params, Space, find_choice
 
-_MOST_PROBES = 64
-
 
 def read_plan(resolved: Resolved) -> Plan:
     """Read the sweep of a config, which has been checked.
@@ -51,7 +49,7 @@ def check_space(stage_config: StageConfig, plan: Plan) -> None:
         problems.add(error)
     probes = plan.space.list_probes() if not problems else []
     with TemporaryDirectory(prefix="lightkit-") as folder:
-        for number, (key, params) in enumerate(probes[:_MOST_PROBES]):
+        for number, (key, params) in enumerate(probes):
             layer = Path(folder) / f"probe-{number}.yaml"
             write_layer(layer, plan.space, params)
             for text in _find_errors(stage_config, layer):

@@ -60,7 +60,7 @@ from lightkit.cli.session import Session, StageProcess
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.tree import Leaf, to_plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
-from lightkit.errors import DataChanged, Stalled
+from lightkit.errors import DataChanged, DataError, Stalled
 from lightkit.hardware import this_machine
 from lightkit.launch.plan import THREADS
 from lightkit.launch.ranks import Rank
@@ -77,6 +77,7 @@ from lightkit.launch.watchdog import (
 from lightkit.loggers import TensorBoard
 from lightkit.reports.class_tables import format_class_tables
 from lightkit.runs.resume import locate_checkpoint
+from lightkit.sweep.record import find_sweeps
 
 _log = logging.getLogger("lightkit")
 _Kind = TypeVar("_Kind")
@@ -318,6 +319,8 @@ def _build_callbacks(session: Session, trainer: Mapping[str, Any]) -> list[Callb
         finite_loss = FiniteLoss(action, events=recorder.events, last_good=last_good)
         callbacks.append(finite_loss)
     callbacks.append(LambdaCallback(setup=partial(_check_same_data, session)))
+    if "trial-data" in stage_config.options:
+        callbacks.append(LambdaCallback(setup=partial(_check_data_of_trial, session)))
 
     # The user's, and those that record what they and the model have done.
     callbacks += as_list(trainer.get("callbacks"))
@@ -408,6 +411,29 @@ def _check_same_data(
             f"run.resume: the data has changed since {session.run.folder} was interrupted{version};"
             f" --run.resume={session.run.folder} goes on there, --run.resume=never begins a new run"
         )
+
+
+def _check_data_of_trial(
+    session: Session, trainer: Trainer, _module: LightningModule, stage: str
+) -> None:
+    """Compare the data of a trial with those of its sweep, before a step of a stage.
+
+    Raises:
+        DataError: If the fingerprints differ.
+    """
+    options = session.stage_config.options
+    before = str(options["trial-data"])
+    now = runs.find_fingerprint(describe_data(trainer.datamodule))  # type: ignore[attr-defined]
+    if now is None or now == before:
+        return
+    sweep = str(options["trial"]).rpartition("/")[0]
+    raise DataError(
+        f"sweep: at the {stage} of a trial the data has changed since the earlier trials of {sweep}"
+        " (fingerprint"
+        f" {before[:12]}, now {now[:12]}), whose values do not compare with those on other"
+        f" data. With the data of before the same command goes on; to begin a new sweep, delete"
+        f" {shown_path(find_sweeps(session.run.root) / sweep)}."
+    )
 
 
 def _log_config(session: Session, trainer: Trainer, _module: LightningModule) -> None:

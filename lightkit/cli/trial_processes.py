@@ -96,6 +96,8 @@ class Job:
         folder: Folder of the sweep.
         environment: Variables of each trial.
         build_words: Returns the words of a fit for a layer, after ``fit``.
+        find_data: Returns the fingerprint of the data that a trial must have; None where no trial
+            before it tells.
         words_of_test: Words of the test of a run, after ``test``.
     """
 
@@ -105,6 +107,7 @@ class Job:
     folder: Path
     environment: Mapping[str, str]
     build_words: Callable[[Path, Trial], list[str]]
+    find_data: Callable[[Trial], str | None]
     words_of_test: Sequence[str] = ()
 
     def find_folder(self, trial: Trial) -> Path:
@@ -201,12 +204,20 @@ class TrialProcesses:
             *self._job.build_words(active.folder / "trial.yaml", trial),
             f"--run.resume={resume}",
         ]
-        words += [f"--trial={self._job.name_trial(trial)}"]
+        words += self._build_words_of_trial(active)
         if self._plan.pruner.prunes and trial.kind == "search" and self.search is not None:
             words.append("--trial-waits")
         if self.threads is not None:
             words.append(f"--launch.threads={self.threads}")
         self._start_command(active, words)
+
+    def _build_words_of_trial(self, active: Active) -> list[str]:
+        """Build the words by which a process knows its trial, and the data that it must have."""
+        words = [f"--trial={self._job.name_trial(active.trial)}"]
+        data = self._job.find_data(active.trial)
+        if data is None and active.run is not None:
+            data = runs.read_data_fingerprint(active.run)
+        return words if data is None else [*words, f"--trial-data={data}"]
 
     def _start_command(self, active: Active, words: Sequence[str]) -> None:
         environment = dict(self._job.environment)
@@ -318,6 +329,7 @@ class TrialProcesses:
         summary = runs.read_summary(run.summary_path) or {}
         facts = runs.read_json(run.folder / FACTS) or {}
         trial.num_params = facts.get("params")
+        trial.data = runs.read_data_fingerprint(run)
         best = summary.get("best") or {}
         self._learn_metric(best)
         wrong = next(
@@ -422,7 +434,7 @@ class TrialProcesses:
         words = [
             "test",
             f"--run={active.run.folder}",
-            f"--trial={self._job.name_trial(active.trial)}",
+            *self._build_words_of_trial(active),
         ]
         self._start_command(active, [*words, *self._job.words_of_test])
 

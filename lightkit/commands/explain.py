@@ -15,7 +15,16 @@ from lightkit.cli.argument_lookup import find_default, list_arguments
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
 from lightkit.cli.config_loader import LoadedConfig, load_config
-from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware
+from lightkit.config import (
+    NAMED_CLASSES,
+    KeyPath,
+    Origin,
+    Problems,
+    Resolved,
+    dotted,
+    near,
+    resolve_hardware,
+)
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS, TRAINER_DEFAULTS
 from lightkit.config.display import (
     describe_node,
@@ -28,6 +37,7 @@ from lightkit.config.display import (
 )
 from lightkit.config.origins import NESTED_FILES
 from lightkit.config.resolved import collect_errors, drop_paths
+from lightkit.config.schema import load_schema
 from lightkit.config.sources import describe_interpolation, format_source
 from lightkit.config.tree import (
     Items,
@@ -201,7 +211,7 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
     Args:
         resolved: The config with the trainer's keys.
         complete: The same with the hardware keys as they are written.
-        key: The key.
+        key: The key, or the end of one key alone, as ``max_epochs`` is of ``trainer.max_epochs``.
 
     Returns:
         Its fields, and a mapping or list as YAML with the place of each value in it.
@@ -227,6 +237,14 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
     with suppress(ConfigError) if not rest else nullcontext():
         default = find_default(resolved.tree, wanted if rest else path)
     if rest and default is None:
+        full_keys = [] if path else _find_full_keys(_shorten_key(wanted), complete)
+        if len(full_keys) == 1:
+            return _explain_key(resolved, complete, full_keys[0])
+        if full_keys:
+            raise ConfigError(
+                f"{key}: {len(full_keys)} keys end in this name: {', '.join(full_keys)}. Name one"
+                " of them."
+            )
         raise _unknown_key(key, complete, path, rest)
     if rest:
         return {"key": dotted(wanted), "replaced": [], **(default or {})}, ""
@@ -375,16 +393,37 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
     if not siblings:
         everywhere = {_shorten_key(each) for each in complete.origins}
         return ConfigError(f"{text}{near(_shorten_key((*path, *rest)), everywhere)}")
-    hint = near(word, siblings) or _suggest_longer_keys(word, complete)
+    hint = near(word, siblings) or _suggest_full_keys(word, complete)
     if not hint and len(siblings) < _MOST_CHOICES:
         return ConfigError(f"{text}\nKeys {where}: {', '.join(siblings)}.")
     return ConfigError(f"{text}{hint}")
 
 
-def _suggest_longer_keys(word: str, complete: Resolved) -> str:
+def _suggest_full_keys(word: str, complete: Resolved) -> str:
     """Return the hint at the keys that end in a word: ``data.batch_size`` for ``batch_size``."""
-    found = sorted({_shorten_key(path) for path in complete.origins if path and path[-1] == word})
+    found = _find_full_keys(word, complete)
     return f"; did you mean {' or '.join(map(repr, found[:_MOST_HINTS]))}?" if found else ""
+
+
+def _find_full_keys(end: str, complete: Resolved) -> list[str]:
+    """List the keys, set or not, of sections and of the config's classes that end in some parts.
+
+    Args:
+        end: The parts, such as ``max_epochs`` or ``early_stopping.patience``.
+        complete: The config.
+    """
+    schema = load_schema()
+    owners: list[KeyPath] = [(section,) for section in schema.sections]
+    for section in NAMED_CLASSES:
+        entries = find(complete.tree, (section,))
+        if isinstance(entries, MappingNode):
+            owners += [(section, name) for name in entries.entries]
+    known = {_shorten_key(path) for path in complete.origins if path}
+    for owner in owners:
+        with suppress(ConfigError):  # its class cannot be imported; what is set is known
+            arguments = list_arguments(complete.tree, owner)[1]
+            known |= {_shorten_key((*owner, name)) for name in arguments}
+    return sorted(key for key in known if key.endswith(f".{end}"))
 
 
 def _has_children(node: Node) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.starter_masks import DRIFT_WINDOW, format_mask_config, summarize_masks
-from lightkit.cli.starter_texts import find_texts, format_text_config
+from lightkit.cli.starter_texts import Starter, find_texts, format_text_config
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES
@@ -78,7 +78,7 @@ def init(invocation: Invocation) -> int:
         ConfigError: If the arguments are wrong, or a file exists.
         DataError: If the folder holds no images in classes.
     """
-    files = _compose_files(invocation)
+    files, notes = _compose_files(invocation)
     existing = [name for name in files if Path(name).exists()]
     if existing:
         listed = "\n".join(f"  {name}" for name in existing)
@@ -93,13 +93,15 @@ def init(invocation: Invocation) -> int:
         with Path(name).open("x", encoding="utf-8") as file:
             file.write(text)
         print(f"wrote {name}")
+    for note in notes:
+        print(note)
     config = next(name for name in files if name.endswith(".yaml"))
     print(f"next  lightkit fit -c {shlex.quote(config)}")
     return 0
 
 
-def _compose_files(invocation: Invocation) -> dict[str, str]:
-    """Return the text of each file by its name.
+def _compose_files(invocation: Invocation) -> tuple[dict[str, str], Sequence[str]]:
+    """Return the text of each file by its name, and lines on what they use.
 
     Raises:
         ConfigError: If the options do not go together, or there is no such template.
@@ -111,30 +113,47 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         raise invocation.error(
             "--output names the config of --data; the files of a template have names of their own"
         )
+    if "text" in options and "data" not in options:
+        raise invocation.error("--text names a column of the table that --data names")
     if "data" in options:
-        folder = Path(options["data"])
-        names = find_mask_folders(folder) if folder.is_dir() else None
-        if names is not None:
-            name = options.get("output", f"{folder.absolute().name}.yaml")
-            masks = summarize_masks(folder, *names)
-            return {name: format_mask_config(masks, name, sizes=_measure_images(masks.images))}
-        stem = folder.absolute().stem if folder.is_file() else folder.absolute().name
-        name = options.get("output", f"{stem}.yaml")
-        texts = find_texts(folder)
-        if texts is not None:
-            comparison = _format_comparison(texts.splits.get("test", 0), "text")
-            return {name: format_text_config(texts, name, comparison=comparison)}
-        if _is_table_of_rows(folder):
-            from lightkit.cli.starter_rows import compose_row_config  # here: it loads pyarrow
-
-            return {name: compose_row_config(folder, name, format_comparison=_format_comparison)}
-        return {name: starter_config(summarize_images(folder), name)}
+        name, starter = _compose_config(Path(options["data"]), options)
+        return {name: starter.text}, starter.notes
     template = options.get("template", "module")
     if template not in _TEMPLATES:
         raise ConfigError(
             f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}"
         )
-    return _read_templates(_TEMPLATES[template])
+    return _read_templates(_TEMPLATES[template]), ()
+
+
+def _compose_config(path: Path, options: Mapping[str, Any]) -> tuple[str, Starter]:
+    """Return the name and the text of the config for a folder or a table.
+
+    Raises:
+        ConfigError: If it has no column of texts, and the options name one.
+        DataError: If it holds nothing that a model learns from.
+    """
+    column = options.get("text")
+    stem = path.absolute().stem if path.is_file() else path.absolute().name
+    name = options.get("output", f"{stem}.yaml" if column is None else f"{stem}_texts.yaml")
+    masks = find_mask_folders(path) if path.is_dir() else None
+    texts = None if column is not None or masks is not None else find_texts(path)
+    if texts is not None:
+        comparison = _format_comparison(texts.splits.get("test", 0), "text")
+        return name, Starter(format_text_config(texts, name, comparison=comparison))
+    if masks is None and _is_table_of_rows(path):
+        from lightkit.cli.starter_rows import compose_table_config  # here: it loads pyarrow
+
+        return name, compose_table_config(path, name, column, format_comparison=_format_comparison)
+    if column is not None:
+        raise ConfigError(
+            f"--text: {shown_path(path)} is no table of rows, of which it names a column"
+        )
+    if masks is not None:
+        summary = summarize_masks(path, *masks)
+        text = format_mask_config(summary, name, sizes=_measure_images(summary.images))
+        return name, Starter(text)
+    return name, Starter(starter_config(summarize_images(path), name))
 
 
 def _is_table_of_rows(path: Path) -> bool:

@@ -49,6 +49,7 @@ from lightkit.sweep.results import (
     choose_best,
     describe_result,
     describe_without_effect,
+    find_data,
     is_share,
     list_confirmations,
     rank_trials,
@@ -311,6 +312,7 @@ class Sweep:
             self._folder,
             environment,
             self._build_words,
+            self._find_data,
             ["--quiet"],
         )
         self._trials = TrialProcesses(self._job, plan, processes)
@@ -537,6 +539,9 @@ class Sweep:
         if trial.seed is not None:
             words.append(f"--seed_everything={trial.seed}")
         return words
+
+    def _find_data(self, trial: Trial) -> str | None:
+        return find_data(self._record.trials, trial, self._plan.space)
 
     # -- the end of a trial ------------------------------------------------------------------------
 

@@ -96,6 +96,11 @@ def is_number(value: Any) -> TypeGuard[float]:
     return is_any_number(value) and abs(value) <= sys.float_info.max
 
 
+def is_too_large(value: Any) -> bool:
+    """Return whether a value is an integer that no float can hold, such as one of 400 digits."""
+    return isinstance(value, int) and abs(value) > sys.float_info.max
+
+
 def is_any_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a number, an infinite one and NaN included.
 
@@ -105,10 +110,14 @@ def is_any_number(value: Any) -> TypeGuard[float]:
 
 
 def is_int(value: Any, least: int | None = None) -> TypeGuard[int]:
-    """Return whether a value is an integer, of at least `least`; true and false are none."""
-    return (
-        isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
-    )
+    """Return whether a value is an integer that a float can hold; true and false are none.
+
+    Args:
+        value: The value.
+        least: Its least value; None for any.
+    """
+    is_integer = isinstance(value, int) and not isinstance(value, bool) and not is_too_large(value)
+    return is_integer and (least is None or value >= least)
 
 
 def is_within(bounds: Mapping[str, Any], value: float) -> bool:

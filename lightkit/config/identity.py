@@ -118,7 +118,12 @@ def can_change_score(path: KeyPath, stage: str) -> bool:
     """
     if path[0] == "trainer":
         return path[-1] in _OF_SCORES[stage]
-    return path[0] in ("data", "model") and path[-1] not in ("batch_size", *_OF_LOADING)
+    return path[0] == "model" or can_change_data(path)
+
+
+def can_change_data(path: KeyPath) -> bool:
+    """Check whether a value can change the samples that a data module has."""
+    return path[0] == "data" and path[-1] not in ("batch_size", *_OF_LOADING)
 
 
 def _is_listed(key: str, names: Collection[str]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -16,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from lightkit.config.bounds import BOUNDS, describe_bounds, is_within
+from lightkit.config.bounds import BOUNDS, describe_bounds, is_too_large, is_within
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.lightning_namespace import real_name
 
@@ -138,6 +139,8 @@ def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
 
     None where the type of the value is wrong.
     """
+    if any(is_too_large(_read_text(each)) for each in _list_plain_values(value)):
+        return f"{describe_type(schema)}, of a size below {sys.float_info.max:.2g}"
     branches = list_branches(schema)
     bounded = [branch for branch in branches if any(key in BOUNDS for key in branch)]
     free = [{"type": branch["type"]} for branch in bounded]
@@ -148,12 +151,24 @@ def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
     return join_alternatives(words)
 
 
+def _list_plain_values(value: Any) -> list[Any]:
+    """List the plain values in lists and mappings."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [plain for each in value for plain in _list_plain_values(each)]
+    return [value]
+
+
 def accepts(schema: Schema, value: Any) -> bool:
     """Check whether jsonargparse 4.53 may take a value for a type that is no class.
 
     Text is read as YAML where the type is not text: `'3'` is an integer. An integer is a number,
     but 1.0 is no integer, 1 is no boolean, and an integer no text. A single value is no list. Null
     stands for "not set" everywhere.
+
+    An integer that no float can hold is refused, though jsonargparse takes it: with torch and each
+    float it overflows.
     """
     return value is None or _takes_inside(schema, value)
 
@@ -163,13 +178,18 @@ def _takes_inside(schema: Schema, value: Any) -> bool:
     branches = list_branches(schema)
     if any(_takes(branch, value) for branch in branches):
         return True
+    reading = _read_text(value)
+    return reading is not value and any(_takes(branch, reading) for branch in branches)
+
+
+def _read_text(value: Any) -> Any:
+    """Return what a text is as YAML; the value itself where it is no text, or no YAML."""
     if not isinstance(value, str) or not value:
-        return False
+        return value
     try:
-        reading = yaml.load(value, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
+        return yaml.load(value, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError):
-        return False
-    return any(_takes(branch, reading) for branch in branches)
+        return value
 
 
 def _takes(schema: Schema, value: Any) -> bool:
@@ -197,7 +217,8 @@ def _takes_scalar(schema: Schema, kind: str, value: Any) -> bool:
     """
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return False
-    return kind not in ("integer", "number") or is_within(schema, value)
+    is_number = kind in ("integer", "number")
+    return not is_number or (not is_too_large(value) and is_within(schema, value))
 
 
 def _takes_items(schema: Schema, items: Sequence[Any]) -> bool:

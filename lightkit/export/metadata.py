@@ -181,25 +181,34 @@ def read_metadata(path: Path) -> Metadata:
     """Read the metadata of an exported file, without torch and without running anything in it.
 
     Raises:
-        ConfigError: If it is an ONNX file, and onnxruntime is not installed.
+        ConfigError: If a package that reads the format is not installed, such as onnxruntime.
         DataError: If the file is missing, damaged or cut short, or no export of lightkit.
     """
     if not path.is_file():
         raise DataError(f"{path}: there is no such file. `lightkit export` writes it.")
+    kind = format_of(path)
     try:
-        if (kind := format_of(path)) is None:
+        if kind is None:
             suffixes = ", ".join(Path(each.file).suffix for each in FORMATS.values())
             raise ValueError(f"expected a file that ends in {suffixes}")
         return Metadata.from_dict(json.loads(FORMATS[kind].read_metadata(path)))
     except ImportError as error:
-        raise ConfigError(
-            f"{path}: what runs it is not installed ({error}): pip install 'lightkit-train[onnx]'."
-        ) from error
+        raise ConfigError(f"{path}: {_explain_import(error, str(kind))}") from error
     except _READ_ERRORS as error:
         raise DataError(
             f"{path}: this is not an export of lightkit, or it is damaged or cut short"
             f" ({first_line(error)}). Export it again."
         ) from error
+
+
+def _explain_import(error: ImportError, kind: str) -> str:
+    """Name the package that a format needs, and how it is installed: by an extra or by itself."""
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not package:
+        return f"a package that reads {kind} does not load ({first_line(error)}). Install it anew."
+    is_of_extra = package in FORMATS[kind].requires
+    wanted = f"'lightkit-train[{kind}]'" if is_of_extra else package
+    return f"{kind} is read by {package}, which is not installed: pip install {wanted}."
 
 
 def read_record(folder: Path) -> dict[str, dict[str, Any]]:

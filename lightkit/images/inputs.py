@@ -5,7 +5,6 @@ Folders, files, globs, tables of paths, standard input.
 
 from __future__ import annotations
 
-import csv
 import glob
 import os
 import sys
@@ -20,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from lightkit.config import near
 from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError, cut
+from lightkit.images.csv_cells import read_cells
 from lightkit.images.delta_table import DeltaFiles, has_deletion_vectors, refuse_unreadable
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
 
@@ -27,7 +27,6 @@ COLUMNS = ("path", "image", "file", "filename")
 """Columns of paths; the first that a table has."""
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 _NUM_ROWS = 4096  # of a table in memory
-_MAX_CELL = 1_000_000  # characters; more than any path has, if a quotation mark was never closed
 _Source = Callable[[], Iterable[str]]
 
 
@@ -165,8 +164,8 @@ def open_path_table(path: Path) -> _Source:
         ConfigError: If it is a Delta table, and deltalake is not installed.
     """
     is_csv = path.suffix.lower() in (".csv", ".tsv") and not is_delta(path)
-    read_cells = _open_csv_column(path) if is_csv else _open_dataset_column(path)
-    return lambda: (_locate(cell, path.parent) for cell in read_cells())
+    read = _open_csv_column(path) if is_csv else _open_dataset_column(path)
+    return lambda: (_locate(cell, path.parent) for cell in read())
 
 
 def _locate(cell: str | None, folder: Path) -> str:
@@ -308,17 +307,11 @@ def _is_number(cell: str) -> bool:
 
 @contextmanager
 def _open_csv(path: Path) -> Iterator[Iterator[list[str]]]:
-    csv.field_size_limit(_MAX_CELL)
     with (
         _translate_read_errors(path),
-        path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text,
+        path.open(newline="", encoding="utf-8", errors="surrogateescape") as text,
     ):
-        header = text.readline(_MAX_CELL)
-        if "\0" in header:  # as of UTF-16
-            raise DataError(f"{path}: this table is not in UTF-8. Save it as UTF-8.")
-        delimiter = max(",;\t", key=header.count)
-        text.seek(0)
-        yield (row for row in csv.reader(text, delimiter=delimiter) if row)
+        yield (cells for _, cells in read_cells(text, str(path)) if cells)
 
 
 @contextmanager
@@ -351,7 +344,7 @@ def _open_dataset(path: Path) -> Iterator[Any]:
 @contextmanager
 def _translate_read_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
     """Raise a `DataError` for a damaged table; pyarrow's errors are OS and value errors."""
-    known: tuple[type[Exception], ...] = (OSError, ValueError, csv.Error, *kinds)
+    known: tuple[type[Exception], ...] = (OSError, ValueError, *kinds)
     try:
         yield
     except known as error:

@@ -5,18 +5,16 @@ Each row knows its line, for errors. No torch.
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightkit.config import near
 from lightkit.errors import ConfigError, DataError, join_lines, join_names
+from lightkit.images.csv_cells import read_cells
 from lightkit.images.image_index import Label
 from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
 from lightkit.images.splits import Split, sort_classes, split_named
@@ -24,8 +22,6 @@ from lightkit.images.splits import Split, sort_classes, split_named
 LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "tags")
 """Columns of labels; the first that a table has."""
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
-MAX_CELL = 1_000_000
-"""Characters of a cell, if a quotation mark was never closed."""
 _MAX_CLASSES = 100_000
 _MARKS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _WHOLE = re.compile(r"-?\d+\.0+")
@@ -104,37 +100,17 @@ def parse_csv(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tupl
         DataError: If it is empty, not UTF-8, has two columns of one name, or a row has more or
             fewer cells.
     """
-    iterator = iter(lines)
-    first = next(iterator, "").removeprefix("\ufeff")
-    if "\0" in first:
-        raise DataError(f"{name}, line 1: this table is not in UTF-8. Save it as UTF-8.")
-    csv.field_size_limit(MAX_CELL)
-    reader = csv.reader(chain([first], iterator), delimiter=find_delimiter(first), strict=True)
-    with _translate_csv_errors(name, 1):
-        header = [each.strip() for each in next(reader, [])]
+    rows = read_cells(lines, name)
+    header = [each.strip() for each in next(rows, (1, []))[1]]
     _check_header(header, name)
 
     def iterate() -> Iterator[tuple[int, list[str]]]:
-        line = reader.line_num + 1
-        while True:
-            with _translate_csv_errors(name, line):
-                cells = next(reader, None)
-            if cells is None:
-                return
+        for line, cells in rows:
             _check_cells(cells, header, f"{name}, line {line}")
             if cells:
                 yield line, cells
-            line = reader.line_num + 1
 
     return header, iterate()
-
-
-def find_delimiter(first: str) -> str:
-    """Return the separator of a table.
-
-    The one of comma, semicolon and tab that its first line has most of.
-    """
-    return max(",;\t", key=first.count)
 
 
 def _check_header(header: Sequence[str], name: str) -> None:
@@ -155,14 +131,6 @@ def _check_cells(cells: Sequence[str], header: Sequence[str], place: str) -> Non
         )
     if any("\ud800" <= mark <= "\udfff" for cell in cells if not cell.isascii() for mark in cell):
         raise DataError(f"{place}: this table is not in UTF-8. Save it as UTF-8.")
-
-
-@contextmanager
-def _translate_csv_errors(name: str, line: int) -> Iterator[None]:
-    try:
-        yield
-    except csv.Error as error:
-        raise DataError(f"{name}, line {line}: this table cannot be read ({error}).") from error
 
 
 class LabelColumns:

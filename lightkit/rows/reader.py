@@ -30,7 +30,8 @@ from pyarrow import fs
 
 from lightkit.config.origins import near_files
 from lightkit.errors import DataError, join_names
-from lightkit.images.label_table import CSV_SUFFIXES, MAX_CELL, find_delimiter, parse_csv
+from lightkit.images.csv_cells import MAX_CELL, find_delimiter
+from lightkit.images.label_table import CSV_SUFFIXES, parse_csv
 from lightkit.images.table_format import PARQUET_SUFFIXES
 from lightkit.rows.parquet_table import RowGroup, Snapshot, is_remote, local_path, open_table
 from lightkit.rows.values import format_cell, missing_column
@@ -385,6 +386,71 @@ class _TextFile:
         return digest.hexdigest()
 
 
+class _CsvStream(io.RawIOBase):
+    """The bytes of a CSV file for pyarrow, which reads some files in another way than Python.
+
+    pyarrow 25 reads ``"a"b`` as ``ab`` and takes a cell that is never closed; Python's strict
+    reader, which finds the lines of rows, refuses both. Where each quotation mark that opens a cell
+    follows a separator, a line end or another mark, and each that closes one precedes such, the two
+    agree. Any other mark is doubtful.
+
+    Between two blocks pyarrow 25 also drops the line feed of a carriage return and line feed in a
+    cell (apache/arrow#51368), so the two stay in one block.
+
+    Args:
+        stream: The file.
+        delimiter: Separator of its cells.
+    """
+
+    def __init__(self, stream: IO[bytes], delimiter: str) -> None:
+        super().__init__()
+        self.has_doubtful_quote = False
+        self._stream = stream
+        self._is_neighbor = np.zeros(256, bool)
+        self._is_neighbor[[*f'{delimiter}\r\n"'.encode()]] = True
+        self._is_in_quotes = False
+        self._last = b""
+        self._ahead = b""
+
+    def readable(self) -> bool:
+        """Return whether it can be read, as pyarrow asks."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Read a block, with the line feed of a carriage return at its end."""
+        block = self._ahead or self._stream.read(size)
+        self._ahead = b""
+        if block.endswith(b"\r"):
+            self._ahead = self._stream.read(size)
+            if self._ahead.startswith(b"\n"):
+                block += b"\n"
+                self._ahead = self._ahead[1:]
+        if block:
+            self._check_quotes(block)
+        elif self._is_in_quotes:
+            self.has_doubtful_quote = True
+        return block
+
+    def _check_quotes(self, block: bytes) -> None:
+        """Look at the neighbors of the quotation marks of a block."""
+        if not self._last:
+            self._last = b"\n"
+            block = block.removeprefix(b"\xef\xbb\xbf")
+        codes = np.frombuffer(self._last + block, np.uint8)
+        marks = np.flatnonzero(codes[1:] == ord('"')) + 1
+        first_opening = int(self._is_in_quotes)
+        opening = marks[first_opening::2]
+        closing = marks[1 - first_opening :: 2]
+        if self._last == b'"' and not self._is_in_quotes:
+            closing = np.concatenate([[0], closing])
+        neighbors = [codes[opening - 1], codes[closing[closing + 1 < len(codes)] + 1]]
+        if not self._is_neighbor[np.concatenate(neighbors)].all():
+            self.has_doubtful_quote = True
+        if len(marks) % 2:
+            self._is_in_quotes = not self._is_in_quotes
+        self._last = codes[-1:].tobytes()
+
+
 class _CsvFile(_TextFile):
     """A file of comma, semicolon or tab separated values, in UTF-8."""
 
@@ -396,6 +462,7 @@ class _CsvFile(_TextFile):
                 raise DataError(f"{name}: this table has no rows below the names of its columns.")
         with self._open_lines() as lines:
             self._delimiter = find_delimiter(lines.readline())
+        self._is_strict = False
 
     def read(
         self, columns: Sequence[str], *, batch_rows: int, with_lines: bool
@@ -430,8 +497,11 @@ class _CsvFile(_TextFile):
             "convert_options": convert,
         }
         with self._open() as stream:
+            checked = _CsvStream(stream, self._delimiter)
             try:
-                for number, part in enumerate(arrow_csv.open_csv(stream, **options)):
+                for number, part in enumerate(arrow_csv.open_csv(checked, **options)):
+                    if checked.has_doubtful_quote:
+                        self._parse_strictly()
                     longest = max(
                         (pc.max(pc.binary_length(each)).as_py() or 0 for each in part.columns),
                         default=0,
@@ -442,13 +512,26 @@ class _CsvFile(_TextFile):
                     yield (part.slice(1) if number == 0 else part)
             except pa.ArrowInvalid as error:
                 raise self._explain(str(error).splitlines()[0]) from error
+        if checked.has_doubtful_quote:
+            self._parse_strictly()
+
+    def _parse_strictly(self) -> None:
+        """Parse the file with Python's strict reader, whose rules are those of `read` with lines.
+
+        Raises:
+            DataError: If it refuses a row, with its line.
+        """
+        if self._is_strict:
+            return
+        with self._open_lines() as lines:
+            for _ in parse_csv(lines, self.name)[1]:
+                pass
+        self._is_strict = True
 
     def _explain(self, reason: str) -> DataError:
         """Return the error of a file that pyarrow does not read, with the line by Python's."""
         try:
-            with self._open_lines() as lines:
-                for _ in parse_csv(lines, self.name)[1]:
-                    pass
+            self._parse_strictly()
         except DataError as error:
             return error
         return DataError(f"{self.name}: this table cannot be read ({reason}).")

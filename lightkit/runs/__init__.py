@@ -23,7 +23,10 @@ _NAMES = {
         " point_latest"
     ),
     "lock": "Lock lock_holder",
-    "manifest": "build_manifest describe_git describe_hardware git_output",
+    "manifest": (
+        "build_manifest describe_git describe_hardware find_fingerprint git_output"
+        " read_data_fingerprint"
+    ),
     "metrics": "MetricsTable",
     "summary": "Summary new_summary read_summary relative write_summary",
 }

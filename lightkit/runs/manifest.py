@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.hardware import describe_packages, processor
+from lightkit.runs.files import find_value, read_json
+from lightkit.runs.folder import Run
 from lightkit.version import __version__
 
 
@@ -61,6 +63,26 @@ def build_manifest(
         "parent": parent,
         "earlier": earlier,
     }
+
+
+def read_data_fingerprint(run: Run) -> str | None:
+    """Read the fingerprint of the data that a run was trained on last; None where none is known."""
+    manifest = read_json(run.manifest_path) or {}
+    for each in (manifest, *reversed(manifest.get("earlier") or [])):
+        fingerprint = find_fingerprint(find_value(each, "data"))
+        if fingerprint is not None:
+            return fingerprint
+    return None
+
+
+def find_fingerprint(described: Any) -> str | None:
+    """Return the fingerprint of data as text; None where they have none.
+
+    Args:
+        described: What a data module says of itself in ``describe()``.
+    """
+    found = find_value(described, "fingerprint")
+    return str(found) if isinstance(found, (str, int)) and found != "" else None
 
 
 def describe_git() -> dict[str, Any] | None:

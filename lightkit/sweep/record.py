@@ -11,7 +11,8 @@ begin     a trial, before it is started. fields: trial (number), params (object)
 metric    what is searched, once it is known. fields: metric, mode (``min`` or ``max``)
 end       a trial is finished. fields: trial, state (``complete``, ``pruned``, ``failed``), value,
           epoch (of ``best.ckpt``), values (by epoch), constraints (by name), params (number of
-          parameters), run (``NAME/ID``), seconds, reason (why it failed)
+          parameters), run (``NAME/ID``), seconds, reason (why it failed), data
+          (its fingerprint; null where nothing tells it)
 done      nothing is left of the sweep. A later ``begin`` takes that back, such as one of more
           trials
 ========  ==========================================================================================
@@ -78,6 +79,7 @@ class _End(TypedDict, total=False):
     run: str | None
     seconds: float
     reason: str | None
+    data: str | None
 
 
 _LINES: dict[str, type] = {"sweep": _Head, "metric": _Metric, "begin": _Begin, "end": _End}
@@ -102,6 +104,7 @@ class Trial:
         run: ``NAME/ID`` of its run.
         seconds: How long its newest start took.
         reason: Why it failed.
+        data: Fingerprint of its data; None where it is not known.
     """
 
     number: int
@@ -118,6 +121,7 @@ class Trial:
     run: str | None = None
     seconds: float = 0.0
     reason: str | None = None
+    data: str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -244,6 +248,7 @@ class SweepRecord:
                 "run": trial.run,
                 "seconds": round(trial.seconds, 3),
                 "reason": trial.reason,
+                "data": trial.data,
             }
         )
 
@@ -303,6 +308,7 @@ class SweepRecord:
             trial.run = line["run"]
             trial.seconds = line["seconds"]
             trial.reason = line["reason"]
+            trial.data = line.get("data")  # earlier versions have not recorded it
         elif event == "done":
             self.is_done = True
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightkit.config.identity import can_change_data
 from lightkit.runs.files import write_text
 from lightkit.runs.metric_mode import rank_value
 from lightkit.sweep.record import Trial
 from lightkit.sweep.settings import Plan
+from lightkit.sweep.space import Params, Space, identify_point
 
 CONFIDENCE = 0.95
 
@@ -54,6 +56,36 @@ def compute_mean(values: Sequence[float]) -> Mean:
     deviation = statistics.stdev(values)
     half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * deviation / math.sqrt(len(values))
     return Mean(tuple(values), mean, deviation, mean - half, mean + half)
+
+
+def find_data(trials: Sequence[Trial], trial: Trial, space: Space) -> str | None:
+    """Find the fingerprint of the data that a trial must have: that of the first trial on them.
+
+    Trials compare where they have the same values of the keys that may name other data, as in a
+    search for a table or a split.
+
+    Args:
+        trials: Trials of the sweep.
+        trial: One that is about to be trained.
+        space: What is searched.
+
+    Returns:
+        None where no earlier trial tells it.
+    """
+
+    def select(params: Params) -> dict[str, Any]:
+        return {
+            each.key: params[each.key]
+            for each in space.dimensions
+            if each.key in params
+            and (each.kind == "layers" or can_change_data(tuple(each.key.split("."))))
+        }
+
+    wanted = identify_point(select(trial.params))
+    for each in trials:
+        if each.data is not None and identify_point(select(each.params)) == wanted:
+            return each.data
+    return None
 
 
 @dataclass(frozen=True)

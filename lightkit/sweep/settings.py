@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from lightkit.config import Problems, Resolved, error_at, near, read_scalar
-from lightkit.config.bounds import PositiveInt, is_number
+from lightkit.config.bounds import PositiveInt, is_int, is_number
 from lightkit.errors import ConfigError
 from lightkit.runs.metric_mode import infer_mode
 from lightkit.sweep.space import Space, parse_space
@@ -238,8 +238,7 @@ class _Reader:
     def read_count(self, key: str, default: int) -> int:
         """Read a number of at least 1; the schema reports another value."""
         value = self._given.get(key, default)
-        is_right = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        return int(value) if is_right else default
+        return value if is_int(value, 1) else default
 
     def read_parallel(self) -> int | Literal["auto"]:
         """Read the number of trials at a time."""
@@ -290,9 +289,7 @@ class _Reader:
                     f"{kind} has no such key{near(str(key), known)}; it has {', '.join(known)}",
                     key,
                 )
-            elif key != "kind" and not (
-                isinstance(number, int) and number >= (key == "min_epochs")
-            ):
+            elif key != "kind" and not is_int(number, 1 if key == "min_epochs" else 0):
                 self._note("pruner", f"expected a number of epochs, got {value!r}", key)
             elif key != "kind":
                 values[str(key)] = number
@@ -343,9 +340,7 @@ class _Reader:
             if isinstance(given, Mapping)
             else {}
         )
-        is_right = {*block} == {*_CONFIRM_KEYS} and all(
-            isinstance(each, int) for each in block.values()
-        )
+        is_right = {*block} == {*_CONFIRM_KEYS} and all(map(is_int, block.values()))
         if not is_right or block["top"] < 1 or block["seeds"] < 2:
             text = (
                 "expected {top: 3, seeds: 3}: points, at least 1, and"

@@ -85,6 +85,14 @@ class Dimension:
         ends = [self._round(self.low), self._round(self.high)]
         return ends if ends[0] != ends[1] else ends[:1]
 
+    def list_branches(self) -> list[dict[str, Any]]:
+        """List values of other keys with which it is in effect, together each value of ``when``."""
+        num_branches = max((len(values) for _, values in self.when), default=1)
+        return [
+            {key: values[min(number, len(values) - 1)] for key, values in self.when}
+            for number in range(num_branches)
+        ]
+
     def from_unit(self, share: float) -> Any:
         """Return the value at a share of the dimension, from 0 up to, and without, 1."""
         if not self.is_range:
@@ -212,15 +220,18 @@ class Space:
         return sum(1 for _ in itertools.islice(self.iterate_points(), most))
 
     def list_probes(self) -> list[tuple[str, dict[str, Any]]]:
-        """List points that together have each choice and each end of a range.
+        """List points that together have each choice and both ends of each range, with its key.
 
-        Each with the key that it is for.
+        A conditional key is in them with each value of its ``when``. They are as many as there are
+        values, not as their combinations.
         """
         probes: list[tuple[str, dict[str, Any]]] = []
         seen: set[str] = set()
         for dimension in self.dimensions:
-            for value in dimension.list_ends():
-                params = self._complete({dimension.key: value})
+            for branch, value in itertools.product(
+                dimension.list_branches(), dimension.list_ends()
+            ):
+                params = self._complete({**branch, dimension.key: value})
                 if params is not None and _identify(params) not in seen:
                     seen.add(_identify(params))
                     probes.append((dimension.key, params))

@@ -173,6 +173,13 @@ def test_a_wrong_word_is_reported(line: str, says: str) -> None:
     assert str(errors[0]).startswith(says)
 
 
+@pytest.mark.parametrize("option", ["gc --keep-last", "tune --budget"])
+@pytest.mark.parametrize("digits", [400, 5000])  # Python reads at most 4300
+def test_a_number_that_no_float_can_hold_is_reported(option: str, digits: int) -> None:
+    (error,) = parse(f"{option}={'9' * digits}".split()).errors
+    assert re.search(r": expected a (whole )?number, got '9{20,150} ... 9{20,60}'$", str(error))
+
+
 def test_all_wrong_words_are_reported() -> None:
     assert len(parse(["fit", "-x", "--trainer.max_epochs", "--quiet=3"]).errors) == 3
 

@@ -15,7 +15,7 @@ from lightkit.config.bounds import is_any_number, is_int, is_number
     [
         (3, True, True, True),
         (0.5, True, True, False),
-        (10**400, False, True, True),
+        (10**400, False, True, False),
         (math.inf, False, True, False),
         (math.nan, False, True, False),
         (True, False, False, False),

@@ -192,6 +192,22 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
         ),
         ["trainer.callbacks.0.patience: 3", "listed.yaml:5:77"],
     ),
+    "the_end_of_one_key_that_is_set": (
+        explain("patience"),
+        ["callbacks.early_stopping.patience: 5\n", "base.yaml:6:49"],
+    ),
+    "the_end_of_one_key_that_is_not_set": (
+        explain("min_epochs"),
+        ["trainer.min_epochs: null\n", "default of pytorch_lightning.Trainer"],
+    ),
+    "the_end_of_one_key_of_an_own_class": (
+        explain("width", file="wide.yaml"),
+        ["model.width: 16\n", "default of my_project.Wide"],
+    ),
+    "the_end_of_one_key_in_parts": (
+        explain("early_stopping.mode"),
+        ["callbacks.early_stopping.mode: min\n"],
+    ),
     "after_the_subcommand": (explain("fit.trainer.max_epochs"), ["trainer.max_epochs: 20"]),
     "with_the_json_of_other_commands": (
         explain("model.hidden", "--output", "json"),
@@ -223,6 +239,11 @@ WRONG: dict[str, tuple[Command, list[str]]] = {
     "a_misspelt_key": (explain("trainer.max_epoch"), ["max_epoch", "did you mean 'max_epochs'"]),
     "a_misspelt_section": (explain("trainr"), ["trainr", "did you mean 'trainer'"]),
     "a_misspelt_entry": (explain("callbacks.early_stoping"), ["did you mean 'early_stopping'"]),
+    "the_end_of_several_keys": (
+        explain("name"),
+        ["name: 3 keys end in this name: gate.name, model.name, run.name. Name one of them."],
+    ),
+    "the_end_of_no_key": (explain("widht"), ["there is no 'widht' at the top"]),
     "a_file_without_c": (explain("top.yaml"), ["-c top.yaml"]),
     "a_missing_file": (explain("-c", "none.yaml"), ["none.yaml"]),
     "an_element_that_is_not_there": (

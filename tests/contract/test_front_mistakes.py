@@ -555,6 +555,7 @@ NEEDS = {
     "accelerator/ray": "ray",
     "accelerator/spark": "spark",
     "logger/comet": "comet",
+    "logger/wandb": "wandb",
 }
 """What the one mistake of those layers is about where the machine lacks what they need."""
 OWN = """

@@ -407,20 +407,52 @@ def test_init_data_says_of_texts_among_other_columns_how_to_learn_from_them(
         for at in range(40)
     ]
     workspace.write("t.csv", "note,author,label\n" + "".join(rows))
-    workspace.run("init", "--data", "t.csv").ok()
+    result = workspace.run("init", "--data", "t.csv").ok()
     text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
-    assert text.startswith("# 40 rows with 2 categories; the target has classes: a 20, b 20.\n")
-    assert "# Column 'note' has texts, whose words this model does not read." in text
-    shown = [
-        line.removeprefix("#   ")
-        for line in text.splitlines()
-        if line.startswith(("#   model", "#   data"))
-    ]
-    workspace.write(
-        "notes.yaml",
-        "\n".join(["extends: [lightkit:base]", *shown, "trainer: {max_epochs: 1}", ""]),
-    )
-    workspace.run("fit", "-c", "notes.yaml").ok()
+    assert text.startswith("# 40 rows with 1 category; the target has classes: a 20, b 20.\n")
+    for line in (
+        "# Used: author.",
+        "# Not used: note; it has texts, whose words this model does not read.",
+        '    ignore: ["note"]',
+    ):
+        assert f"\n{line}\n" in text
+    assert "used  author, to predict label\n" in result.out
+    assert "not   note: it has texts, whose words this model does not read\n" in result.out
+    checked = workspace.run("check", "-c", "t.yaml").ok()
+    assert "leaves out" not in checked.err
+    for shown in (result.out, text):
+        assert "lightkit init --data t.csv --text note\n" in shown
+    workspace.run("init", "--data", "t.csv", "--text", "note").ok()
+    workspace.run("fit", "-c", "t_texts.yaml", "--trainer.max_epochs=1").ok()
+
+
+def test_init_data_takes_the_texts_where_a_table_has_nothing_else(workspace: Workspace) -> None:
+    rows = [f"w{at:04},word {at} of a text,{'ab'[at % 2]}\n" for at in range(60)]
+    workspace.write("t.csv", "ticket,note,label\n" + "".join(rows))
+    result = workspace.run("init", "--data", "t.csv").ok()
+    assert "used  note, to predict label\nnot   ticket\n" in result.out
+    assert "model: {class_path: TextClassifier}" in (workspace.folder / "t.yaml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("table", "words", "says"),
+    [
+        ("note,label", ("--text", "nte"), "has no column 'nte'; did you mean 'note'"),
+        ("note,label", ("--text", "label"), "'label' is the column of what is predicted"),
+        ("note,price", ("--text", "note"), "the target 'price' has numbers"),
+        ("note,price", (), "'note' has texts, from which classes alone are predicted"),
+    ],
+    ids=["unknown", "target", "values", "values alone"],
+)
+def test_init_refuses_texts_that_nothing_can_be_learned_from(
+    table: str, words: tuple[str, ...], says: str, workspace: Workspace
+) -> None:
+    cells = [f"{at}.5" if "price" in table else "ab"[at % 2] for at in range(60)]
+    rows = [f"word {at} of a text,{cell}\n" for at, cell in enumerate(cells)]
+    workspace.write("t.csv", f"{table}\n" + "".join(rows))
+    failed = workspace.run("init", "--data", "t.csv", *words)
+    assert failed.code == 3
+    assert says in failed.err
 
 
 def test_init_data_writes_a_config_of_at_most_12_lines_for_texts(workspace: Workspace) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,46 @@ def notified(
     workspace.close()
 
 
+TYPES: dict[str, list[type]] = {
+    "string": [str],
+    "integer": [int],
+    "number": [int, float],
+    "object": [dict],
+    "null": [type(None)],
+}
+DOCUMENTED = re.compile(r"\| `(\w+)` \| (\w+(?: or null)?) \| (all|`.+?`) \| .+ \|")
+
+
+def check_documented(receiver: Receiver) -> set[str]:
+    """Compare the messages to the webhook with the table of their fields in the documentation.
+
+    Returns:
+        The fields that had a value.
+    """
+    page = Path(__file__).parents[2] / "docs" / "track-and-compare.md"
+    _, _, after = page.read_text(encoding="utf-8").partition("| field | type | set in | |\n")
+    table = after.partition("\n\n")[0].splitlines()[1:]
+    rows = [DOCUMENTED.fullmatch(line) for line in table]
+    assert all(rows), table
+    fields = {row[1]: (row[2].split(" or "), row[3]) for row in rows if row is not None}
+    known = set()
+    for message in (request.json for request in receiver.of("hook")):
+        assert sorted(message) == sorted(fields)
+        for name, value in message.items():
+            types, kinds = fields[name]
+            assert type(value) in [kind for each in types for kind in TYPES[each]], (name, value)
+            if value is not None:
+                known.add(name)
+                assert kinds == "all" or f"`{message['kind']}`" in kinds, (name, message["kind"])
+    return known
+
+
+def test_the_fields_of_a_message_are_those_of_the_documentation(notified: Notified) -> None:
+    known = check_documented(notified.during_fit)
+    assert {"run", "epoch", "max_epochs", "step", "best", "seconds", "mlflow_command"} <= known
+    assert "exit_code" in check_documented(notified.during_test)
+
+
 def test_a_webhook_gets_start_epochs_and_end(notified: Notified) -> None:
     assert messages_of(notified.during_fit) == [
         ("start", "running", "fit", None),
@@ -156,6 +197,7 @@ def test_a_crash_is_reported_by_its_last_lines(workspace: Workspace, receiver: R
     assert [kind for kind, *_ in messages_of(receiver)] == ["start", "epoch", "failure"]
     assert messages_of(receiver)[-1] == ("failure", "failed", "fit", 1)
     assert receiver.of("hook")[-1].json["error"].endswith("ValueError: batches are out of stock")
+    assert "error" in check_documented(receiver)
     assert signs(receiver) == ["/start", "/fail"]
     assert b"batches are out of stock" in receiver.of("beat")[-1].body
 
@@ -272,6 +314,7 @@ def test_the_decision_of_a_gate_is_reported(finished: Workspace, receiver: Recei
     )
     assert messages_of(receiver) == [("gate", "failed", "gate", 4)]
     assert receiver.of("hook")[0].json["gate"] == read_json(finished.only_run / "gate.json")
+    assert "gate" in check_documented(receiver)
     assert headlines(receiver) == ["small: the gate says no"]
 
 
@@ -351,6 +394,7 @@ def test_notify_test_sends_one_message_of_each_kind(
         *[("run.heartbeat_url", kind, "ok") for kind in ("start", "failure", "end")],
     ]
     assert [kind for kind, *_ in messages_of(receiver)] == kinds
+    check_documented(receiver)
     assert len(headlines(receiver)) == 5
     assert signs(receiver) == ["/start", "/fail", ""]
     assert not (workspace.folder / "runs").exists()

@@ -19,6 +19,7 @@ import yaml
 from tests.contract.conftest import Once, copy_of
 from tests.contract.data_cases import pictures_config, write_given_splits
 from tests.contract.examples import SMALL
+from tests.contract.fault_examples import MY_FAULTS
 from tests.contract.test_front_terminal import look
 from tests.contract.test_tasks import row_job, write_rows, write_texts
 from tests.contract.workspace import (
@@ -127,6 +128,47 @@ def test_a_killed_sweep_resumes_the_trial_at_its_batch(swept: Workspace) -> None
     first = swept.folder / "runs" / read_ends(swept)[0]["run"]
     (resume,) = read_events(first, "resume")
     assert 2 < resume["step"] < 12
+
+
+def test_a_sweep_does_not_go_on_with_other_data(workspace: Workspace) -> None:
+    workspace.write("my_faults.py", MY_FAULTS)
+    workspace.write("data.txt", "one")
+    workspace.write("grid.yaml", GRID)
+    hold = {"hold": {"class_path": "my_project.Hold"}}
+    job = {**SMALL, "data": {"class_path": "my_faults.Described"}, "callbacks": hold}
+    workspace.write("small.yaml", job)
+
+    # A trial that is interrupted in its second epoch is not resumed.
+    (workspace.folder / "hold").write_text("8", encoding="utf-8")
+    process = workspace.start(*SWEEP)
+    process.wait_for((workspace.folder / "held").exists)
+    process.signal(signal.SIGTERM)
+    (workspace.folder / "hold").unlink()
+    assert process.result().code == 75
+    (run,) = workspace.folder.glob("runs/small/2*")
+    saved = (run / "checkpoints" / "last.ckpt").read_bytes()
+    saved_step = read_events(run, "checkpoint")[-1]["step"]
+    workspace.write("data.txt", "two")
+    refused = workspace.run(*SWEEP)
+    assert refused.code == 3, refused.out
+    assert "the data has changed since the earlier trials of small (fingerprint" in refused.err
+    assert "delete sweeps/small" in refused.err
+    assert (run / "checkpoints" / "last.ckpt").read_bytes() == saved
+    assert read_ends(workspace) == []
+
+    # It goes on with the data of before; then a new trial on other data is refused.
+    workspace.write("data.txt", "one")
+    workspace.run(*SWEEP, "--sweep.trials=1").ok()
+    (resume,) = read_events(run, "resume")
+    assert resume["step"] == saved_step >= 6
+    workspace.write("data.txt", "two")
+    assert workspace.run(*SWEEP).code == 3
+    assert [line["trial"] for line in read_ends(workspace)] == [0]
+    workspace.write("data.txt", "one")
+    workspace.run(*SWEEP).ok()
+    ends = read_ends(workspace)
+    assert [line["state"] for line in ends] == ["complete"] * 3
+    assert len({line["data"] for line in ends}) == 1
 
 
 @pytest.mark.long
@@ -491,6 +533,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"model.hidden": {"int": [0, 8]}},
         {},
         ["sweep.space.model.hidden: ", "got 0"],
+    ),
+    "a wrong value behind a hundred right ones": (
+        {"model.learning_rate": {"log": [0.1, 1]}, "model.hidden": [*range(1, 101), "many"]},
+        {},
+        ["sweep.space.model.hidden: ", "got 'many'"],
     ),
     "a condition that never holds": (
         {

@@ -33,6 +33,8 @@ from tests.contract.workspace import Workspace, read_events, read_json, read_met
 from tests.ports import free_port
 from tests.receiving import CANARY
 
+CONFIGS = Path(__file__).parents[2] / "configs"
+
 pytestmark = [
     # mlflow 3.17 with SQLAlchemy 2.1 leaves connections to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -428,13 +430,11 @@ def test_mlflow_tags_what_was_changed_and_logs_a_model_without_secrets(
 def test_wandb_offline_keeps_its_files_in_the_run_folder_and_asks_no_server(
     workspace: Workspace,
 ) -> None:
-    workspace.write(
-        "wandb.yaml", {"logger": {"wandb": {"offline": True}}, "trainer": {"logger": None}}
-    )
+    layer = ("-c", str(CONFIGS / "logger" / "wandb.yaml"), "--trainer.logger=null")
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         environ = {"WANDB_API_KEY": None, "HTTP_PROXY": address, "HTTPS_PROXY": address}
-        result = workspace.run("fit", "-c", "small.yaml", "-c", "wandb.yaml", environ=environ).ok()
+        result = workspace.run("fit", "-c", "small.yaml", *layer, environ=environ).ok()
         proxy.setblocking(False)
         with pytest.raises(BlockingIOError):
             proxy.accept()

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from lightkit.errors import DataError
+from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, METADATA_KEY, format_of
 from lightkit.export.metadata import Metadata, TensorSpec, read_metadata
 from lightkit.images.preprocessing import Preprocessing
@@ -163,6 +164,51 @@ def test_the_end_of_a_name_reports_the_format(name: str, format_: str) -> None:
 
 
 @pytest.mark.slow
+def test_without_the_package_of_a_format_its_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.touch()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError) as caught:
+        read_metadata(path)
+    assert str(caught.value) == (
+        f"{path}: onnx is read by onnxruntime, which is not installed: pip install"
+        " 'lightkit-train[onnx]'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch"),
+            "torch_export is read by torch, which is not installed: pip install torch.",
+        ),
+        (
+            ImportError("libgomp.so.1: cannot open shared object file", name="onnxruntime"),
+            "a package that reads torch_export does not load (libgomp.so.1: cannot open shared"
+            " object file). Install it anew.",
+        ),
+    ],
+    ids=["missing", "broken"],
+)
+def test_a_package_of_no_extra_is_named_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ImportError, says: str
+) -> None:
+    def fail(path: Path) -> str:
+        raise error
+
+    monkeypatch.setitem(
+        FORMATS, "torch_export", replace(FORMATS["torch_export"], read_metadata=fail)
+    )
+    path = tmp_path / "model.pt2"
+    path.touch()
+    with pytest.raises(ConfigError) as caught:
+        read_metadata(path)
+    assert str(caught.value) == f"{path}: {says}"
+
+
 def test_metadata_are_read_without_torch(tmp_path: Path) -> None:
     files = [
         str(write(tmp_path / f"model{suffix}", SAID.dumps())) for suffix, write in WRITERS.items()

@@ -226,6 +226,25 @@ def test_a_quotation_mark_that_is_never_closed_does_not_fill_the_memory(tmp_path
         open_path_table(tmp_path / "list.csv")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            'path,n\na.jpg,1\n"b.jpg"x,2\nc.jpg,3\n',
+            "line 3: .* in quotation marks, and the mark in",
+        ),
+        ('path,n\na.jpg,1\n"b.jpg,2\nc.jpg,3\n', "line 3: .* and none closes it"),
+    ],
+    ids=["behind", "open"],
+)
+def test_a_wrong_quotation_mark_is_an_error_with_its_line(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(DataError, match=rf"list\.csv, {says}"):
+        list(open_path_table(tmp_path / "list.csv")())
+
+
 def test_without_deltalake_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,5 +275,5 @@ def test_a_first_row_of_data_is_an_error(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 def test_a_table_in_another_encoding_is_reported_as_that(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "list.csv").write_text("path\na.jpg\n", encoding=encoding)
-    with pytest.raises(DataError, match=r"list.csv: this table is not in UTF-8\. Save it as UTF-8"):
+    with pytest.raises(DataError, match=r"list.csv, line 1: this table is not in UTF-8\. Save"):
         open_path_table(tmp_path / "list.csv")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +94,21 @@ FAULTS = {
         r"t\.csv, line 3: .*field larger than",
     ),
     "open": ("t.csv", b'a,b\n1,x\n"2,x\n', r"t\.csv, line 3: this table cannot be read"),
+    "open at the end": (
+        "t.csv",
+        b'a,b\n1,x\n2,"x\n',
+        r"t\.csv, line 3: this table cannot be read .* none closes it",
+    ),
+    "after a quote": (
+        "t.csv",
+        b'a,b\n1,x\n2,"r"x\n3,x\n',
+        r't\.csv, line 3: this table cannot be read .*as in "17"" screen"',
+    ),
+    "blank after a quote": (
+        "t.csv",
+        b'a,b\n1,"x\ny"\n2,"r" \n3,x\n',
+        r"t\.csv, line 4: this table cannot be read",
+    ),
     "mixed": (
         "t.csv",
         b'a,b\n1,"x\ny"\nfour,x\n',
@@ -146,6 +163,50 @@ def test_rows_are_the_same_wherever_a_block_and_a_batch_end(
             by_line = open_rows(str(path)).read(batch_rows=batch_rows, with_lines=True)
             assert named == [name for batch in by_line for name in batch.name_rows()]
             assert len(named) == 90
+
+
+def test_quotation_marks_have_one_rule_with_and_without_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_rows(path: Path, *, with_lines: bool) -> list[dict[str, str]] | str:
+        try:
+            batches = list(open_rows(str(path)).read(with_lines=with_lines))
+        except DataError as error:
+            return str(error)
+        return [row for batch in batches for row in batch.rows.to_pylist()]
+
+    right = ["1", "", '"1"', '""', '"a""b"', '"x\ny"', 'a"b', ' "a"', '"\r\n"', '""""']
+    wrong = ['"a"x', '"a" ', '"', '"a""']
+    choose = random.Random(7)
+    num_right = 0
+    num_wrong = 0
+    for _ in range(300):
+        num_columns = choose.randint(1, 3)
+        cells = right if choose.random() < 0.7 else [*right, *wrong]
+        end = choose.choice(["\n", "\r\n", "\r"])
+        rows = [choose.choices(cells, k=num_columns) for _ in range(choose.randint(1, 4))]
+        lines = end.join(",".join(row) for row in [["a", "b", "c"][:num_columns], *rows])
+        path = write(tmp_path, "t.csv", f"{lines}{choose.choice(['', end])}".encode())
+        monkeypatch.setattr(
+            "lightkit.rows.reader._BLOCK_BYTES", choose.choice([*range(64, 72), 1 << 20])
+        )
+        found = read_rows(path, with_lines=False)
+        assert found == read_rows(path, with_lines=True), path.read_bytes()
+        num_right += isinstance(found, list)
+        num_wrong += isinstance(found, str)
+    assert num_right > 100
+    assert num_wrong > 20
+
+
+def test_a_line_end_in_a_cell_is_whole_wherever_a_block_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, "t.csv", b'a,b\n1,"first\r\nsecond"\n2,x\n')
+    for size in range(12, 40):
+        monkeypatch.setattr("lightkit.rows.reader._BLOCK_BYTES", size)
+        with suppress(DataError):  # of a row that is larger than two blocks
+            assert read(path)["b"] == ["first\r\nsecond", "x"]
+    assert read(path, {"b": "category"})["b"] == ["first\r\nsecond", "x"]
 
 
 def test_two_labels_that_change_places_make_another_fingerprint(tmp_path: Path) -> None:

@@ -33,6 +33,26 @@ def test_a_package_that_is_not_installed_is_not_listed() -> None:
     assert describe_packages(["torch", "no-such-package"]) == {"torch": metadata.version("torch")}
 
 
+@pytest.mark.parametrize(
+    ("data", "earlier", "expected"),
+    [
+        ({"fingerprint": "a"}, [], "a"),
+        ({"fingerprint": 7}, [{"data": {"fingerprint": "a"}}], "7"),
+        (None, [{"data": {"fingerprint": "a"}}, {"data": None}], "a"),
+        ({"fingerprint": ""}, [], None),
+        ({"fingerprint": ["a"]}, [], None),
+        (None, [], None),
+    ],
+    ids=["text", "number", "resume that failed", "empty", "list", "none"],
+)
+def test_the_fingerprint_of_the_data_is_that_of_the_newest_start_that_had_them(
+    tmp_path: Path, data: object, earlier: list[object], expected: str | None
+) -> None:
+    run = runs.create(tmp_path, "job")
+    run.manifest_path.write_text(json.dumps({"data": data, "earlier": earlier}))
+    assert runs.read_data_fingerprint(run) == expected
+
+
 def test_packages_are_described_without_importing_them() -> None:
     code = (
         "import sys; from lightkit import hardware; hardware.describe_packages(); print('torch' in"

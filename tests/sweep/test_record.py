@@ -10,7 +10,7 @@ import pytest
 from lightkit.config import Problems, resolve
 from lightkit.errors import ConfigError
 from lightkit.sweep.record import SweepRecord, Trial
-from lightkit.sweep.results import compute_mean, describe_without_effect
+from lightkit.sweep.results import compute_mean, describe_without_effect, find_data
 from lightkit.sweep.space import Dimension, Space, parse_space
 
 
@@ -55,13 +55,13 @@ def test_a_damaged_line_is_an_error_that_names_it(path: Path) -> None:
 
 KEYS = (
     *("trial", "params", "kind", "seed", "of", "state", "value", "values", "constraints", "run"),
-    *("seconds", "reason"),
+    *("seconds", "reason", "data"),
 )
 WRONG = [
     (key, value)
     for key in KEYS
     for value in ([1], {"found": 1}, "ab", "digits", "nesting")
-    if value != "ab" or key not in ("kind", "run", "reason")
+    if value != "ab" or key not in ("kind", "run", "reason", "data")
     if (key, value) != ("constraints", {"found": 1})
 ]
 
@@ -99,6 +99,41 @@ def test_a_record_says_whether_anything_is_left_and_which_runs_are_needed_for_it
     record.begin(Trial(2, {"rate": 2}))  # of more trials
     assert not record.is_done
     assert not SweepRecord(path).read().is_done
+
+
+def test_trials_compare_on_the_same_data_alone(path: Path) -> None:
+    space = Space(
+        (
+            Dimension("model.rate", "float", low=0.0, high=1.0),
+            Dimension("data.batch_size", "int", low=1, high=8),
+            Dimension("data.path", "choice", choices=("a.csv", "b.csv")),
+        )
+    )
+    own = {"model.rate": 0.5, "data.batch_size": 2, "data.path": "a.csv"}
+    trials = [
+        Trial(0, own),
+        Trial(1, {**own, "model.rate": 0.1}, state="complete", data="of a"),
+        Trial(2, {**own, "data.path": "b.csv"}, state="pruned", data="of b"),
+    ]
+    other = {"model.rate": 0.7, "data.batch_size": 8}
+    assert find_data(trials[:1], Trial(1, own), space) is None
+    assert find_data(trials, Trial(3, {**other, "data.path": "a.csv"}), space) == "of a"
+    assert find_data(trials, Trial(3, {**other, "data.path": "b.csv"}), space) == "of b"
+    assert find_data(trials, Trial(3, {**other, "data.path": "c.csv"}), space) is None
+
+
+def test_the_data_of_a_trial_is_recorded_and_a_record_of_before_has_none(path: Path) -> None:
+    record = SweepRecord(path).read()
+    trial = record.trials[1]
+    trial.state = "complete"
+    trial.value = 0.5
+    trial.data = "0" * 64
+    record.end(trial)
+    assert SweepRecord(path).read().trials[1].data == "0" * 64
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    del lines[-1]["data"]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    assert SweepRecord(path).read().trials[1].data is None
 
 
 def test_a_mean_has_the_interval_of_students_t() -> None:

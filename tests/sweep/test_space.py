@@ -69,6 +69,29 @@ def test_a_range_that_is_none_is_an_error(tmp_path: Path, text: str, says: str) 
     assert errors == [f"sweep.space.model.rate{says}"]
 
 
+def test_a_check_tries_each_value_in_each_branch_and_not_their_product() -> None:
+    many = tuple(range(100))
+    space = Space(
+        (
+            Dimension("net", "choice", choices=("a", "b", "c")),
+            Dimension("rate", "float", low=0.1, high=0.9),
+            Dimension("size", "choice", choices=many),
+            Dimension("depth", "int", low=1, high=9, when=(("net", ("b", "c")),)),
+            Dimension("width", "choice", choices=many, when=(("net", ("c",)), ("depth", (1, 9)))),
+        )
+    )
+    probes = [params for _, params in space.list_probes()]
+    assert all(space.contains(params) for params in probes)
+    assert {params["net"] for params in probes} == {"a", "b", "c"}
+    assert {params["rate"] for params in probes} == {0.1, 0.9}
+    assert {params["size"] for params in probes} == {*many}
+    depths = {(params["net"], params["depth"]) for params in probes if "depth" in params}
+    assert depths == {("b", 1), ("b", 9), ("c", 1), ("c", 9)}
+    widths = {(params["depth"], params["width"]) for params in probes if "width" in params}
+    assert widths == {(depth, width) for depth in (1, 9) for width in many}
+    assert len(probes) <= 3 + 2 + 100 + 2 * 2 + 2 * 100
+
+
 def test_importance_is_of_keys_that_vary_in_complete_trials_of_the_search() -> None:
     pytest.importorskip("optuna", reason="needs the extra lightkit[sweep]")
     space = Space(
