@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import pathlib
 import re
+import sys
 import types
 from collections import abc
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import cache
-from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin
 
 from jsonargparse._common import is_subclasses_disabled
@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightkit.config.bounds import find_bounds
-from lightkit.config.schema import any_of, list_branches
+from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, any_of, list_branches
 
 SECTION_BASES: dict[str, tuple[type, ...]] = {
     "model": (LightningModule,),
@@ -82,8 +82,8 @@ _MARKUP = (
 
 
 @cache
-def describe_class(cls: type) -> dict[str, Any]:
-    """Describe a class: what it is, its bases among those that arguments ask for, and its arguments.
+def describe_class(cls: type) -> ClassDescription:
+    """Describe a class by its signature and its docstring, under the shortest path that leads to it.
 
     Raises:
         Exception: Any error that jsonargparse raises on a signature that it cannot read.
@@ -91,19 +91,19 @@ def describe_class(cls: type) -> dict[str, Any]:
     parser = LightningArgumentParser(exit_on_error=False)
     skip = {name for base, name in _FILLED_IN.items() if issubclass(cls, base)}
     parser.add_class_arguments(cls, fail_untyped=False, skip=skip, sub_configs=True)
-    takes_anything = inspect.getfullargspec(cls).varkw is not None
-    arguments = describe_arguments(parser, "")
-    for name, bounds in find_bounds(cls).items():
-        if name in arguments:
-            arguments[name]["schema"] = with_bounds(arguments[name]["schema"], bounds)
-    return {
-        "help": plain_help(_own_docstring(cls).partition("\n\n")[0]),
-        "bases": sorted(import_path(base) for base in BASES if issubclass(cls, base)),
-        "arguments": arguments,
-        **({"abstract": True} if inspect.isabstract(cls) else {}),
-        **({"open": True} if takes_anything else {}),
-        **describe_inputs(cls),
-    }
+    return ClassDescription(
+        path=import_path(cls),
+        help=plain_help(_own_docstring(cls).partition("\n\n")[0]),
+        bases=[import_path(base) for base in cls.__mro__],
+        arguments=bound_arguments(describe_arguments(parser, ""), find_bounds(cls)),
+        abstract=inspect.isabstract(cls),
+        open=inspect.getfullargspec(cls).varkw is not None,
+        paths=_list_paths(cls),
+        choices={name: list(each) for name, each in getattr(cls, "input_choices", {}).items()},
+        excludes=[list(each) for each in getattr(cls, "excluded_inputs", ())],
+        fetch=callable(getattr(cls, "fetch", None)),
+        check_installed=callable(getattr(cls, "check_installed", None)),
+    )
 
 
 _SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
@@ -137,20 +137,13 @@ _INPUTS = (
 )
 
 
-def describe_inputs(cls: type) -> dict[str, Any]:
-    """Describe what a class needs before it can be built: choices, paths that exist, and whether it checks more."""
+def _list_paths(cls: type) -> dict[str, str]:
+    """List the arguments that name files or folders which must exist, each with the kind."""
     paths = {name: kind for kind, names in _INPUTS for name in getattr(cls, names, ())}
     for name in getattr(cls, "class_folders", ()):
         if paths.get(name) == "folder":
             paths[name] = "class_folders"
-    found: dict[str, Any] = {
-        "paths": paths,
-        "choices": {name: list(each) for name, each in getattr(cls, "input_choices", {}).items()},
-        "excludes": [list(each) for each in getattr(cls, "excluded_inputs", ())],
-    }
-    for name in ("fetch", "check_installed"):
-        found[name] = callable(getattr(cls, name, None))
-    return {name: value for name, value in found.items() if value}
+    return paths
 
 
 def _list_required(parser: LightningArgumentParser) -> set[str]:
@@ -166,43 +159,52 @@ def _accepts_any_value(typehint: Any) -> bool:
     return typehint is object or typehint == Any or type(typehint).__name__ == "UnvalidatedType"
 
 
-def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Any]:
+def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Argument]:
     """Describe the arguments of a parser below a prefix, such as `trainer.`."""
     required = _list_required(parser)
-    found: dict[str, Any] = {}
+    found: dict[str, Argument] = {}
     for action in parser._actions:
         name = action.dest.removeprefix(prefix)
         typehint = getattr(action, "_typehint", None) or action.type
-        if (
-            not action.dest.startswith(prefix)
-            or name == prefix.rstrip(".")
-            or not typehint
-            or name.endswith(".help")
-        ):
+        is_of_prefix = action.dest.startswith(prefix) and name != prefix.rstrip(".")
+        if not is_of_prefix or not typehint or name.endswith(".help"):
             continue
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
         if inside:
-            folded = found.setdefault(whole, _describe_dataclass(parser, f"{prefix}{whole}"))
-            folded["required"] = folded["required"] or is_required
+            folded = found.get(whole) or _describe_dataclass(parser, f"{prefix}{whole}")
+            found[whole] = folded._replace(required=folded.required or is_required)
         else:
-            found[name] = {
-                "schema": schema_of(typehint),
-                "required": is_required,
-                **({} if is_required else {"default": plain_value(action.default)}),
-                "help": plain_help(action.help if isinstance(action.help, str) else ""),
-            }
+            found[name] = Argument(
+                schema_of(typehint),
+                required=is_required,
+                default=NO_DEFAULT if is_required else plain_value(action.default),
+                help=plain_help(action.help if isinstance(action.help, str) else ""),
+            )
     return found
 
 
-def _describe_dataclass(parser: LightningArgumentParser, key: str) -> dict[str, Any]:
+def _describe_dataclass(parser: LightningArgumentParser, key: str) -> Argument:
     """Describe a dataclass, of which jsonargparse makes one option for each field.
 
-    It may be a mapping of the fields, a class with its arguments or a file, so that only jsonargparse judges it.
+    It may be a mapping of the fields, a class with its arguments or a file, so that only
+    jsonargparse judges it.
     """
     group = (parser.groups or {}).get(key)
     title = plain_help((group.title if group is not None else None) or "")
-    return {"schema": {}, "required": False, "help": "" if _SIGNATURE.fullmatch(title) else title}
+    return Argument(help="" if _SIGNATURE.fullmatch(title) else title)
+
+
+def bound_arguments(
+    arguments: Mapping[str, Argument], bounds: Mapping[str, Mapping[str, float]]
+) -> dict[str, Argument]:
+    """Return arguments of which some are numbers with bounds, as `find_bounds` lists them."""
+    bounded = dict(arguments)
+    for name, limits in bounds.items():
+        if name in bounded:
+            schema = with_bounds(bounded[name].schema, limits)
+            bounded[name] = bounded[name]._replace(schema=schema)
+    return bounded
 
 
 def schema_of(typehint: Any) -> dict[str, Any]:
@@ -290,7 +292,7 @@ def paths_to(cls: type) -> list[str]:
     parts = cls.__module__.split(".")
     modules = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
     exporting = [
-        module for module in modules if getattr(import_module(module), cls.__name__, None) is cls
+        module for module in modules if getattr(sys.modules.get(module), cls.__name__, None) is cls
     ]
     return [f"{module}.{cls.__name__}" for module in exporting] or [
         f"{cls.__module__}.{cls.__qualname__}"

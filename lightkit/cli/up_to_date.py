@@ -19,7 +19,7 @@ from lightkit.cli.console import print_line
 from lightkit.cli.stage_config import StageConfig
 from lightkit.config import Resolved, shown_path
 from lightkit.config.identity import is_in_earlier_identity, is_in_identity, select_identity
-from lightkit.config.schema import load_schema
+from lightkit.config.schema import ClassDescription, load_schema
 from lightkit.config.validation import find_section_class
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.flower_photos import flower_photos
@@ -387,23 +387,19 @@ def split_values(
     return shown, hidden
 
 
-def _find_lightkit_class(resolved: Resolved) -> str | None:
-    """Return the path of the data module's class if it is one of lightkit's."""
-    path = find_section_class("data", resolved, load_schema())
-    return path if path is not None and path.startswith("lightkit.") else None
+def _find_lightkit_class(resolved: Resolved) -> ClassDescription | None:
+    """Return the description of the data module's class if it is one of lightkit's."""
+    found = find_section_class("data", resolved, load_schema())
+    return found if found is not None and found.path.startswith("lightkit.") else None
 
 
 def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
     """List the texts that may name data by their dotted keys, with the defaults of the data module's arguments."""
     data = stage_config.resolved.value_of("data")
-    path = _find_lightkit_class(stage_config.resolved)
+    described = _find_lightkit_class(stage_config.resolved)
     texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
-    if path is not None:
-        arguments = load_schema().classes[path]["arguments"]
-        texts |= _list_texts(
-            "data.init_args",
-            {name: argument.get("default") for name, argument in arguments.items()},
-        )
+    if described is not None:
+        texts |= _list_texts("data.init_args", described.defaults)
     elif (own := stage_config.resolved.class_named("data")) is not None:
         arguments = (data.get("init_args") if isinstance(data, Mapping) else None) or {}
         defaults = {
@@ -411,7 +407,8 @@ def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
         }
         texts |= _list_texts("data.init_args", defaults)
     texts |= _list_texts("data", data)
-    if path == "lightkit.data.Flowers" and "data.init_args.root" not in texts:
+    is_flowers = described is not None and described.path == "lightkit.data.Flowers"
+    if is_flowers and "data.init_args.root" not in texts:
         texts["data.init_args.root"] = str(flower_photos() or "")
     return texts
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lightkit.cli.argument_lookup import find_default, list_arguments
+from lightkit.cli.argument_lookup import describe_owner, find_default
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
 from lightkit.cli.config_loader import LoadedConfig, load_config
@@ -28,6 +28,7 @@ from lightkit.config.display import (
 )
 from lightkit.config.origins import NESTED_FILES
 from lightkit.config.resolved import collect_errors, drop_paths
+from lightkit.config.schema import Argument
 from lightkit.config.sources import describe_interpolation, format_source
 from lightkit.config.tree import (
     Items,
@@ -273,12 +274,8 @@ def _explain_node(
 def _find_schema(complete: Resolved, path: KeyPath, *, imports: bool) -> Mapping[str, Any]:
     """Return the JSON Schema of an argument; empty where it is unknown."""
     with suppress(ConfigError):  # its class cannot be imported
-        schema: Mapping[str, Any] = (
-            list_arguments(complete.tree, path[:-1], imports=imports)[1]
-            .get(str(path[-1]), {})
-            .get("schema", {})
-        )
-        return schema
+        owner = describe_owner(complete.tree, path[:-1], imports=imports)
+        return owner.arguments.get(str(path[-1]), Argument()).schema
     return {}
 
 
@@ -359,7 +356,7 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
             f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on"
         )
     in_config = node.entries if isinstance(node, MappingNode) else ()
-    siblings = [str(name) for name in list_arguments(complete.tree, path)[1] or in_config]
+    siblings = [str(name) for name in describe_owner(complete.tree, path).arguments or in_config]
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
     where = f"in {above}" if above else "at the top"
     text = f"{key}: there is no {word!r} {where}"

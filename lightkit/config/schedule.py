@@ -15,7 +15,7 @@ from lightkit.config.bounds import is_int
 from lightkit.config.merge import STEPPING_KEYS
 from lightkit.config.origins import KeyPath, error_at
 from lightkit.config.resolved import Resolved
-from lightkit.config.schema import Schema, accepts, describe_refused_bounds, describe_type
+from lightkit.config.schema import Schema, accepts, describe_expected
 from lightkit.config.yaml_reader import read_scalar
 
 SECTION = "lr_scheduler"
@@ -155,9 +155,8 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
         schema = STEPPING_SCHEMAS[key]
         value = hidden.get(key)
         if not accepts(schema, value):
-            expected = describe_refused_bounds(schema, value) or describe_type(schema)
             raise error_at(
-                f"{SECTION}.{key}: expected {expected}, got {value!r}",
+                f"{SECTION}.{key}: expected {describe_expected(schema, value)}, got {value!r}",
                 resolved.origin_of((SECTION, key)),
             )
 

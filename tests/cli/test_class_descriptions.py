@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lightkit import config
-from lightkit.config.schema import describe_type, load_schema
+from lightkit.config.schema import Argument, ClassDescription, describe_type, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError
 
@@ -171,14 +171,14 @@ NAMES = {
 def _values_of_arguments() -> Iterator[dict[str, Any]]:
     """Give every value to every argument of every section, and of every class that has a place at the top."""
     for section in ("trainer", "run"):
-        for name in CATALOGUE.data["sections"][section]["arguments"]:
+        for name in CATALOGUE.sections[section].arguments:
             yield from ({section: {name: value}} for value in VALUES)
             yield from ({section: {f"{name}+": value}} for value in VALUES)
-    for name in CATALOGUE.data["top"]:
+    for name in CATALOGUE.top:
         yield from ({name: value} for value in VALUES)
-    for path, describe_class in CATALOGUE.classes.items():
-        place = CATALOGUE.section_of(path)
-        for name in describe_class["arguments"] if place else ():
+    for path, described in CATALOGUE.classes.items():
+        place = CATALOGUE.section_of(described)
+        for name in described.arguments if place else ():
             for value in VALUES:
                 entry = {"class_path": path, "init_args": {name: value}}
                 yield (
@@ -310,13 +310,17 @@ def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
         def __init__(self, every: int, names: list[str] | None = None, **kwargs: Any) -> None:
             super().__init__()
 
-    said = describe_class(Counting)
-    assert said["help"] == "Counts."
-    assert said["bases"] == ["pytorch_lightning.Callback"]
-    assert said["open"] is True
-    assert said["arguments"]["every"] == {
-        "schema": {"type": "integer"},
-        "required": True,
-        "help": "How often, in `steps`.",
-    }
-    assert describe_type(said["arguments"]["names"]["schema"]) == "a list of text or null"
+    described = describe_class(Counting)
+    assert described.help == "Counts."
+    assert "pytorch_lightning.Callback" in described.bases
+    assert described.open
+    every = Argument({"type": "integer"}, required=True, help="How often, in `steps`.")
+    assert described.arguments["every"] == every
+    assert describe_type(described.arguments["names"].schema) == "a list of text or null"
+    assert described.defaults == {"names": None}
+
+
+@pytest.mark.parametrize("path", ["lightkit.data.Table", "torch.optim.lr_scheduler.OneCycleLR"])
+def test_an_entry_of_the_schema_is_read_and_written_without_a_change(path: str) -> None:
+    entry = CATALOGUE.data["classes"][path]
+    assert ClassDescription.read(path, entry).to_json() == entry
