@@ -213,7 +213,7 @@ def build_parsers() -> dict[str, LightningArgumentParser]:
 
 
 def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, Argument]:
-    """Describe the keys that stand in no section, each with the commands that take it where not all do."""
+    """Describe the keys that stand in no section, with their commands where not all take them."""
     top: dict[str, Argument] = {}
     taken = defaultdict(list)
     for stage, parser in build_parsers.items():

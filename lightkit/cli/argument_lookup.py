@@ -48,7 +48,7 @@ def find_default(tree: Node, path: KeyPath) -> dict[str, Any] | None:
 
 
 def describe_owner(tree: Node, path: KeyPath, *, imports: bool = True) -> ClassDescription:
-    """Describe the section or the class whose keys stand below a path; without keys where it is unknown.
+    """Describe the section or class whose keys stand below a path; without keys where it is unknown.
 
     Args:
         tree: The config, which names the classes.
@@ -81,7 +81,7 @@ def describe_owner(tree: Node, path: KeyPath, *, imports: bool = True) -> ClassD
 
 
 def _describe_hardware(schema: ConfigSchema) -> dict[str, Argument]:
-    """Describe the keys of the hardware: each is as in the section, as in the trainer, or a number."""
+    """Describe the hardware keys: each is as in the section, as in the trainer, or a number."""
     known = {**schema.sections["trainer"].arguments, **schema.sections["accelerator"].arguments}
     number = Argument({"type": "integer"})
     return {key: known.get(key, number)._replace(help=text) for key, text in KEY_HELP.items()}
@@ -124,7 +124,10 @@ def find_description(
 
 
 def describe_imported(path: str) -> ClassDescription | None:
-    """Import a class and describe it; None for a function, and for a signature that only jsonargparse reads.
+    """Import a class and describe it.
+
+    Returns:
+        None for a function, and for a signature that only jsonargparse reads.
 
     Raises:
         ConfigError: If it cannot be imported.

@@ -83,7 +83,7 @@ _MARKUP = (
 
 @cache
 def describe_class(cls: type) -> ClassDescription:
-    """Describe a class by its signature and its docstring, under the shortest path that leads to it.
+    """Describe a class by its signature and docstring, under the shortest path that leads to it.
 
     Raises:
         Exception: Any error that jsonargparse raises on a signature that it cannot read.

@@ -115,7 +115,10 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 
 
 def _describe_imported(names: Iterable[str]) -> dict[str, ClassDescription]:
-    """Import classes and describe them, with the error of an import; without those that only jsonargparse may judge."""
+    """Import classes and describe them, with the error of an import.
+
+    Those that only jsonargparse may judge are left out.
+    """
     found: dict[str, ClassDescription] = {}
     for name in names:
         try:
@@ -166,7 +169,7 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
 
 
 def _find_parsed_class(path: str | None) -> ClassDescription | None:
-    """Find the description of a class that jsonargparse has imported; None for a function, or without one."""
+    """Find the description of a class that jsonargparse has imported; None for a function."""
     schema = load_schema()
     found = schema.find_valid(path) if schema.is_current else None
     return describe_imported(path) if found is None and path is not None else found
@@ -179,7 +182,7 @@ def _check_imported(
     resolved: Resolved,
     problems: Problems,
 ) -> bool:
-    """Check the choices and numbers of a section's class; return whether what it needs is installed."""
+    """Check choices and numbers of a section's class; return whether what it needs is installed."""
     if described is None:
         return True
     if section == "data" and described.check_installed:

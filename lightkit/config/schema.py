@@ -132,12 +132,12 @@ def _value(value: Any) -> str:
 
 
 def describe_expected(schema: Schema, value: Any) -> str:
-    """Describe what a schema takes, for a value that it refuses: bounds where they alone refuse it."""
+    """Describe what a schema takes, for a value that it refuses: bounds if they alone refuse it."""
     return describe_refused_bounds(schema, value) or describe_type(schema)
 
 
 def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
-    """Describe the bounds that a number is out of: ``1 or more``; None where they refuse no value."""
+    """Describe the bounds that a number is out of: ``1 or more``; None where they refuse none."""
     branches = list_branches(schema)
     bounded = [branch for branch in branches if any(key in BOUNDS for key in branch)]
     free = [{"type": branch["type"]} for branch in bounded]
@@ -398,7 +398,7 @@ class ConfigSchema:
         return found if found is not None and self.is_valid_for(found.path) else None
 
     def names_of(self, bases: Collection[str]) -> dict[str, list[str]]:
-        """List the described classes that derive from any of several bases, each with all its names.
+        """List the classes that derive from any of several bases, each with all its names.
 
         The shortest name comes first.
         """

@@ -645,8 +645,8 @@ class _Validator:
             return f"{_short(found.path)} is not {article} {names}{goes}"
         if found.abstract:
             return (
-                f"{_short(found.path)} is a base class, which cannot be used by itself; name a class"
-                " that derives from it"
+                f"{_short(found.path)} is a base class, which cannot be used by itself; name a"
+                " class that derives from it"
             )
         return None
 
@@ -717,7 +717,7 @@ class _Validator:
         self._check_inputs((*path, "init_args"), given, found)
 
     def _check_inputs(self, path: KeyPath, given: Node | None, found: ClassDescription) -> None:
-        """Check the values that a class itself refuses, of which some depend on installed versions."""
+        """Check values that a class itself refuses, of which some depend on installed versions."""
         if isinstance(given, MappingNode) and (
             self._schema.is_current or found.path in self._schema.imported
         ):
