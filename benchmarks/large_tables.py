@@ -1,10 +1,13 @@
-"""Time and memory of `TableData` by the size of a table: from the file to the first step, and an epoch of loading.
+"""Time and memory of `TableData` by the size of a table.
+
+From the file to the first step, and an epoch of loading.
 
     python benchmarks/large_tables.py 100000 300000 1000000
 
-Each size is measured in a process of its own, on a table that is drawn: 15 numbers, 3 categories, a date and a target,
-about 175 bytes a row of CSV. Memory is that of the process besides mapped files, which the system may drop; its peak is
-looked for every 10 ms. `--limit-mb` sets a limit for it, so that a table is larger than the memory that there is.
+Each size is measured in a process of its own, on a table that is drawn: 15 numbers, 3 categories, a
+date and a target, about 175 bytes a row of CSV. Memory is that of the process besides mapped files,
+which the system may drop; its peak is looked for every 10 ms. `--limit-mb` sets a limit for it, so
+that a table is larger than the memory that there is.
 """
 
 from __future__ import annotations

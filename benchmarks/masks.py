@@ -1,11 +1,13 @@
-"""Masks of drawn flowers: `lightkit.models.Segmenter` compared with the U-Net of segmentation-models-pytorch.
+"""Masks of drawn flowers.
+
+`lightkit.models.Segmenter` compared with the U-Net of segmentation-models-pytorch.
 
     pip install --no-deps segmentation-models-pytorch==0.6.0   # in an environment of its own; it needs timm as well
     python benchmarks/masks.py --epochs 4
 
-Both have the same encoder (a ResNet-18 with random weights), data, order of the samples, optimizer and epochs. The peer
-has its own decoder and its own loss, Dice plus cross-entropy. The scores are those of the test split, pooled over its
-pixels.
+Both have the same encoder (a ResNet-18 with random weights), data, order of the samples, optimizer
+and epochs. The peer has its own decoder and its own loss, Dice plus cross-entropy. The scores are
+those of the test split, pooled over its pixels.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Peer(Segmenter):
 def score(
     kind: type[Segmenter], *, seed: int, epochs: int, num_images: int, image_size: int
 ) -> dict[str, Any]:
-    """Train a model and return its scores of the test split, its parameters and the seconds of the training."""
+    """Train a model; return its scores of the test split, its parameters and the seconds."""
     seed_everything(seed, verbose=False)
     data = DrawnMasks(num_images=num_images, image_size=image_size, batch_size=16, num_workers=0)
     model = kind(backbone="resnet18")

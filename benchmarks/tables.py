@@ -1,11 +1,14 @@
-"""lightkit's models of tables compared with scikit-learn's HistGradientBoosting, on the same splits of real data.
+"""lightkit's models of tables compared with scikit-learn's HistGradientBoosting.
+
+On the same splits of real data.
 
     make real-data
-    python benchmarks/tables.py build/real-data [--data satimage,spambase] [--seeds 3] [--network tabm] [--epochs 40]
+    python benchmarks/tables.py build/real-data [--data satimage,spambase] [--seeds 3] [--network
+    tabm] [--epochs 40]
 
-Each seed draws a fifth of the rows for the test; lightkit keeps a tenth of the others for validation, which the trees
-are trained on as well. The result is the mean over the seeds with its 95 % interval (Student's t), and that of the
-differences.
+Each seed draws a fifth of the rows for the test; lightkit keeps a tenth of the others for
+validation, which the trees are trained on as well. The result is the mean over the seeds with its
+95 % interval (Student's t), and that of the differences.
 """
 
 from __future__ import annotations

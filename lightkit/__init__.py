@@ -1,7 +1,7 @@
 """Train PyTorch Lightning models from layered YAML files.
 
-Importing this package loads neither torch nor Lightning. `fit` and `LightkitCLI` do, as do `lightkit.models`,
-`lightkit.data`, `lightkit.loggers` and `lightkit.callbacks`.
+Importing this package loads neither torch nor Lightning. `fit` and `LightkitCLI` do, as do
+`lightkit.models`, `lightkit.data`, `lightkit.loggers` and `lightkit.callbacks`.
 """
 
 from __future__ import annotations

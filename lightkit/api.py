@@ -1,8 +1,11 @@
-"""The commands as functions, for notebooks and scripts: `lightkit.fit`, `load_run`, `list_runs` and `load_config`.
+"""The commands as functions, for notebooks and scripts.
 
-They take what the command line takes and do what it does. Where a command prints an error and ends with an exit code,
-they raise `lightkit.errors.LightkitError` with the same text. No function ends the process, and what a command changes
-in its process (signal handlers, hooks for uncaught exceptions, filters of warnings) is put back.
+`lightkit.fit`, `load_run`, `list_runs` and `load_config`.
+
+They take what the command line takes and do what it does. Where a command prints an error and ends
+with an exit code, they raise `lightkit.errors.LightkitError` with the same text. No function ends
+the process, and what a command changes in its process (signal handlers, hooks for uncaught
+exceptions, filters of warnings) is put back.
 """
 
 from __future__ import annotations
@@ -70,17 +73,26 @@ class TrainingRun:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """`summary.json`: status, best and last metrics, paths, durations; empty before it is written."""
+        """`summary.json`: status, best and last metrics, paths, durations.
+
+        Empty before it is written.
+        """
         return runs.read_json(self.folder / "summary.json") or {}
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """`metrics.csv`: one record for each epoch, oldest first, such as `{"epoch": 0, "val/loss": 1.2}`."""
+        """`metrics.csv`: one record for each epoch, oldest first.
+
+        Such as `{"epoch": 0, "val/loss": 1.2}`.
+        """
         return runs.MetricsTable(self.folder / "metrics.csv").rows
 
     @property
     def config(self) -> dict[str, Any]:
-        """`config.yaml`: the resolved config, with references such as `${oc.env:TOKEN}` in the place of secrets."""
+        """`config.yaml`: the resolved config.
+
+        With references such as `${oc.env:TOKEN}` in the place of secrets.
+        """
         values: dict[str, Any] = to_plain(read_file(self.folder / "config.yaml"))
         return values
 
@@ -116,15 +128,17 @@ class TrainingRun:
     def predict(
         self, images: Files, *, top_k: int | Literal["all"] | None = None
     ) -> list[dict[str, Any]]:
-        """Predict image files with the best checkpoint, as `lightkit predict --run RUN IMAGES` does.
+        """Predict image files with the best checkpoint, like `lightkit predict --run RUN IMAGES`.
 
         Args:
             images: Files, folders, globs, or tables with a column of paths.
-            top_k: Number of classes in a record; 3 if None. `all`: the likeliest, and `probability_NAME` of each class.
+            top_k: Number of classes in a record; 3 if None. `all`: the likeliest, and
+                `probability_NAME` of each class.
 
         Returns:
-            One record for each image, such as `{"path": "a.jpg", "label": "roses", "probability": 0.93, "label_2": ...,
-            "error": None}`. An image that cannot be read has the reason in `error`.
+            One record for each image, such as `{"path": "a.jpg", "label": "roses", "probability":
+            0.93, "label_2": ..., "error": None}`. An image that cannot be read has the reason in
+            `error`.
 
         Raises:
             ConfigError: If the model or its data cannot predict images.
@@ -141,7 +155,8 @@ class TrainingRun:
         """Write the report of the run, as `lightkit report` does, and return its path.
 
         Args:
-            output: An HTML file, and nothing is written in the run folder; `report.html` in it if None.
+            output: An HTML file, and nothing is written in the run folder; `report.html` in it if
+                None.
 
         Raises:
             OSError: If it cannot be written.
@@ -159,16 +174,18 @@ def fit(
     """Train a model, or resume the run that was interrupted, as `lightkit fit` does.
 
     Args:
-        config: Config file, or several; later ones override earlier ones. `lightkit:NAME` is a packaged config.
-        overrides: Values by dotted key, which override the files. A string is read as on the command line.
+        config: Config file, or several; later ones override earlier ones. `lightkit:NAME` is a
+            packaged config.
+        overrides: Values by dotted key, which override the files. A string is read as on the
+            command line.
         quiet: Print warnings only.
 
     Returns:
         The run, which has ended well.
 
     Raises:
-        LightkitError: Where the command would print an error: a `ConfigError` for the config, a `DataError` for the
-            data, `RunLocked` if another process runs the job, and so on.
+        LightkitError: Where the command would print an error: a `ConfigError` for the config, a
+            `DataError` for the data, `RunLocked` if another process runs the job, and so on.
         KeyboardInterrupt: After Ctrl-C, once a checkpoint is written; the same call resumes.
 
     Example:
@@ -184,7 +201,8 @@ def load_run(reference: PathLike = "latest", *, root: PathLike | None = None) ->
     """Find a run.
 
     Args:
-        reference: `latest`, `NAME`, `NAME/latest`, `NAME/ID`, `ID`, or the folder of a run or a job.
+        reference: `latest`, `NAME`, `NAME/latest`, `NAME/ID`, `ID`, or the folder of a run or a
+            job.
         root: Folder of all runs; None for that of the variable `LIGHTKIT_RUN__ROOT`, else `runs`.
 
     Raises:
@@ -206,10 +224,12 @@ def list_runs(
     Args:
         name: Runs of this job only.
         root: Folder of all runs; None for that of the variable `LIGHTKIT_RUN__ROOT`, else `runs`.
-        metric: Metric in `value`, such as `test/accuracy`; the one that chose the best checkpoint if None.
+        metric: Metric in `value`, such as `test/accuracy`; the one that chose the best checkpoint
+            if None.
 
     Returns:
-        One record for each run: `name`, `id`, `folder`, `status`, `metric`, `value`, `size_bytes`, `created`, ...
+        One record for each run: `name`, `id`, `folder`, `status`, `metric`, `value`, `size_bytes`,
+        `created`, ...
 
     Example:
         ```python
@@ -223,7 +243,9 @@ def list_runs(
 
 
 def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Load and check a config without training: all layers merged and interpolated, hardware keys resolved.
+    """Load and check a config without training.
+
+    All layers are merged and interpolated, hardware keys resolved.
 
     Torch is loaded only where a class of your own must be imported to check its arguments.
 
@@ -232,8 +254,8 @@ def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> di
         overrides: As for `fit`.
 
     Returns:
-        The config, with references in the place of secrets, as in the `config.yaml` of a run. Arguments that no layer
-        sets are left to their defaults and are not in it.
+        The config, with references in the place of secrets, as in the `config.yaml` of a run.
+        Arguments that no layer sets are left to their defaults and are not in it.
 
     Raises:
         ConfigError: If anything in it is wrong: every error, with its place.
@@ -290,7 +312,10 @@ def _run(stage: str, words: list[str]) -> TrainingRun:
 
 @contextmanager
 def _command() -> Iterator[SignalWatch]:
-    """Put back what a command changes in its process; a signal takes its usual effect once the run is recorded."""
+    """Put back what a command changes in its process.
+
+    A signal takes its usual effect once the run is recorded.
+    """
     path = list(sys.path)
     hooks = (sys.excepthook, threading.excepthook)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 (a class_path of the user's own module is found here)

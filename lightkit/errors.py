@@ -5,18 +5,23 @@
     LightkitError                1
       ConfigError                2   the config or the command line is wrong
         ConfigErrors             2   so it is in several places
-        DataChanged              2   the run that was to be resumed had other data: `fit` begins a new run
+        DataChanged              2   the run that was to be resumed had other data: `fit` begins a
+                                     new run
       DataError                  3   the data is wrong or missing
-      GateFailed                 4   nothing was promoted: not good enough, rolled back before, or the alias is held
+      GateFailed                 4   nothing was promoted: not good enough, rolled back before, or
+                                     the alias is held
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       Stalled                   70   nothing was finished for too long: the watchdog has ended it
       NonfiniteLoss              1   the loss was NaN or infinite; a checkpoint from before is there
       OutputLost                74   standard output cannot be written, as on a full disk
       RunLocked                 75   another process holds the run; try again later
-      OutOfTime                 75   the deadline leaves no time for what is left; the same command goes on
-        TooLittleTime            2   so it does, and the same command has no more time: it is a duration
-      ServerAway                75   MLflow does not answer, or its database is locked; try again later
+      OutOfTime                 75   the deadline leaves no time for what is left; the same command
+                                     goes on
+        TooLittleTime            2   so it does, and the same command has no more time: it is a
+                                     duration
+      ServerAway                75   MLflow does not answer, or its database is locked; try again
+                                     later
     Interrupted (BaseException)      SIGINT, SIGTERM, SIGUSR1 or SIGHUP arrived
                                 75   where the same command goes on, else 130, 143, 138 or 129
 
@@ -38,19 +43,20 @@ if TYPE_CHECKING:
 PIPE_CLOSED = 128 + 13
 """Exit code where whoever read the output has left, as shells tell the end by SIGPIPE."""
 
-# Control characters but tab and line break, those that turn the direction of text, and what is no text: a terminal
-# obeys them or cannot print them, and XML cannot hold them.
+# Control characters but tab and line break, those that turn the direction of text, and what is no
+# text: a terminal obeys them or cannot print them, and XML cannot hold them.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 
 def visible(text: str, *, in_line: bool = False) -> str:
-    """Write characters that a terminal would obey, and bytes that are no text, as escape sequences of Python.
+    """Write characters that a terminal would obey, and bytes that are no text, as Python's escapes.
 
     Args:
         text: What is to be read by people, such as the name of a file.
-        in_line: Whether tabs and line breaks are escaped as well, so that a name cannot look like a line of its own.
+        in_line: Whether tabs and line breaks are escaped as well, so that a name cannot look like a
+            line of its own.
     """
     text = text.replace("\t", r"\t").replace("\n", r"\n") if in_line else text
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
@@ -62,7 +68,10 @@ def cut(text: str, length: int = 160) -> str:
 
 
 def near(word: str, choices: Iterable[str], *, most: int = 3) -> str:
-    """Return ``; did you mean 'x'?`` with the choices that look most like a word; empty where none does."""
+    """Return ``; did you mean 'x'?`` with the choices that look most like a word.
+
+    Empty where none does.
+    """
     close = difflib.get_close_matches(word, sorted(set(choices)), n=most, cutoff=0.6)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
@@ -130,7 +139,10 @@ class DataError(LightkitError):
 
 
 class GateFailed(LightkitError):
-    """Nothing was promoted: the model is not good enough or was rolled back before, or the alias is held."""
+    """Nothing was promoted.
+
+    The model is not good enough or was rolled back before, or the alias is held.
+    """
 
     exit_code = 4
 
@@ -162,7 +174,10 @@ class OutputLost(LightkitError):
 
 
 class RunLocked(LightkitError):
-    """Another process holds the lock of this job; the same command works once that one has ended."""
+    """Another process holds the lock of this job.
+
+    The same command works once that one has ended.
+    """
 
     exit_code = 75
 
@@ -172,25 +187,36 @@ class DataChanged(ConfigError):
 
 
 class OutOfTime(LightkitError):
-    """The deadline leaves no time for what is left; the same command goes on where this one stopped."""
+    """The deadline leaves no time for what is left.
+
+    The same command goes on where this one stopped.
+    """
 
     exit_code = 75
 
 
 class TooLittleTime(OutOfTime):
-    """The deadline is a duration that is too short for the next step, which the same command would find again."""
+    """The deadline is a duration that is too short for the next step.
+
+    The same command would find it again.
+    """
 
     exit_code = 2
 
 
 class ServerAway(LightkitError):
-    """MLflow does not answer, or its database is locked; the same command works once that has ended."""
+    """MLflow does not answer, or its database is locked.
+
+    The same command works once that has ended.
+    """
 
     exit_code = 75
 
 
 class Interrupted(BaseException):
-    """SIGINT, SIGTERM or the like arrived. Not an `Exception`, so that nobody's handler for failures takes it for one.
+    """SIGINT, SIGTERM or the like arrived.
+
+    Not an `Exception`, so that nobody's handler for failures takes it for one.
 
     Args:
         signum: The signal's number.
@@ -198,7 +224,8 @@ class Interrupted(BaseException):
     """
 
     stage: ClassVar[str] = ""
-    """The stage of a retrain that this process runs, other than the training: the same command goes on with it."""
+    """The stage of a retrain that this process runs, other than the training: the same command goes
+    on with it."""
 
     def __init__(self, signum: int, *, checkpoint: Path | None = None) -> None:
         super().__init__(signum, checkpoint)
@@ -212,7 +239,10 @@ class Interrupted(BaseException):
 
 
 def exception_chain(error: BaseException) -> Iterator[BaseException]:
-    """Iterate over an exception and what it was raised from, each once: causes and contexts can form a cycle."""
+    """Iterate over an exception and what it was raised from, each once.
+
+    Causes and contexts can form a cycle.
+    """
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
@@ -224,8 +254,9 @@ def exception_chain(error: BaseException) -> Iterator[BaseException]:
 def is_interruption(error: BaseException) -> bool:
     """Return whether an error may be what became of an interruption.
 
-    Native code that was loading a library makes an `ImportError` or a `SystemError` of it, whose context is lost; what
-    stumbles over a library of which one half is loaded has the interruption in its context.
+    Native code that was loading a library makes an `ImportError` or a `SystemError` of it, whose
+    context is lost; what stumbles over a library of which one half is loaded has the interruption
+    in its context.
     """
     return any(
         isinstance(each, (Interrupted, ImportError, SystemError)) for each in exception_chain(error)

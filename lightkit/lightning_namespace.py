@@ -1,9 +1,10 @@
 """Answer `import lightning` with the modules of `pytorch_lightning` and `lightning_fabric`.
 
-Lightning is published twice: as `lightning`, which its documentation imports, and as `pytorch_lightning` with
-`lightning_fabric`, which lightkit imports. The two copies are the same code, but their classes are different objects:
-a `lightning.LightningModule` is no `pytorch_lightning.LightningModule`, and a Trainer of one refuses the other.
-With this finder there is one copy: the names of `lightning` lead to the modules that lightkit uses, whether or not the
+Lightning is published twice: as `lightning`, which its documentation imports, and as
+`pytorch_lightning` with `lightning_fabric`, which lightkit imports. The two copies are the same
+code, but their classes are different objects: a `lightning.LightningModule` is no
+`pytorch_lightning.LightningModule`, and a Trainer of one refuses the other. With this finder there
+is one copy: the names of `lightning` lead to the modules that lightkit uses, whether or not the
 package `lightning` is installed.
 
 It can go when Lightning publishes one package, or makes one name an alias of the other.
@@ -41,7 +42,8 @@ def real_name(name: str) -> str:
     """Return the path of a module or class with its real package in the place of `lightning`.
 
     Args:
-        name: Dotted path, such as `lightning.pytorch.callbacks.EarlyStopping`; any other name is returned as it is.
+        name: Dotted path, such as `lightning.pytorch.callbacks.EarlyStopping`; any other name is
+            returned as it is.
     """
     for alias, real in _REAL.items():
         if name == alias or name.startswith(f"{alias}."):
@@ -75,7 +77,10 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how a module of `lightning` is loaded; None for a module that there is not, and for all others."""
+        """Return how a module of `lightning` is loaded.
+
+        None for a module that there is not, and for all others.
+        """
         loader: Any
         if name == _TOP:
             loader = _TopLoader()
@@ -133,7 +138,8 @@ class _AliasLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Put back the attributes that the import system has just set.
 
-        With those of the second name, a reload and relative imports of the module would look for that one.
+        With those of the second name, a reload and relative imports of the module would look for
+        that one.
         """
         for key, value in self._kept.items():
             if value is not None:

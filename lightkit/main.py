@@ -100,7 +100,8 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         print(_format_help(invocation), end="")
         return 0
 
-    # A command without a config has no other errors to be reported together with those of its words.
+    # A command without a config has no other errors to be reported together with those of its
+    # words.
     command = COMMANDS[invocation.command]
     if not command.takes_config:
         invocation.raise_errors()

@@ -13,10 +13,13 @@ Made = TypeVar("Made")
 
 
 def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made:
-    """Broadcast what rank 0 makes, such as the state of a table that grows; or its error, for which all ranks wait.
+    """Broadcast what rank 0 makes, such as the state of a table that grows.
+
+    Or its error, for which all ranks wait.
 
     Raises:
-        LightkitError: As ``make`` does, on every rank; on the others also for any other error of rank 0.
+        LightkitError: As ``make`` does, on every rank; on the others also for any other error of
+            rank 0.
     """
     if trainer is None or trainer.world_size == 1:
         return make()

@@ -48,8 +48,9 @@ _HARMLESS = (
         slice,
     ),
 )
-"""Classes that users' callbacks keep values in, added to those that torch allows: building one runs its own constructor
-alone. numpy's are not among them: to unpickle an array can reach into memory."""
+"""Classes that users' callbacks keep values in, added to those that torch allows: building one runs
+its own constructor alone. numpy's are not among them: to unpickle an array can reach into
+memory."""
 _NOT_READ = (
     *(
         RuntimeError,
@@ -67,7 +68,9 @@ _NOT_READ = (
 
 
 def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **settings: Any) -> Any:
-    """Load a file of ``torch.save`` without code; with it if ``--trust`` allows that, after one warning.
+    """Load a file of ``torch.save`` without code.
+
+    With it if ``--trust`` allows that, after one warning.
 
     Args:
         path: The file.
@@ -120,7 +123,9 @@ def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
 
 
 def classes_beside_tensors(path: str | Path) -> list[str]:
-    """List the classes and functions that loading a file would call, without the harmless ones, without loading it.
+    """List the classes and functions that loading a file would call.
+
+    Without the harmless ones, and without loading it.
 
     Any thread may ask: nothing is allowed meanwhile.
     """

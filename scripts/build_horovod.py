@@ -4,10 +4,11 @@
     HOROVOD_WITH_MPI=1 python scripts/build_horovod.py                  # with MPI too
     HOROVOD_GPU_OPERATIONS=NCCL python scripts/build_horovod.py         # CUDA: needs nvcc and NCCL's headers
 
-The last release of Horovod asks for C++14, which torch's headers refuse, and takes any nvcc on the machine for a wish
-to build with CUDA; both are changed in the sources. Other HOROVOD_* variables reach Horovod's own build. The wheel is
-kept in $LIGHTKIT_CACHE (default: $XDG_CACHE_HOME/lightkit, else ~/.cache/lightkit) under `wheels/`. A Horovod that is
-installed and loads stays, unless it was built for another torch, or HOROVOD_* variables ask for another.
+The last release of Horovod asks for C++14, which torch's headers refuse, and takes any nvcc on the
+machine for a wish to build with CUDA; both are changed in the sources. Other HOROVOD_* variables
+reach Horovod's own build. The wheel is kept in $LIGHTKIT_CACHE (default: $XDG_CACHE_HOME/lightkit,
+else ~/.cache/lightkit) under `wheels/`. A Horovod that is installed and loads stays, unless it was
+built for another torch, or HOROVOD_* variables ask for another.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from urllib.parse import unquote
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-RECIPE = 1  # raise it when a change to this file changes the wheel; where one is installed, --anew replaces it
+# raise it when a change to this file changes the wheel; where one is installed, --anew replaces it
+RECIPE = 1
 TOOLS = (
     "cmake>=3.18,<4",
     "setuptools>=77,<81",
@@ -114,7 +116,10 @@ def cxx_standard(header: str) -> int:
 
 
 def wishes(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the HOROVOD_* variables of the build: the caller's, and what a small build for torch leaves out."""
+    """Give the HOROVOD_* variables of the build.
+
+    The caller's, and what a small build for torch leaves out.
+    """
     said = {name: value for name, value in environ.items() if BUILD_VARIABLE.match(name) and value}
     without_mpi = {} if said.get("HOROVOD_WITH_MPI") == "1" else {"HOROVOD_WITHOUT_MPI": "1"}
     flags = {**CPU, **without_mpi, **said}
@@ -247,7 +252,10 @@ def pip(*words: str) -> list[str]:
 
 
 def fetch_tools(place: Path, *, log: Path) -> dict[str, str]:
-    """Install the build's tools into a folder of their own, and give the variables that make the build use them."""
+    """Install the build's tools into a folder of their own.
+
+    Return the variables that make the build use them.
+    """
     what = f"fetching the build's tools ({', '.join(TOOLS)})"
     run(
         pip("install", "--target", str(place), *TOOLS),
@@ -293,7 +301,7 @@ def num_cores() -> int:
 
 
 def build(folder: Path, torch: Torch, flags: Mapping[str, str], *, work: Path, log: Path) -> None:
-    """Build the wheel in ``work`` and leave it in ``folder``, which appears only when it is whole."""
+    """Build the wheel in ``work`` and leave it in ``folder``, which appears only once whole."""
     tools = fetch_tools(work / "tools", log=log)
     sources = fetch_sources(work / "sources", log=log, tools=tools)
     for name in (
@@ -352,10 +360,12 @@ def install(wheel: Path) -> None:
 
 
 def kept(torch: Torch, environ: Mapping[str, str], *, python: str, platform: str) -> str | None:
-    """Say what is installed where that is to stay: it loads, is for this torch, and is what the caller may wish.
+    """Say what is installed where that is to stay.
 
-    A caller without wishes wants any. For which torch pip's record of the wheel tells, which names the cache's folder;
-    of a Horovod from elsewhere it is known only whether it loads.
+    It loads, is for this torch, and is what the caller may wish.
+
+    A caller without wishes wants any. For which torch pip's record of the wheel tells, which names
+    the cache's folder; of a Horovod from elsewhere it is known only whether it loads.
     """
     try:
         record = metadata.distribution("horovod").read_text("direct_url.json")

@@ -1,13 +1,16 @@
-"""Write what a config can name, from the signatures that LightningCLI's parsers see: lightkit/config/schema.json.
+"""Write what a config can name, from the signatures that LightningCLI's parsers see.
+
+It is lightkit/config/schema.json.
 
     python scripts/catalogue.py           write it
     python scripts/catalogue.py --check   exit with 1 where it is no longer what would be written
 
 Needed after an argument has changed, and with new versions of torch, Lightning or jsonargparse.
 
-jsonargparse 4.53 writes a JSON Schema of a parser itself (`jsonargparse._completions_jsonschema.config_jsonschema`),
-but fails on Lightning's trainer, where it asks the metaclass ``type`` for its subclasses; and it knows no class that
-is not imported yet. Hence this one.
+jsonargparse 4.53 writes a JSON Schema of a parser itself
+(`jsonargparse._completions_jsonschema.config_jsonschema`), but fails on Lightning's trainer, where
+it asks the metaclass ``type`` for its subclasses; and it knows no class that is not imported yet.
+Hence this one.
 """
 
 from __future__ import annotations
@@ -289,9 +292,12 @@ def aliases(classes: dict[str, type]) -> dict[str, str]:
 
 
 def short_names(classes: dict[str, type], bases: list[type]) -> dict[str, dict[str, Any]]:
-    """Give the names that mean one class alone below each that is asked for; where several have one, all paths.
+    """Give the names that mean one class alone below each that is asked for.
 
-    Named are the base itself and classes of `PACKAGES`, not those of other packages that happen to be imported.
+    Where several have one, all paths.
+
+    Named are the base itself and classes of `PACKAGES`, not those of other packages that happen to
+    be imported.
     """
     known = {cls: path for path, cls in classes.items()}
     names: dict[str, dict[str, Any]] = {}

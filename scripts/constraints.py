@@ -4,11 +4,13 @@ for v in 3.11 3.12 3.13 3.14; do
     python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json \
         '.[dev,docs,bench,onnx,delta,comet,wandb,apprise,timm,spark,ray,serve,sweep,text]'
 done
-python scripts/constraints.py /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json /tmp/3.14.json > constraints.txt
+python scripts/constraints.py /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json /tmp/3.14.json >
+constraints.txt
 
-constraints-tpu.txt is the same for '.[dev,timm,tpu,petastorm]' torch==2.9.0 torchvision==0.24.0, up to Python 3.12 with
-pyarrow==14.0.2 numpy==1.26.4 pandas==2.3.3 too, and with all but these and what they hold back as in constraints.txt:
-pip's --constraint <(grep -vE '^(torch|torchvision|pyarrow|numpy|pandas|setuptools|scipy|contourpy)==' constraints.txt).
+constraints-tpu.txt is the same for '.[dev,timm,tpu,petastorm]' torch==2.9.0 torchvision==0.24.0, up
+to Python 3.12 with pyarrow==14.0.2 numpy==1.26.4 pandas==2.3.3 too, and with all but these and what
+they hold back as in constraints.txt: pip's --constraint <(grep -vE
+'^(torch|torchvision|pyarrow|numpy|pandas|setuptools|scipy|contourpy)==' constraints.txt).
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def versions_in(report: Path) -> tuple[str, dict[str, str]]:
 
 
 def lines_for(name: str, versions: dict[str, str | None]) -> list[str]:
-    """Give one line a version of a package, with the Python versions that it is for where there are several.
+    """Give one line a version of a package.
+
+    With the Python versions that it is for where there are several.
 
     Args:
         name: The package.

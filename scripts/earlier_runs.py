@@ -1,26 +1,30 @@
-"""Make the runs of an earlier version that the contract suite goes on with, and pack them into an archive.
+"""Make the runs of an earlier version that the contract suite goes on with.
+
+Pack them into an archive.
 
 Check the earlier version out beside this one, and run, as root::
 
     python scripts/earlier_runs.py ../lightkit-e78f42c tests/contract/earlier_runs.tar.xz
 
-Checkpoints, MLflow's records and exported files hold absolute paths, so that all is made in ``/srv/lightkit/project``
-by a program in ``/srv/lightkit``, on a host of the name ``night``. Whoever unpacks the archive elsewhere replaces these
-paths in the text files and in the databases.
+Checkpoints, MLflow's records and exported files hold absolute paths, so that all is made in
+``/srv/lightkit/project`` by a program in ``/srv/lightkit``, on a host of the name ``night``.
+Whoever unpacks the archive elsewhere replaces these paths in the text files and in the databases.
 
-==============  =====================================================================================================
+==============  ====================================================================================
 job             state
-==============  =====================================================================================================
+==============  ====================================================================================
 small           done, tested, with its report
 killed          killed by SIGKILL in step 9 of 18; its lock is still there
 preempted       ended by SIGTERM in step 9 of 18, code 75
 failed          a loss that was NaN in the second epoch, code 1
 tracked         as ``killed``, with the loggers MLflow and TensorBoard
 table           done, on a folder of Parquet
-net             three runs of accuracy 0.7, 0.8 and 0.9: the first two promoted, then rolled back to the first
+net             three runs of accuracy 0.7, 0.8 and 0.9: the first two promoted, then rolled back to
+                the first
 night           a retrain that was killed in its test, with the lock of the job
-nightly/train   a project of ``lightkit init --template cron``, with a root of its own: its crontab has run one night
-==============  =====================================================================================================
+nightly/train   a project of ``lightkit init --template cron``, with a root of its own: its crontab
+                has run one night
+==============  ====================================================================================
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""Kill a training at random moments, say the same command again, and compare what comes of it with one undisturbed.
+"""Kill a training at random moments, say the same command again.
+
+Compare what comes of it with one undisturbed.
 
     python scripts/faults.py                                # 30 kills of a job of 60 seconds
     python scripts/faults.py --kills 5 --seconds 10 --jobs 2
     python scripts/faults.py --seed 123456                  # the same moments once more
 
-Each kill has a folder of its own: the command is started, killed with SIGKILL at a moment between its start and its
-end (its process alone, or with all that it has started), and said again. Of the second it is expected that it ends
-with 0, that no checkpoint was lost, that weights, optimizer and metrics equal those of the job that nobody disturbed,
-bit for bit, and that the job is not left locked. The exit code is 1 if any of that was not so.
+Each kill has a folder of its own: the command is started, killed with SIGKILL at a moment between
+its start and its end (its process alone, or with all that it has started), and said again. Of the
+second it is expected that it ends with 0, that no checkpoint was lost, that weights, optimizer and
+metrics equal those of the job that nobody disturbed, bit for bit, and that the job is not left
+locked. The exit code is 1 if any of that was not so.
 """
 
 from __future__ import annotations
@@ -222,8 +225,8 @@ def broken_promises(place: Path, whole: Path, *, saved: int | None) -> list[str]
     Args:
         place: Folder of the job that was killed.
         whole: Folder of the other one.
-        saved: Steps in the newest checkpoint that the killed process had recorded; None where it had come to its end,
-            so that the same command would begin another run.
+        saved: Steps in the newest checkpoint that the killed process had recorded; None where it
+            had come to its end, so that the same command would begin another run.
     """
     run, other = (runs.find("faults", folder / "runs") for folder in (place, whole))
     broken = []
@@ -302,7 +305,10 @@ def played(kill: Kill, whole: Path, *, seconds: float, length: Length) -> Outcom
 
 
 def main(words: list[str] | None = None) -> int:
-    """Kill as often as asked, print a line a kill and the result; the exit code is 1 if a promise was broken."""
+    """Kill as often as asked, print a line a kill and the result.
+
+    The exit code is 1 if a promise was broken.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -316,7 +322,8 @@ def main(words: list[str] | None = None) -> int:
     asked = parser.parse_args(words)
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     dice = random.Random(seed)  # noqa: S311 (moments, no secrets)
-    # One moment from each part of the job, so that none is left out: not a coin for each, but a shuffled deck.
+    # One moment from each part of the job, so that none is left out: not a coin for each, but a
+    # shuffled deck.
     parts = dice.sample(range(asked.kills), asked.kills)
     kills = [
         Kill(number, (part + dice.random()) / asked.kills, dice.random() < 0.5)

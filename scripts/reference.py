@@ -1,4 +1,7 @@
-"""Write docs/reference and docs/llms.txt from the code and from mkdocs.yml; with --check, compare only."""
+"""Write docs/reference and docs/llms.txt from the code and from mkdocs.yml.
+
+With --check, compare only.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,10 @@ def format_keys() -> str:
 
 
 def format_events() -> str:
-    """Return the events with their fields, and their meanings from the table in the module's docstring."""
+    """Return the events with their fields.
+
+    With their meanings from the table in the module's docstring.
+    """
     text = inspect.cleandoc(events.__doc__ or "")
     before, table, after = re.split(r"^=+ +=+$", text, flags=re.MULTILINE)
     rows = []

@@ -1,7 +1,8 @@
-"""Make the environment of the test that trains RF-DETR: `python scripts/rfdetr_environment.py FOLDER`.
+"""Make the environment of the test of RF-DETR: `python scripts/rfdetr_environment.py FOLDER`.
 
-RF-DETR asks for a torchmetrics below 1.9, and brings transformers, OpenCV and others, which lightkit needs not. The
-packages of the environment that runs this script are used where the versions fit, so that torch is not installed twice.
+RF-DETR asks for a torchmetrics below 1.9, and brings transformers, OpenCV and others, which
+lightkit needs not. The packages of the environment that runs this script are used where the
+versions fit, so that torch is not installed twice.
 """
 
 from __future__ import annotations

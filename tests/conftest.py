@@ -12,12 +12,14 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import settings
 
-# The same examples in every run: new ones are looked for by the long run, where a failure stops nobody's landing.
+# The same examples in every run: new ones are looked for by the long run, where a failure stops
+# nobody's landing.
 settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("long", max_examples=250, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# nohup, or a shell in the background, has programs ignore what some tests send to those that they start.
+# nohup, or a shell in the background, has programs ignore what some tests send to those that they
+# start.
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -28,9 +30,10 @@ _TRACKING = "mlflow.tracking._tracking_service.utils"
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """Take back what commands run in this process, Lightning and MLflow leave behind for later tests.
+    """Undo what commands run in this process, Lightning and MLflow leave behind for later tests.
 
-    Variables are among it: MLflow writes the address that it is told into its own, Lightning its seed.
+    Variables are among it: MLflow writes the address that it is told into its own, Lightning its
+    seed.
     """
     environ = dict(os.environ)
     own = logging.getLogger("lightkit")
@@ -64,6 +67,6 @@ def _globals_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _globals_of_a_module_as_before() -> Iterator[None]:
-    """What fixtures that a module's tests share leave behind, which those of one test take for given."""
+    """What fixtures that a module's tests share leave behind, which those of a test rely on."""
     with _as_before():
         yield

@@ -9,7 +9,10 @@ __all__ = ["free_port"]
 
 
 def free_port() -> int:
-    """Find a free port of 127.0.0.1 below those that the system gives to connections, which tests beside this open."""
+    """Find a free port of 127.0.0.1 below those that the system gives to connections.
+
+    Tests beside this open such connections.
+    """
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
         with socket.socket() as found:

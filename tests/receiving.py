@@ -41,8 +41,8 @@ class Answer:
     """What a receiver answers.
 
     Args:
-        status: Of HTTP; 0 closes the connection without a word, -1 never answers, -2 answers what is no HTTP, -3 never
-            comes to the end of a header, -4 never to that of the body.
+        status: Of HTTP; 0 closes the connection without a word, -1 never answers, -2 answers what
+            is no HTTP, -3 never comes to the end of a header, -4 never to that of the body.
         body: Of the answer.
         headers: Further headers.
     """

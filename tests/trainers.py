@@ -11,7 +11,10 @@ __all__ = ["quiet_trainer"]
 
 
 def quiet_trainer(folder: Path, **settings: Any) -> Trainer:
-    """Build a trainer of one epoch on the CPU, without logger, checkpoints and bars unless they are asked for."""
+    """Build a trainer of one epoch on the CPU.
+
+    Without logger, checkpoints and bars unless they are asked for.
+    """
     quiet = {
         "accelerator": "cpu",
         "devices": 1,

@@ -62,13 +62,13 @@ def run_bench(
     *,
     threads: int | None,
 ) -> int:
-    """Measure, print a table or JSON, and return the exit code, which is 0 where a target is missed.
+    """Measure, print a table or JSON, and return the exit code (0 where a target is missed).
 
     Args:
         name: Of the bench.
         options: What `parse_options` returned.
-        measure: Returns ``comparisons`` (what `rounds.compare` returned, each), and any of ``rounds`` (all numbers),
-            ``settings`` and ``notes`` (lines in words).
+        measure: Returns ``comparisons`` (what `rounds.compare` returned, each), and any of
+            ``rounds`` (all numbers), ``settings`` and ``notes`` (lines in words).
         threads: Intra-op threads of each contestant; None where it is not the same for all.
     """
     before, start = read_load(), time.monotonic()

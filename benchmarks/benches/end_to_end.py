@@ -1,14 +1,17 @@
-"""Images a second of whole epochs of ResNet-18 on photos: lightkit, a plain LightningCLI and a hand-written loop.
+"""Images a second of whole epochs of ResNet-18 on photos.
 
-All train from random weights on random crops, flipped at random, by the same optimizer in the same batch size, validate
-after each epoch on the same photos, and write a checkpoint. LightningCLI and the loop load by torchvision's
-ImageFolder, with the defaults of torch and Lightning: float32, contiguous, no workers. lightkit takes `auto`, a table
-by hardware, for precision, memory format, compiling, threads and workers.
+lightkit, a plain LightningCLI and a hand-written loop.
 
-The target is that of the epochs after the first, at an accuracy that is not lower than LightningCLI's by more than
-chance. An epoch lasts from its start to the start of the next one, with its validation and its checkpoint; its photos
-are those of training. The first one lasts from the start of the process and has a row of its own, as has the whole
-training.
+All train from random weights on random crops, flipped at random, by the same optimizer in the same
+batch size, validate after each epoch on the same photos, and write a checkpoint. LightningCLI and
+the loop load by torchvision's ImageFolder, with the defaults of torch and Lightning: float32,
+contiguous, no workers. lightkit takes `auto`, a table by hardware, for precision, memory format,
+compiling, threads and workers.
+
+The target is that of the epochs after the first, at an accuracy that is not lower than
+LightningCLI's by more than chance. An epoch lasts from its start to the start of the next one, with
+its validation and its checkpoint; its photos are those of training. The first one lasts from the
+start of the process and has a row of its own, as has the whole training.
 """
 
 from __future__ import annotations
@@ -167,8 +170,8 @@ def list_comparisons(result: Found, num_train: int, num_val: int) -> list[dict[s
         num_val: Photos of validation.
 
     Returns:
-        Rows that tell both accuracies where the speed of a training is compared; lightkit's must not be lower by more
-        than `compute_noise` for the target.
+        Rows that tell both accuracies where the speed of a training is compared; lightkit's must
+        not be lower by more than `compute_noise` for the target.
     """
     epochs = len(next(iter(result.values()))[0].epochs_s) - 1
     later = {

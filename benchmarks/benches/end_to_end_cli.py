@@ -1,4 +1,7 @@
-"""A plain LightningCLI over torchvision's ImageFolder, with its defaults: a contestant of `end_to_end`."""
+"""A plain LightningCLI over torchvision's ImageFolder: a contestant of `end_to_end`.
+
+With its defaults.
+"""
 
 from __future__ import annotations
 

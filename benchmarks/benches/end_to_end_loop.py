@@ -1,4 +1,7 @@
-"""A hand-written loop around torchvision's ImageFolder, with torch's defaults: a contestant of `end_to_end`."""
+"""A hand-written loop around torchvision's ImageFolder.
+
+With torch's defaults: a contestant of `end_to_end`.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +58,8 @@ def train(request: dict[str, Any]) -> None:
     """Train with a loop that is written well, and sets nothing that need not be set.
 
     Args:
-        request: ``root``, ``backbone``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
-            ``max_epochs``, ``seed``, ``checkpoint`` (a file).
+        request: ``root``, ``backbone``, ``num_classes``, ``image_size``, ``batch_size``,
+            ``learning_rate``, ``max_epochs``, ``seed``, ``checkpoint`` (a file).
     """
     torch.manual_seed(request["seed"])
     root, size, batch_size = Path(request["root"]), request["image_size"], request["batch_size"]

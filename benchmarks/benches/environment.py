@@ -20,7 +20,9 @@ _ROOT = Path(__file__).parents[2]
 
 
 def build_environment(threads: int = 1) -> dict[str, str]:
-    """Return the environment of a process that computes on the CPU with so many threads, and prints no warnings.
+    """Return the environment of a process that computes on the CPU with so many threads.
+
+    It prints no warnings.
 
     Args:
         threads: Intra-op threads of OpenMP and MKL.
@@ -31,7 +33,8 @@ def build_environment(threads: int = 1) -> dict[str, str]:
         [str(_ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     own = {**counts, **quiet, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
-    # An installed package is compiled once; with this variable a checkout would be compiled at each start.
+    # An installed package is compiled once; with this variable a checkout would be compiled at each
+    # start.
     return {
         key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
     } | own
@@ -81,7 +84,10 @@ def _read_processor() -> str:
 
 
 def _read_cgroup_cores() -> float | None:
-    """Read the cores that the container may use, of cgroup 2 or 1; None where nothing bounds them."""
+    """Read the cores that the container may use, of cgroup 2 or 1.
+
+    None where nothing bounds them.
+    """
     if line := _read_first_line(Path("/sys/fs/cgroup/cpu.max")):
         quota, period = line.split()
         return None if quota == "max" else int(quota) / int(period)

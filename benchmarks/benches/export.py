@@ -1,7 +1,10 @@
-"""Latency of each file that `lightkit export` writes, for batches of 1 and 32, compared with the eager model.
+"""Latency of each file that `lightkit export` writes, for batches of 1 and 32.
 
-A MobileNetV2 with a head for the photos, which computes on the CPU with one thread and with all. Each contestant is
-opened in a process of its own and called with the same random images; a latency is the median of up to 40 calls.
+Compared with the eager model.
+
+A MobileNetV2 with a head for the photos, which computes on the CPU with one thread and with all.
+Each contestant is opened in a process of its own and called with the same random images; a latency
+is the median of up to 40 calls.
 """
 
 from __future__ import annotations
@@ -99,7 +102,9 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
 def export_files(
     options: argparse.Namespace, photos: Path, weights: Path, folder: Path
 ) -> dict[str, Path]:
-    """Train a head for an epoch and export the model; return the files by name, and the checkpoint as the eager model.
+    """Train a head for an epoch and export the model.
+
+    Return the files by name, and the checkpoint as the eager model.
 
     Args:
         options: The command line.

@@ -1,7 +1,8 @@
 """Times one exported file, or the eager model, in a process of its own: `export.py` starts it.
 
-Its argument is JSON: ``file`` (exported, or a checkpoint), ``sizes`` of batches, ``threads`` (numbers of them),
-``image_size``, ``seed``. It answers with JSON: for each number of threads and each size what `measure_latency` returns.
+Its argument is JSON: ``file`` (exported, or a checkpoint), ``sizes`` of batches, ``threads``
+(numbers of them), ``image_size``, ``seed``. It answers with JSON: for each number of threads and
+each size what `measure_latency` returns.
 """
 
 from __future__ import annotations

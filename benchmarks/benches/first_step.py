@@ -1,10 +1,14 @@
-"""Seconds from the start of a process to the end of its first optimizer step: lightkit and a hand-written script.
+"""Seconds from the start of a process to the end of its first optimizer step.
 
-Both train ResNet-18 on the same photos, with the same batch, size, threads and loading processes. lightkit does what it
-does by default on the way: it reads the config, makes the run's folder, writes the manifest and looks at each photo
-(once, and keeps what it found). The target is that of a training from the second run on, which knows the photos; one
-that has never seen them has a row of its own, as has one that validates two batches before it begins, as Lightning does
-unless `trainer.num_sanity_val_steps` is 0 as in configs/base.yaml. Rows without a target are only reported.
+Of lightkit and of a hand-written script.
+
+Both train ResNet-18 on the same photos, with the same batch, size, threads and loading processes.
+lightkit does what it does by default on the way: it reads the config, makes the run's folder,
+writes the manifest and looks at each photo (once, and keeps what it found). The target is that of a
+training from the second run on, which knows the photos; one that has never seen them has a row of
+its own, as has one that validates two batches before it begins, as Lightning does unless
+`trainer.num_sanity_val_steps` is 0 as in configs/base.yaml. Rows without a target are only
+reported.
 """
 
 from __future__ import annotations

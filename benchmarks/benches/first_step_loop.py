@@ -1,4 +1,7 @@
-"""A hand-written script that trains on a folder of photos, and the optimizer that tells when its first step is done."""
+"""A hand-written script that trains on a folder of photos.
+
+Its optimizer tells when its first step is done.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Trainings in processes of their own that take turns: each computes some steps on request, and waits."""
+"""Trainings in processes of their own that take turns.
+
+Each computes some steps on request, and waits.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,10 @@ class Training:
         return measure_peak_bytes(self.process.pid)
 
     def end(self) -> int:
-        """Let it end as it would by itself, or kill it where that takes too long; return its `peak_bytes` till then."""
+        """Let it end as it would by itself, or kill it where that takes too long.
+
+        Return its `peak_bytes` till then.
+        """
         for gate in self._gates:
             with suppress(BrokenPipeError):  # it has ended before
                 gate.sendall(b"0\n")
@@ -166,7 +172,9 @@ def _read_answer(gate: socket.socket, name: str) -> dict[str, float]:
 
 
 def measure_peak_bytes(pid: int) -> int:
-    """Return the most memory that a process has held, and what its children hold by themselves; 0 where it has ended.
+    """Return the most memory that a process has held, and what its children hold by themselves.
+
+    0 where it has ended.
 
     Args:
         pid: Of the process.
@@ -295,8 +303,8 @@ def start_trainings(
 
     Args:
         job: That they do.
-        contestants: By name, which starts with contestant it is: ``config`` (sections of the config), ``terminal``,
-            ``num_ranks``, ``environ`` (variables).
+        contestants: By name, which starts with contestant it is: ``config`` (sections of the
+            config), ``terminal``, ``num_ranks``, ``environ`` (variables).
     """
     with ExitStack() as running:
         trainings = {}

@@ -1,8 +1,8 @@
 """What every contestant trains: nets, batches held in memory, and a hand-written loop. Torch alone.
 
-The batches ask the bench for leave: they yield as many as it wants, report how long that took, and wait. So the time
-of a step is measured in the same place by all, start-up is in none, and the contestants take turns while all are
-loaded.
+The batches ask the bench for leave: they yield as many as it wants, report how long that took, and
+wait. So the time of a step is measured in the same place by all, start-up is in none, and the
+contestants take turns while all are loaded.
 """
 
 from __future__ import annotations

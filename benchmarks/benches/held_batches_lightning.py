@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class HeldModule(LightningModule):
-    """A net that is trained on batches in memory, and logs its loss, for the bar too where there is one.
+    """A net that is trained on batches in memory, and logs its loss.
+
+    For the bar too where there is one.
 
     Args:
         name: Of the net.

@@ -1,8 +1,11 @@
-"""Images per core-second that are loaded: lightkit, torchvision's ImageFolder and litdata's StreamingDataset.
+"""Images per core-second that are loaded.
 
-All load random crops of the same images, flipped at random. torchvision's are converted to float and normalised where
-they are loaded, lightkit's and litdata's are uint8, as a training converts them on its device; "with conversion" adds
-the time of that on this CPU. litdata reads the pixels that lightkit's cache holds, and crops them with lightkit's code.
+lightkit, torchvision's ImageFolder and litdata's StreamingDataset.
+
+All load random crops of the same images, flipped at random. torchvision's are converted to float
+and normalised where they are loaded, lightkit's and litdata's are uint8, as a training converts
+them on its device; "with conversion" adds the time of that on this CPU. litdata reads the pixels
+that lightkit's cache holds, and crops them with lightkit's code.
 """
 
 from __future__ import annotations
@@ -174,7 +177,10 @@ def _draw_flowers(folder: Path, *, num_images: int, size: int = 320) -> Path:
 
 @contextmanager
 def _start_loader(request: dict[str, Any], seconds: float) -> Iterator[Callable[[int], float]]:
-    """Start a process that loads; yield a function that runs a pass and returns its images per core-second."""
+    """Start a process that loads.
+
+    Yield a function that runs a pass and returns its images per core-second.
+    """
     environment = {**build_environment(), "XDG_CACHE_HOME": str(Path(request["work"], "cache"))}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,

@@ -1,6 +1,7 @@
 """Load images in a process of its own: `loader.py` starts it and asks for a pass at a time.
 
-Its argument is JSON, see `Request`. It answers each line on standard input with a line of JSON on standard output.
+Its argument is JSON, see `Request`. It answers each line on standard input with a line of JSON on
+standard output.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def load_cached(request: Request) -> Iterable[Any]:
 
 
 def load_litdata(request: Request) -> Iterable[Any]:
-    """Return litdata's batches of the pixels that `cached` reads, cropped and flipped by the same code."""
+    """Return litdata's batches of the pixels that `cached` reads.
+
+    Cropped and flipped by the same code.
+    """
     import litdata
 
     read_results = Path(request.work, f"litdata-{request.cache_size}")
@@ -101,7 +105,10 @@ def load_litdata(request: Request) -> Iterable[Any]:
 
 
 def convert(request: Request) -> Iterable[Any]:
-    """Return a batch of uint8 again and again, converted as it would be on the training's device, here this CPU."""
+    """Return a batch of uint8 again and again.
+
+    Converted as it would be on the training's device, here this CPU.
+    """
     from lightkit.data.image_dataset import normalised
     from lightkit.images.preprocessing import preprocessing_of
 
@@ -234,7 +241,8 @@ def measure(loader: Iterable[Any], at_least_s: float) -> dict[str, float]:
     """Go through the data until the time is over, at least once.
 
     Returns:
-        Images, seconds on the clock, and seconds of cores that this process and its workers have used.
+        Images, seconds on the clock, and seconds of cores that this process and its workers have
+        used.
     """
     num_images, start, used = 0, time.perf_counter(), _read_cpu_s()
     while not num_images or time.perf_counter() - start < at_least_s:

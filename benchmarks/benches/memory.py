@@ -1,8 +1,9 @@
 """Peak resident memory of a training of ResNet-18: lightkit and a hand-written loop.
 
-All train in a process of their own, with the same weights and optimizer, to its end: on the same batches, which are
-held in memory, and for an epoch on photos, which the training process loads itself. The peak is what the kernel has
-counted for the process (VmHWM), libraries and start-up with it, and what its children hold by themselves is added.
+All train in a process of their own, with the same weights and optimizer, to its end: on the same
+batches, which are held in memory, and for an epoch on photos, which the training process loads
+itself. The peak is what the kernel has counted for the process (VmHWM), libraries and start-up with
+it, and what its children hold by themselves is added.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
 def _create_photo_trainings(
     split: PhotoSplit, work: Path, options: argparse.Namespace
 ) -> dict[str, Callable[[int], float]]:
-    """Return trainings of an epoch on photos: those of `end_to_end`, all in float32 and without loading processes."""
+    """Return trainings of an epoch on photos.
+
+    Those of `end_to_end`, all in float32 and without loading processes.
+    """
     request = argparse.Namespace(size=64 if options.quick else 224, epochs=1, fixed=False)
 
     def peak(contestant: str) -> Callable[[int], float]:

@@ -1,4 +1,7 @@
-"""The photos and weights that benches of whole trainings take: where they are, and one split for all contestants."""
+"""The photos and weights that benches of whole trainings take.
+
+Where they are, and one split for all contestants.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _SIGNS = {"at most": "≤ {:g}", "at least": "≥ {:g}", "at most s": "≤ {:g} 
 
 
 def run(words: Sequence[str]) -> int:
-    """Make the table of docs/performance.md from stored results, print or write it, and return the exit code.
+    """Print or write the table of docs/performance.md from stored results; return the exit code.
 
     Args:
         words: See `--help`.
@@ -177,7 +177,9 @@ def format_target(row: Mapping[str, Any]) -> str:
 
 
 def _format_verdict(row: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Return ratio, rounds, target, and the verdict: ``undecided`` where some rounds reach it and some do not.
+    """Return ratio, rounds, target, and the verdict.
+
+    ``undecided`` where some rounds reach it and some do not.
 
     A single round has no spread, so its verdict ends in "once".
     """
@@ -223,8 +225,8 @@ def print_result(text: str) -> int:
     """Print what was found and return the exit code.
 
     Returns:
-        0; 141 where the reader has left, as ``| head -1`` does; 74 where standard output cannot be written, which is
-        reported on standard error.
+        0; 141 where the reader has left, as ``| head -1`` does; 74 where standard output cannot be
+        written, which is reported on standard error.
     """
     try:
         print(text, flush=True)

@@ -22,7 +22,10 @@ class _Bound:
     kind: Literal["at most", "at least", "at most s"]
 
     def holds(self, result: Mapping[str, float]) -> bool | None:
-        """Return whether all that was found is within the bound, or all beyond; None where they differ."""
+        """Return whether all that was found is within the bound, or all beyond.
+
+        None where they differ.
+        """
         less, more = result["min"], result["max"]
         first, last = (
             (less >= self.limit, more >= self.limit)
@@ -43,8 +46,8 @@ def run_rounds(
     """Return what each contestant measured in each round; say on standard error how far it is.
 
     Args:
-        contestants: By name, a function of the round's seed that gives a number. Their order changes from round to
-            round, so that none always runs after the same other.
+        contestants: By name, a function of the round's seed that gives a number. Their order
+            changes from round to round, so that none always runs after the same other.
         repeat: Rounds that count.
         seed: Of the order; the round's number is added to it for the contestants.
         warm_up: Rounds before them, which do not count.
@@ -95,12 +98,14 @@ def compare(
         unit: Of the numbers: ``s``, ``ms``, ``us``, ``images/s``, ``MB``, ``%``.
         at_most: Ratio to reach where less is better.
         at_least: Ratio to reach where more is better.
-        at_most_s: Seconds of ``of`` to target, whatever the ratio; with none of the three, the ratio is only reported.
+        at_most_s: Seconds of ``of`` to target, whatever the ratio; with none of the three, the
+            ratio is only reported.
         provided: Whether what the target asks for in addition to the ratio is so.
 
     Returns:
-        The spreads of both, that of the ratios of each round, how many rounds, and whether the bound is reached: by all
-        rounds (True), by none (False), or by some (None), which decides nothing.
+        The spreads of both, that of the ratios of each round, how many rounds, and whether the
+        bound is reached: by all rounds (True), by none (False), or by some (None), which decides
+        nothing.
     """
     ratio = summarize([one / other for one, other in zip(rounds[of], rounds[to], strict=True)])
     bound = _bound(at_most, at_least, at_most_s)

@@ -1,8 +1,11 @@
-"""How opening, splitting and dividing a table grow with its rows: seconds and memory of one of 1,024 ranks.
+"""How opening, splitting and dividing a table grow with its rows.
 
-Tables of equally many files and more and more rows are written into a temporary folder, with a Delta log. A process
-looks at all rows (filter, split by hash); another, as the ranks do, opens the table, loads what was found, reads its
-share of an epoch with four workers, and resumes it in the middle. All ranks together must have each row once.
+Seconds and memory of one of 1,024 ranks.
+
+Tables of equally many files and more and more rows are written into a temporary folder, with a
+Delta log. A process looks at all rows (filter, split by hash); another, as the ranks do, opens the
+table, loads what was found, reads its share of an epoch with four workers, and resumes it in the
+middle. All ranks together must have each row once.
 """
 
 from __future__ import annotations
@@ -76,7 +79,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def write_table(folder: Path, num_files: int, rows_per_file: int) -> None:
-    """Write a Delta table of tiny rows: a row group a file, with its number as two columns, a class and a height."""
+    """Write a Delta table of tiny rows.
+
+    A row group a file, with its number as two columns, a class and a height.
+    """
     import deltalake
     from deltalake.transaction import AddAction
 
@@ -167,7 +173,10 @@ def measure(folder: str, step: str) -> None:
 
 
 def check_all_ranks(num_rows: int) -> float:
-    """Check that the batches of all workers of all ranks have each row of an epoch once; return a rank's seconds."""
+    """Check that the batches of all workers of all ranks have each row of an epoch once.
+
+    Return a rank's seconds.
+    """
     from lightkit.data.tables.loader import RankPlan
 
     clock, spans = _Clock(), []

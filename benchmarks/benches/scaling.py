@@ -1,10 +1,13 @@
-"""Images/s of two processes with a thread each: Horovod and DDP compared with twice one process with one thread.
+"""Images/s of two processes with a thread each.
 
-All train ResNet-18 by `lightkit fit`, on batches that are held in memory. Two processes that know nothing of each other
-show what the machine itself gives two of them: the cores share caches, memory and clock.
+Horovod and DDP compared with twice one process with one thread.
 
-`--horovod 1:64 10:64 10:0` adds Horovod with a cycle time of 1 or 10 ms and a fusion buffer of 64 or 0 MB
-(HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD).
+All train ResNet-18 by `lightkit fit`, on batches that are held in memory. Two processes that know
+nothing of each other show what the machine itself gives two of them: the cores share caches, memory
+and clock.
+
+`--horovod 1:64 10:64 10:0` adds Horovod with a cycle time of 1 or 10 ms and a fusion buffer of 64
+or 0 MB (HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD).
 """
 
 from __future__ import annotations
@@ -118,7 +121,10 @@ def create_horovod(word: str) -> tuple[str, dict[str, Any]]:
 
 
 def _time_slowest(trainings: Sequence[Training], num_steps: int) -> float:
-    """Return the seconds of some steps after one that does not count, of those that compute at the same time."""
+    """Return the seconds of some steps after one that does not count.
+
+    Of processes that compute at the same time.
+    """
     for training in trainings:
         training.begin(1)
     for training in trainings:

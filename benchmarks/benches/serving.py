@@ -1,10 +1,13 @@
-"""Requests a second, and their 95th percentile, of `lightkit serve` and of MLflow's server, with 8 clients at once.
+"""Requests a second, and their 95th percentile, of `lightkit serve` and of MLflow's server.
 
-One classifier of photos is trained, exported to ONNX and registered. In turns each server is started, warmed up, and
-asked for predictions of the same photo by 8 clients, each over a connection of its own that stays open. lightkit gets
-the JPEG file; MLflow's server, which takes no files, gets its pixels as JSON, which are written before the clock runs.
-Both are asked twice: with the photo as it is, and with one that the client has shrunk to the size of the model's input,
-which is the least that MLflow's server can be sent. Before the clock runs, both answers are compared.
+With 8 clients at once.
+
+One classifier of photos is trained, exported to ONNX and registered. In turns each server is
+started, warmed up, and asked for predictions of the same photo by 8 clients, each over a connection
+of its own that stays open. lightkit gets the JPEG file; MLflow's server, which takes no files, gets
+its pixels as JSON, which are written before the clock runs. Both are asked twice: with the photo as
+it is, and with one that the client has shrunk to the size of the model's input, which is the least
+that MLflow's server can be sent. Before the clock runs, both answers are compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Seconds of help, of configs with errors and of `--print_config`, compared with a plain LightningCLI.
+"""Seconds of help, configs with errors and `--print_config`, compared with a plain LightningCLI.
 
-Both do the same in turn, so that what else the machine does falls on both alike. Times are of whole processes, on the
-CPU, with one thread.
+Both do the same in turn, so that what else the machine does falls on both alike. Times are of whole
+processes, on the CPU, with one thread.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ ROWS = (
         code=2,
         target_s=0.30,
     ),
-    # A class that no catalogue knows has to be imported, and torch with it, before its errors can be found.
+    # A class that no catalogue knows has to be imported, and torch with it, before its errors can
+    # be found.
     Row(
         "lightkit check -c OWN (own class)",
         ("check", "-c", "own.yaml"),
@@ -119,7 +120,8 @@ def measure(repeat: int, *, timeout_s: float) -> dict[str, Any]:
     """Run each command in turn with all the others.
 
     Args:
-        repeat: How often each runs, after a first time that fills the file system's cache and is not counted.
+        repeat: How often each runs, after a first time that fills the file system's cache and is
+            not counted.
         timeout_s: Seconds that each may take.
 
     Returns:

@@ -1,8 +1,8 @@
 """Seconds of a training step: lightkit and a hand-written loop and a plain LightningCLI.
 
-Synthetic batches are held in memory and are the same for all, as are weights, optimizer and threads. All contestants of
-a net are loaded at once and take turns of some steps, so that start-up counts nowhere. The Lightning module of all logs
-its loss for the bar too (`prog_bar=True`).
+Synthetic batches are held in memory and are the same for all, as are weights, optimizer and
+threads. All contestants of a net are loaded at once and take turns of some steps, so that start-up
+counts nowhere. The Lightning module of all logs its loss for the bar too (`prog_bar=True`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What a trial of `lightkit sweep` costs: beside a fit of its own, beside Hydra's sweeper, and beside one process.
+"""What a trial of `lightkit sweep` costs.
 
-The small net and its data are lightkit's `Regressor` and `Temperatures`, on the CPU with one thread. All contestants
-run in turn, so that what else the machine does falls on all alike.
+Beside a fit of its own, beside Hydra's sweeper, and beside one process.
+
+The small net and its data are lightkit's `Regressor` and `Temperatures`, on the CPU with one
+thread. All contestants run in turn, so that what else the machine does falls on all alike.
 """
 
 from __future__ import annotations
@@ -274,7 +276,10 @@ def _check_trials(folder: Path, name: str, expected: int) -> None:
 
 
 def _time_trial(folder: Path, rates: Sequence[float], seed: int) -> float:
-    """Return the seconds that a trial costs beyond its training, by the difference of a long and a short sweep."""
+    """Return the seconds that a trial costs beyond its training.
+
+    By the difference of a long and a short sweep.
+    """
     short_s = _time_sweep(folder, rates[:1], f"short{seed}")
     long_s = _time_sweep(folder, rates, f"long{seed}")
     summaries = [
@@ -303,7 +308,10 @@ def _rate_of_hydra(folder: Path, rates: Sequence[float]) -> float:
 def _measure_photos(
     parser: ArgumentParser, options: Any, folder: Path, repeat: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Measure trials of a frozen MobileNetV2 beside as many fits, with and without features that are kept."""
+    """Measure trials of a frozen MobileNetV2 beside as many fits.
+
+    With and without features that are kept.
+    """
     photos = find_photos(parser, options.photos)
     weights = find_weights(parser, options.weights)
     split = copy_split(photos, folder / "photos", max_images=options.max_images)
@@ -359,7 +367,10 @@ def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
 
 
 def _fill_cache(folder: Path, name: str, seed: int) -> Path:
-    """Return a cache that one fit has filled, which does not count: with features, verdicts and decoded images."""
+    """Return a cache that one fit has filled, which does not count.
+
+    With features, verdicts and decoded images.
+    """
     cache = folder / f"cache-{name}{seed}"
     words = (
         "fit",
@@ -374,7 +385,10 @@ def _fill_cache(folder: Path, name: str, seed: int) -> Path:
 
 
 def _time_photo_fits(folder: Path, rates: Sequence[float], seed: int, *, is_cold: bool) -> float:
-    """Train each by a fit of its own, with the features of those before, or without them and all else that is kept."""
+    """Train each by a fit of its own.
+
+    With the features of those before, or without them and all else that is kept.
+    """
     kind = "cold" if is_cold else "warm"
     cache = _fill_cache(folder, kind, seed)
     words = ("fit", "-c", "photos.yaml", "--quiet")

@@ -1,9 +1,12 @@
-"""Seconds until a new head on a frozen MobileNetV2 reaches a validation loss on photos: lightkit and a loop.
+"""Seconds until a new head on a frozen MobileNetV2 reaches a validation loss on photos.
 
-Both see the middle of each photo, in new order each epoch, train the same linear head by the same optimizer with the
-batch size, image size and label smoothing of configs/flowers.yaml, validate and write a checkpoint after each epoch,
-and stop at the loss. The loop loads by torchvision's ImageFolder and computes the backbone without gradients in each
-epoch, with torch's defaults: float32, contiguous, no workers. lightkit computes each photo's features once.
+Of lightkit and of a loop.
+
+Both see the middle of each photo, in new order each epoch, train the same linear head by the same
+optimizer with the batch size, image size and label smoothing of configs/flowers.yaml, validate and
+write a checkpoint after each epoch, and stop at the loss. The loop loads by torchvision's
+ImageFolder and computes the backbone without gradients in each epoch, with torch's defaults:
+float32, contiguous, no workers. lightkit computes each photo's features once.
 """
 
 from __future__ import annotations

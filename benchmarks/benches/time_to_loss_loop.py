@@ -1,4 +1,7 @@
-"""A hand-written loop that trains a new head on a frozen MobileNetV2: a contestant of `time_to_loss`."""
+"""A hand-written loop that trains a new head on a frozen MobileNetV2.
+
+A contestant of `time_to_loss`.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,9 @@ def train(request: dict[str, Any]) -> None:
     """Train until the loss is reached, with a loop that sets nothing that need not be set.
 
     Args:
-        request: ``root``, ``weights``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
-            ``label_smoothing``, ``max_epochs``, ``seed``, ``loss``, ``checkpoint`` (a file).
+        request: ``root``, ``weights``, ``num_classes``, ``image_size``, ``batch_size``,
+            ``learning_rate``, ``label_smoothing``, ``max_epochs``, ``seed``, ``loss``,
+            ``checkpoint`` (a file).
     """
     torch.manual_seed(request["seed"])
     root, batch_size, transform = (

@@ -1,4 +1,7 @@
-"""When a training began its first step, its epochs and its end: noted by a contestant, read by a bench. No torch."""
+"""When a training began its first step, its epochs and its end.
+
+Noted by a contestant, read by a bench. No torch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ def note(what: str, figures: Mapping[str, float] | None = None) -> None:
     """Add a line to the file: what happens just now.
 
     Args:
-        what: ``epoch`` and ``step`` (the first of a training) begin, ``validated`` and ``end`` are over.
+        what: ``epoch`` and ``step`` (the first of a training) begin, ``validated`` and ``end`` are
+            over.
         figures: Of the validation: ``loss``, ``accuracy``.
     """
     line = {"what": what, "at_s": time.time(), **(figures or {})}

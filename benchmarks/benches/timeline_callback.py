@@ -1,4 +1,7 @@
-"""A callback that notes the moments of a fit; for LightningCLI and lightkit alike, as a loop notes them by hand."""
+"""A callback that notes the moments of a fit.
+
+For LightningCLI and lightkit alike, as a loop notes them by hand.
+"""
 
 from __future__ import annotations
 

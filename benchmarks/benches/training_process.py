@@ -121,4 +121,5 @@ def _wait(
         except subprocess.TimeoutExpired as error:
             raise BenchError(f"{' '.join(command)} has not ended after {_TIMEOUT_S:g} s") from error
         finally:
-            process.terminate()  # lightkit ends its own processes; where it has ended, nothing happens
+            # lightkit ends its own processes; where it has ended, nothing happens
+            process.terminate()

@@ -1,7 +1,9 @@
-"""Compare lightkit with other tools for the same trainings: `python benchmarks/peers/compare.py ENVIRONMENTS`.
+"""Compare lightkit with other tools for the same trainings.
 
-Whole processes, in turns. It prints a table a scenario, and writes each command with its output into the folder of
-`--out`. What does not begin within `--minutes` is listed as not run.
+`python benchmarks/peers/compare.py ENVIRONMENTS`.
+
+Whole processes, in turns. It prints a table a scenario, and writes each command with its output
+into the folder of `--out`. What does not begin within `--minutes` is listed as not run.
 """
 
 from __future__ import annotations
@@ -243,7 +245,7 @@ def _summarize(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Write the rows as a table of Markdown, with the ratio of the wall time of lightkit to each."""
+    """Write the rows as a table of Markdown, with the ratio of wall time of lightkit to each."""
     own = next((row.get("wall_s") for row in rows if row["tool"].startswith("lightkit")), None)
     lines = [
         "| tool | wall s | CPU s | peak RSS MB | images/s, later epochs | accuracy | lightkit /"

@@ -1,7 +1,10 @@
-"""Make an environment for each tool: `python benchmarks/peers/environments.py FOLDER`, with the Python of lightkit.
+"""Make an environment for each tool.
 
-A `.pth` file in each points at the packages of the Python that runs this, so that torch, torchvision and numpy are the
-same for all and are installed once. What a tool needs in addition is installed in its own environment.
+`python benchmarks/peers/environments.py FOLDER` makes them with the Python of lightkit.
+
+A `.pth` file in each points at the packages of the Python that runs this, so that torch,
+torchvision and numpy are the same for all and are installed once. What a tool needs in addition is
+installed in its own environment.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ def main() -> int:
 
 
 def switch_trackers_off(environment: Path) -> None:
-    """Have Ultralytics leave out the trackers that the shared packages bring: nobody gets them with it alone.
+    """Have Ultralytics leave out the trackers that the shared packages bring.
+
+    Nobody gets them with it alone.
 
     Args:
         environment: That of Ultralytics.

@@ -1,4 +1,4 @@
-"""Run a command, and measure its time, its processor time, its memory and the moments of its epochs."""
+"""Run a command; measure its time, processor time, memory and the moments of its epochs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class Measured:
     output: list[str] = field(default_factory=list)
 
     def compute_images_per_s(self, num_train: int) -> float | None:
-        """Return the training images a second of the epochs after the first, validations included; None below two."""
+        """Return the training images a second of the epochs after the first, validations included.
+
+        None below two.
+        """
         if len(self.epochs_s) < 2:
             return None
         return num_train * (len(self.epochs_s) - 1) / (self.epochs_s[-1] - self.epochs_s[0])

@@ -1,4 +1,7 @@
-"""The commands of each tool: as its documentation has them, and made as equal as its options allow."""
+"""The commands of each tool.
+
+As its documentation has them, and made as equal as its options allow.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,8 @@ class Job:
         tool: Its name in the table.
         command: The words.
         epoch: Expression that the line at the end of an epoch matches.
-        find_accuracy: Returns the accuracy of the last epoch from the folder and the output; None without one.
+        find_accuracy: Returns the accuracy of the last epoch from the folder and the output; None
+            without one.
         environ: Variables in addition.
         files: Text of files that are written before, by name.
     """
@@ -103,7 +107,10 @@ _OWN = {"PYTHONPATH": str(HERE.parent)}
 
 
 def list_trainings(setting: Setting, *, equal: bool) -> list[Job]:
-    """List the trainings of ResNet-18 from random weights, those that are compared first at the beginning."""
+    """List the trainings of ResNet-18 from random weights.
+
+    Those that are compared first stand at the beginning.
+    """
     counts = [
         "--epochs",
         str(setting.epochs),
@@ -150,7 +157,7 @@ def list_trainings(setting: Setting, *, equal: bool) -> list[Job]:
 
 
 def _make_lightkit(setting: Setting, *, equal: bool) -> Job:
-    """Train with what `lightkit init --data` writes, but for the network, the crop and the epochs."""
+    """Train with what `lightkit init --data` writes, but for network, crop and the epochs."""
     words = [
         "model.weights=null", "model.backbone=resnet18", "model.freeze=none", "data.augment=true",
         f"data.image_size={setting.size}", "data.batch_size=32", f"trainer.max_epochs={setting.epochs}",
@@ -218,7 +225,10 @@ def _make_ultralytics(setting: Setting, *, equal: bool) -> Job:
 
 
 def _list_yolo_variables(setting: Setting) -> dict[str, str]:
-    """List the variables by which Ultralytics asks no server, and leaves out the trackers that it finds installed."""
+    """List the variables by which Ultralytics asks no server.
+
+    With them it also leaves out the trackers that it finds installed.
+    """
     return {
         "YOLO_OFFLINE": "true",
         "YOLO_CONFIG_DIR": str(setting.environments / "ultralytics" / "config"),

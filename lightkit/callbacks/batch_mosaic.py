@@ -25,7 +25,10 @@ _CHANNELS = 3
 
 
 def try_batch_mosaic(batch: Any, data: object, folder: Path) -> None:
-    """Write ``figures/train-batch.jpg`` of a batch of images; of another batch, or where it fails, nothing."""
+    """Write ``figures/train-batch.jpg`` of a batch of images.
+
+    Of another batch, or where it fails, nothing.
+    """
     try:
         pixels = find_images(batch)
         if pixels is None:
@@ -41,7 +44,10 @@ def try_batch_mosaic(batch: Any, data: object, folder: Path) -> None:
 
 
 def find_images(batch: Any) -> Tensor | None:
-    """Return the first images of a batch, ``(images, 3, height, width)`` on the CPU; None where it has none."""
+    """Return the first images of a batch, ``(images, 3, height, width)`` on the CPU.
+
+    None where it has none.
+    """
     values = [batch]
     if isinstance(batch, Mapping):
         values = list(batch.values())
@@ -63,8 +69,8 @@ def restore_colors(pixels: Tensor, preprocessing: Preprocessing | None) -> NDArr
 
     Args:
         pixels: ``(images, 3, height, width)``.
-        preprocessing: Whose mean and standard deviation were taken off; without it each image is stretched between its
-            least and its greatest value.
+        preprocessing: Whose mean and standard deviation were taken off; without it each image is
+            stretched between its least and its greatest value.
     """
     if preprocessing is not None and len(preprocessing.mean) == _CHANNELS:
         mean = torch.tensor(preprocessing.mean)[:, None, None]

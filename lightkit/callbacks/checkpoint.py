@@ -34,25 +34,25 @@ _SHARDED = (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
 class Checkpoint(ModelCheckpoint):
     """Keep the best weights in `best.ckpt` and the newest state in `last.ckpt`, in the run folder.
 
-    Score and weights are taken together at the end of each validation. Where the validation ends the epoch, one file is
-    written at the epoch's end, and best and last are two names of it; where more steps of the epoch follow, it is
-    written at the validation.
+    Score and weights are taken together at the end of each validation. Where the validation ends
+    the epoch, one file is written at the epoch's end, and best and last are two names of it; where
+    more steps of the epoch follow, it is written at the validation.
 
-    `last.ckpt` is written at the end of each epoch and of each validation within it, and more often in long epochs
-    where the training data can be resumed there (its sampler has a `resume` method, as
-    `lightkit.data.ResumableSampler`).
+    `last.ckpt` is written at the end of each epoch and of each validation within it, and more often
+    in long epochs where the training data can be resumed there (its sampler has a `resume` method,
+    as `lightkit.data.ResumableSampler`).
 
     Args:
-        monitor: Logged metric that decides which weights are best. `auto`: `val/loss` or `val_loss` where one of them
-            is logged, of the first loader where there are several; otherwise the newest weights count as the best.
-            `null`: always the newest.
-        mode: Whether the smallest (`min`) or the largest (`max`) value is best; one that is not finite never is.
-            `null`: as the metric's object says (torchmetrics' `higher_is_better`), else its name (`max` of
-            `val/accuracy`), else `min`.
+        monitor: Logged metric that decides which weights are best. `auto`: `val/loss` or `val_loss`
+            where one of them is logged, of the first loader where there are several; otherwise the
+            newest weights count as the best. `null`: always the newest.
+        mode: Whether the smallest (`min`) or the largest (`max`) value is best; one that is not
+            finite never is. `null`: as the metric's object says (torchmetrics' `higher_is_better`),
+            else its name (`max` of `val/accuracy`), else `min`.
         dirpath: Folder of the checkpoints. `null`: `checkpoints` in the run folder.
-        save_last_every_s: Seconds of training after which `last.ckpt` is written within an epoch; `null`: only at its
-            end and after validations. The default loses at most five minutes of work for a write of well under a
-            second.
+        save_last_every_s: Seconds of training after which `last.ckpt` is written within an epoch;
+            `null`: only at its end and after validations. The default loses at most five minutes of
+            work for a write of well under a second.
         save_last_every_n_steps: The same, counted in optimizer steps.
     """
 
@@ -95,7 +95,8 @@ class Checkpoint(ModelCheckpoint):
         self._has_started = False
         self._has_ended_epoch = False
         self._names_seen: list[str] = []
-        # Values of the monitor, by identity: Lightning keeps an old value among its metrics until a new one is logged.
+        # Values of the monitor, by identity: Lightning keeps an old value among its metrics until a
+        # new one is logged.
         self._value_before: Tensor | None = None
         self._value_judged: Tensor | None = None
         self._validation: tuple[Tensor | None, int] = (None, -1)
@@ -105,7 +106,10 @@ class Checkpoint(ModelCheckpoint):
 
     @classmethod
     def for_resume(cls) -> Checkpoint:
-        """Build one that keeps the newest state alone, in `resume.ckpt`, behind a `ModelCheckpoint` of the user's."""
+        """Build one that keeps the newest state alone, in `resume.ckpt`.
+
+        It stands behind a `ModelCheckpoint` of the user's.
+        """
         keeper = cls()
         keeper.keeps_best = False
         keeper._last_name = "resume.ckpt"
@@ -119,7 +123,7 @@ class Checkpoint(ModelCheckpoint):
 
     @property
     def state_key(self) -> str:
-        """The same for every setting, so that a changed setting does not lose the best score on resume."""
+        """The same for every setting: a changed setting loses not the best score on resume."""
         return "lightkit.callbacks.Checkpoint"
 
     @property
@@ -160,7 +164,10 @@ class Checkpoint(ModelCheckpoint):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_args: Any, **_kw: Any
     ) -> None:
-        """Keep the weights that are scored, where hooks may put others in place before they are written."""
+        """Keep the weights that are scored.
+
+        Hooks may put others in place before they are written.
+        """
         is_asked = self._scored_weights is None and self.keeps_best and not trainer.sanity_checking
         if is_asked and trainer.state.fn == TrainerFn.FITTING and may_swap_weights(trainer):
             self._scored_weights = copy_weights(pl_module)
@@ -168,7 +175,10 @@ class Checkpoint(ModelCheckpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Put the weights that were scored in the place of the module's, which stay in ``current_model_state``."""
+        """Put the weights that were scored in the place of the module's.
+
+        Those stay in ``current_model_state``.
+        """
         if self._is_writing_scored and self._scored_weights is not None:
             current = checkpoint["state_dict"]
             scored = {
@@ -179,7 +189,10 @@ class Checkpoint(ModelCheckpoint):
                 checkpoint["state_dict"] = scored
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write `final.ckpt` where a callback or the model has put other weights in place for the end of training."""
+        """Write `final.ckpt` where a callback or the model has put other weights in place.
+
+        At the end of training.
+        """
         is_off = getattr(trainer, "fast_dev_run", False) or not may_end_with_others(trainer)
         if is_off or is_sharded(trainer) or not self.last_path.is_file():
             return
@@ -190,7 +203,7 @@ class Checkpoint(ModelCheckpoint):
             trainer.save_checkpoint(self.last_path.with_name(FINAL_NAME))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the weights that were scored, unless the epoch ends here: then its end writes them."""
+        """Write the weights that were scored, unless the epoch ends, which writes them then."""
         if trainer.state.fn != TrainerFn.FITTING or getattr(trainer, "fast_dev_run", False):
             return
         self._names_seen = sorted(trainer.callback_metrics)
@@ -201,16 +214,19 @@ class Checkpoint(ModelCheckpoint):
         is_new = value is not None and value is not self._value_before
         self._validation = (value if is_new else None, trainer.global_step)
 
-        # The ordinary case: no step follows, and nothing changes the weights before the epoch's end is written.
+        # The ordinary case: no step follows, and nothing changes the weights before the epoch's end
+        # is written.
         is_epoch_over = trainer.fit_loop.epoch_loop.done
         if is_epoch_over and not averages_weights(trainer):
             return
 
-        # Gradients that are being accumulated are in no checkpoint, so that training could not go on exactly here.
+        # Gradients that are being accumulated are in no checkpoint, so that training could not go
+        # on exactly here.
         is_accumulating = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches != (
             trainer.accumulate_grad_batches - 1
         )
-        # Nor would it where the model's own hook takes the scored weights out again, after those of callbacks.
+        # Nor would it where the model's own hook takes the scored weights out again, after those of
+        # callbacks.
         before = self._weights_before
         scored = self._scored_weights
         is_swapped = before is not None and scored is not None and not holds_weights(before, scored)
@@ -236,7 +252,8 @@ class Checkpoint(ModelCheckpoint):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write a checkpoint again that a run without anything left to train lacks.
 
-        It was resumed from another one than `last.ckpt`, or killed before `best.ckpt` was made a second name of it.
+        It was resumed from another one than `last.ckpt`, or killed before `best.ckpt` was made a
+        second name of it.
         """
         if (
             not self._has_started
@@ -289,7 +306,10 @@ class Checkpoint(ModelCheckpoint):
         self.best_step = state_dict.get("best_step")
 
     def explain_newest(self, trainer: Trainer) -> str | None:
-        """Return why the newest weights count as the best; None where a metric decides, or none can be known yet."""
+        """Return why the newest weights count as the best.
+
+        None where a metric decides, or none can be known yet.
+        """
         if not self.keeps_best or self.monitor is not None:
             return None
         if not self._auto:
@@ -308,10 +328,13 @@ class Checkpoint(ModelCheckpoint):
             f" {join_names(names, most=10) or 'nothing'}"
         )
 
-    # -- the best ------------------------------------------------------------------------------------------------------
+    # -- the best ----------------------------------------------------------------------------------
 
     def _find_value(self, trainer: Trainer) -> Tensor | None:
-        """Return the monitor's newest value; with `auto` the monitor is chosen once one of its names is logged."""
+        """Return the monitor's newest value.
+
+        With `auto` the monitor is chosen once one of its names is logged.
+        """
         logged = trainer.callback_metrics
         if self.keeps_best and self._auto and self.monitor is None:
             self.monitor = _find_monitor(logged)
@@ -320,8 +343,8 @@ class Checkpoint(ModelCheckpoint):
     def _is_best_epoch(self, trainer: Trainer) -> bool:
         """Check whether the weights at the end of an epoch are the best.
 
-        A value is of these weights where the last validation logged it and no step has followed, or where it was
-        logged since, as the mean of a training metric.
+        A value is of these weights where the last validation logged it and no step has followed, or
+        where it was logged since, as the mean of a training metric.
 
         Raises:
             ConfigError: If a validation has run and has not logged the monitor.
@@ -352,8 +375,8 @@ class Checkpoint(ModelCheckpoint):
     def _save(self, trainer: Trainer, *, is_best: bool, is_last: bool) -> None:
         """Write the present state under one name or both.
 
-        `last.ckpt` comes first: a kill between the two leaves the newest state to resume from, and `best.ckpt` as it
-        was, which the resume then replaces.
+        `last.ckpt` comes first: a kill between the two leaves the newest state to resume from, and
+        `best.ckpt` as it was, which the resume then replaces.
         """
         if is_best:
             self._note_best(trainer)
@@ -373,7 +396,10 @@ class Checkpoint(ModelCheckpoint):
                 logger.after_save_checkpoint(weakref.proxy(self))
 
     def _note_best(self, trainer: Trainer) -> None:
-        """Note the present weights as the best, before they are written: the checkpoint holds that too."""
+        """Note the present weights as the best.
+
+        Before they are written: the checkpoint holds that too.
+        """
         self.best_model_path = self.format_checkpoint_name({})
         self.best_epoch = trainer.current_epoch
         self.best_step = trainer.global_step
@@ -386,7 +412,10 @@ class Checkpoint(ModelCheckpoint):
         self.kth_best_model_path = self.best_model_path
 
     def _link_best(self, trainer: Trainer, path: Path) -> bool:
-        """Make `best.ckpt` a second name of a checkpoint; False where its format, or the plugin, cannot do that."""
+        """Make `best.ckpt` a second name of a checkpoint.
+
+        False where its format, or the plugin, cannot do that.
+        """
         checkpoint_io: Any = trainer.strategy.checkpoint_io
         can_link = hasattr(checkpoint_io, "link_checkpoint") and trainer.strategy.broadcast(
             path.exists()
@@ -399,11 +428,14 @@ class Checkpoint(ModelCheckpoint):
         return can_link
 
     def _match_best_file(self, trainer: Trainer) -> None:
-        """Take the best score of a resumed run from `best.ckpt`, which may be older or newer than what was restored.
+        """Take the best score of a resumed run from `best.ckpt`.
 
-        Newer where the run was killed after a validation that the resume repeats, older where it was killed before
-        `best.ckpt` was made a second name of `last.ckpt`, none in another run's folder: there the first weights that
-        are judged are the best. All ranks do as the first one: its disk has the checkpoints.
+        The file may be older or newer than what was restored.
+
+        Newer where the run was killed after a validation that the resume repeats, older where it
+        was killed before `best.ckpt` was made a second name of `last.ckpt`, none in another run's
+        folder: there the first weights that are judged are the best. All ranks do as the first one:
+        its disk has the checkpoints.
         """
         if not self.best_model_path:
             return
@@ -426,7 +458,7 @@ class Checkpoint(ModelCheckpoint):
         return trainer.strategy.broadcast(record)
 
     def _link_resumed(self, trainer: Trainer, record: Mapping[str, Any] | None) -> bool:
-        """Make `best.ckpt` a second name of the checkpoint that was resumed, where that has the best weights.
+        """Make `best.ckpt` a second name of the checkpoint that was resumed, if it is the best.
 
         Args:
             trainer: The trainer.
@@ -444,7 +476,10 @@ class Checkpoint(ModelCheckpoint):
         return is_resumed_best and is_other_file and self._link_best(trainer, resumed)
 
     def _read_best_file(self) -> dict[str, Any] | None:
-        """Return what `best.ckpt` says of itself, empty where it says nothing; None where there is none to be read."""
+        """Return what `best.ckpt` says of itself, empty where it says nothing.
+
+        None where there is none to be read.
+        """
         path = Path(self.best_model_path)
         if path.is_dir():
             if (fault := runs.find_fault(path)) is None:
@@ -486,13 +521,19 @@ class Checkpoint(ModelCheckpoint):
 
 
 def _find_monitor(logged: Collection[str]) -> str | None:
-    """Return the metric that `monitor: auto` means, of the first loader where several log it; None without one."""
+    """Return the metric that `monitor: auto` means, of the first loader where several log it.
+
+    None without one.
+    """
     names = (*AUTO_MONITORS, *(f"{name}/dataloader_idx_0" for name in AUTO_MONITORS))
     return next((name for name in names if name in logged), None)
 
 
 def averages_weights(trainer: Trainer) -> bool:
-    """Check whether a callback of Lightning's scores and saves averaged weights, which an epoch's end may change."""
+    """Check whether a callback of Lightning's scores and saves averaged weights.
+
+    An epoch's end may change these.
+    """
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return any(isinstance(callback, WeightAveraging) for callback in callbacks)
 
@@ -513,7 +554,10 @@ def overrides(receiver: Any, base: type, *hooks: str) -> bool:
 
 
 def list_foreign(trainer: Trainer) -> list[tuple[Any, type]]:
-    """List the module and the callbacks that are not lightkit's or Lightning's, each with its base class."""
+    """List the module and the callbacks that are not lightkit's or Lightning's.
+
+    Each with its base class.
+    """
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     foreign = [
         each for each in callbacks if type(each).__module__.partition(".")[0] not in _KNOWN_PACKAGES
@@ -528,7 +572,10 @@ _KNOWN_PACKAGES = ("lightkit", "pytorch_lightning", "lightning")
 
 
 def may_swap_weights(trainer: Trainer) -> bool:
-    """Check whether a hook of the user's could put other weights in place for a validation, and take them out again."""
+    """Check whether a hook of the user's could put other weights in place for a validation.
+
+    And whether it could take them out again.
+    """
     if is_sharded(trainer) or averages_weights(trainer):
         return False
     starts, ends = _SWAPS
@@ -570,14 +617,17 @@ def holds_weights(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
     """Return whether a checkpoint written after this batch resumes exactly.
 
-    Not after the last batch, and not before a validation within the epoch: Lightning 2.6 skips that validation on
-    resume. Not where the data would start the epoch again.
+    Not after the last batch, and not before a validation within the epoch: Lightning 2.6 skips that
+    validation on resume. Not where the data would start the epoch again.
     """
     return not is_last_for_now(trainer, batch_idx) and resumes_within_epoch(trainer)
 
 
 def save_within_epoch(trainer: Trainer, batch_idx: int) -> None:
-    """Write `last.ckpt` after a batch, unless training would not resume exactly there or accumulates gradients."""
+    """Write `last.ckpt` after a batch.
+
+    Not where training would not resume exactly there or accumulates gradients.
+    """
     keeper = next(
         (each for each in trainer.checkpoint_callbacks if isinstance(each, Checkpoint)), None
     )
@@ -595,7 +645,10 @@ def is_last_for_now(trainer: Trainer, batch_idx: int) -> bool:
 
 
 def is_validated_after(trainer: Trainer, batch_idx: int) -> bool:
-    """Check whether a validation comes after this batch, by the number of batches; one by the clock is not foreseen."""
+    """Check whether a validation comes after this batch, by the number of batches.
+
+    One by the clock is not foreseen.
+    """
     every_n_epochs = trainer.check_val_every_n_epoch
     every = trainer.val_check_batch
     is_this_epoch = every_n_epochs is None or (trainer.current_epoch + 1) % every_n_epochs == 0
@@ -620,9 +673,10 @@ MOST_BATCHES = 8
 class DistributedFlag:
     """Tells all processes after the same batch that one of them wants something.
 
-    A message for which all of them wait takes a millisecond, or several where Horovod looks for work less often. Of
-    short batches some pass without one: as many as take `EVERY_S` in the slowest process, `MOST_BATCHES` at most. What
-    a process wants it must therefore want until all know.
+    A message for which all of them wait takes a millisecond, or several where Horovod looks for
+    work less often. Of short batches some pass without one: as many as take `EVERY_S` in the
+    slowest process, `MOST_BATCHES` at most. What a process wants it must therefore want until all
+    know.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,10 @@ _HPARAMS = ("hyper_parameters", "datamodule_hyper_parameters")
 
 
 class CheckpointReader(TorchCheckpointIO):
-    """Reads checkpoints as tensors and plain values, whatever a config or a caller says of ``weights_only``."""
+    """Reads checkpoints as tensors and plain values.
+
+    Whatever a config or a caller says of ``weights_only``.
+    """
 
     def load_checkpoint(
         self,
@@ -60,18 +63,20 @@ class CheckpointReader(TorchCheckpointIO):
 
 
 class VerifiedCheckpointIO(CheckpointReader):
-    """Write a checkpoint so that a kill, a full disk or a missing permission never costs the one before.
+    """Write a checkpoint so that no kill, full disk or missing permission costs the one before.
 
-    What is written is read back from the disk, has its digest in a second file, and takes the place of the one before
-    only then. `last-1.ckpt` is what `last.ckpt` was before.
+    What is written is read back from the disk, has its digest in a second file, and takes the place
+    of the one before only then. `last-1.ckpt` is what `last.ckpt` was before.
 
-    Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
-    written loads as tensors and plain values: hyper-parameters such as paths are written as a config writes them.
+    Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the
+    run. What is written loads as tensors and plain values: hyper-parameters such as paths are
+    written as a config writes them.
 
     Args:
-        mask: Applied to the hyper-parameters before they are written; the command line puts references in the place
-            of values that came from the environment.
-        on_saved: Called with the path and the checkpoint's epoch and step once the file is in place.
+        mask: Applied to the hyper-parameters before they are written; the command line puts
+            references in the place of values that came from the environment.
+        on_saved: Called with the path and the checkpoint's epoch and step once the file is in
+            place.
         beats: Whether it runs in the thread that trains, whose progress the watchdog watches.
     """
 
@@ -105,7 +110,8 @@ class VerifiedCheckpointIO(CheckpointReader):
 
     def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
         def write(aside: Path) -> str:
-            self._heartbeat.beat()  # the state was gathered, which of a sharded model takes its time
+            # the state was gathered, which of a sharded model takes its time
+            self._heartbeat.beat()
             with _DigestWriter(
                 io.FileIO(aside, "w")
             ) as file:  # given a path, torch would put its name into the file
@@ -136,7 +142,9 @@ class VerifiedCheckpointIO(CheckpointReader):
             self._on_saved(path, checkpoint["epoch"], checkpoint["global_step"])
 
     def link_checkpoint(self, path: Path, name: Path, *, epoch: int, step: int) -> None:
-        """Link a checkpoint of this class under another name in its folder, or copy it where there are no hard links.
+        """Link a checkpoint of this class under another name in its folder.
+
+        Copy it where there are no hard links.
 
         Args:
             path: The checkpoint.
@@ -179,13 +187,15 @@ class _DigestWriter(io.BufferedWriter):
 class VerifiedXLACheckpointIO(VerifiedCheckpointIO, XLACheckpointIO):
     """The same for XLA devices, whose strategies take an `XLACheckpointIO` only.
 
-    Lightning's own writer turns tuples into lists and leaves out parameters that are no plain tensors
-    (`xm._maybe_convert_to_cpu` of torch-xla 2.9).
+    Lightning's own writer turns tuples into lists and leaves out parameters that are no plain
+    tensors (`xm._maybe_convert_to_cpu` of torch-xla 2.9).
     """
 
 
 def make_loadable(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None) -> None:
-    """Replace in a checkpoint what does not load as tensors and plain values, and mask its hyper-parameters.
+    """Replace in a checkpoint what does not load as tensors and plain values.
+
+    Mask its hyper-parameters.
 
     Args:
         checkpoint: As Lightning has made it; changed in place.
@@ -216,9 +226,12 @@ def mask_hyperparameters(checkpoint: dict[str, Any], mask: Callable[[Any], Any] 
 
 
 def plain(value: Any) -> Any:
-    """Return a hyper-parameter as a config writes it: text for a path, the name of an enumeration's member, and so on.
+    """Return a hyper-parameter as a config writes it.
 
-    Containers and values are those that ``torch.load(weights_only=True)`` takes; what has no plain form is left.
+    Text for a path, the name of an enumeration's member, and so on.
+
+    Containers and values are those that ``torch.load(weights_only=True)`` takes; what has no plain
+    form is left.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
@@ -247,10 +260,12 @@ _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def ordinary(value: Any) -> Any:
-    """Replace numpy's numbers within plain containers by Python's, and tensors by contiguous ones, XLA's on the CPU.
+    """Replace numpy's numbers within plain containers by Python's.
 
-    A learning rate that was found, or a metric that a callback keeps, may be a number of numpy's. An XLA tensor would
-    load only where there is XLA.
+    And tensors by contiguous ones, XLA's on the CPU.
+
+    A learning rate that was found, or a metric that a callback keeps, may be a number of numpy's.
+    An XLA tensor would load only where there is XLA.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -277,8 +292,8 @@ def read_checkpoint(
         goes_on: Whether a training is to go on from it, which needs more than the model.
 
     Raises:
-        ConfigError: If it cannot be read, is no checkpoint or lacks what is needed, or needs code and nothing allows
-            that.
+        ConfigError: If it cannot be read, is no checkpoint or lacks what is needed, or needs code
+            and nothing allows that.
     """
     if Path(path).is_dir():
         raise ConfigError(runs.refuse_folder(path))
@@ -305,9 +320,12 @@ def read_checkpoint(
 
 
 def digest_weights(path: str | Path) -> str:
-    """Compute the SHA-256 of a checkpoint's weights alone: names, types, shapes and values, in the order of the names.
+    """Compute the SHA-256 of a checkpoint's weights alone.
 
-    Two trainings that come to the same weights have the same, while their files differ in callbacks, paths and times.
+    Of names, types, shapes and values, in the order of the names.
+
+    Two trainings that come to the same weights have the same, while their files differ in
+    callbacks, paths and times.
 
     Args:
         path: The file.
@@ -332,7 +350,10 @@ def digest_weights(path: str | Path) -> str:
 
 
 def missing_checkpoint(trainer: Trainer) -> str | None:
-    """Describe a checkpoint that a callback counts as its own and that is not there; None where all are."""
+    """Describe a checkpoint that a callback counts as its own and that is not there.
+
+    None where all are.
+    """
     for callback in trainer.checkpoint_callbacks:
         if not isinstance(callback, ModelCheckpoint):
             continue

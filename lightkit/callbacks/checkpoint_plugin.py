@@ -1,4 +1,7 @@
-"""Keep the promises on checkpoints where a plugin of the user's writes them in the place of lightkit's writer."""
+"""Keep the promises on checkpoints where a plugin of the user's writes them.
+
+It writes in the place of lightkit's writer.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def build_checkpoint_io(
     on_saved: Callable[[Path, int, int], None] | None = None,
     key: str = "trainer.plugins",
 ) -> CheckpointIO:
-    """Build the trainer's writer of checkpoints: lightkit's own, or one around a plugin of the user's.
+    """Build the writer of checkpoints: lightkit's own, or one around a plugin of the user's.
 
     Args:
         plugin: Of the config; None, or Lightning's default, is replaced by lightkit's writer.
@@ -55,14 +58,15 @@ def build_checkpoint_io(
 class PluginCheckpointIO(CheckpointIO):
     """Hand a plugin of the user's each checkpoint without secrets, and digest what it has written.
 
-    A plugin that wraps another writer, such as Lightning's `AsyncCheckpointIO`, and was given none, gets lightkit's:
-    each checkpoint is read back, has its digest, and takes the place of the one before only then. Any other plugin
-    writes the file itself.
+    A plugin that wraps another writer, such as Lightning's `AsyncCheckpointIO`, and was given none,
+    gets lightkit's: each checkpoint is read back, has its digest, and takes the place of the one
+    before only then. Any other plugin writes the file itself.
 
     Args:
         plugin: The user's.
         mask: Applied to the hyper-parameters before the plugin has them.
-        on_saved: Called with the path and the checkpoint's epoch and step once the file is in place.
+        on_saved: Called with the path and the checkpoint's epoch and step once the file is in
+            place.
         key: Where the plugin was set, for the warning.
     """
 
@@ -87,7 +91,10 @@ class PluginCheckpointIO(CheckpointIO):
         self._warn(key)
 
     def _give_writer(self) -> bool:
-        """Set lightkit's writer in a plugin that wraps one; False where it has another, or wraps none."""
+        """Set lightkit's writer in a plugin that wraps one.
+
+        False where it has another, or wraps none.
+        """
         writer = self._WRITER(on_saved=self._note_written, beats=False)
         if not isinstance(self.plugin, AsyncCheckpointIO) and not hasattr(
             self.plugin, "checkpoint_io"
@@ -141,7 +148,10 @@ class PluginCheckpointIO(CheckpointIO):
         heartbeat().leave()  # the phase of a checkpoint, which `StallWatch` has entered
 
     def _digest(self, file: Path) -> None:
-        """Write the digest of a file that is whole; an archive that is being written has no end yet."""
+        """Write the digest of a file that is whole.
+
+        An archive that is being written has no end yet.
+        """
         if file.is_file() and zipfile.is_zipfile(file):
             runs.write_digest(file)
             self._note_written(*self._pending.pop(file))
@@ -151,7 +161,10 @@ class PluginCheckpointIO(CheckpointIO):
             self._written.append((path, epoch, step))
 
     def _announce(self) -> None:
-        """Announce what is on the disk by now; here, since a thread of the plugin's must not touch the trainer."""
+        """Announce what is on the disk by now.
+
+        Here, since a thread of the plugin's must not touch the trainer.
+        """
         with self._lock:
             written = self._written
             self._written = []

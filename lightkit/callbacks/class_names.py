@@ -1,4 +1,4 @@
-"""The names of a model's classes, which belong to its checkpoint and not to the data as it is today."""
+"""The names of a model's classes, which belong to its checkpoint and not to today's data."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from lightkit.errors import DataError, join_names
 _log = logging.getLogger("lightkit")
 _KEY = "lightkit_class_names"
 _MODULES_OWN = "class_names"
-"""Key of a checkpoint under which `ImageClassifier`, and modules that follow it, keep names themselves."""
+"""Key of a checkpoint under which `ImageClassifier`, and modules that follow it, keep names
+themselves."""
 
 
 @dataclass(frozen=True)
 class TrainedClasses:
-    """The classes that a model was trained with, each list in the order of the numbers; None where they are unknown.
+    """The classes that a model was trained with, each list in the order of the numbers.
+
+    None where they are unknown.
 
     Args:
         outputs: Names of its outputs.
         labels: Names of the labels in the batches of its training.
-        numbering: Names in the order in which its steps take labels: as the module itself says in the checkpoint, else
-            those of the training.
+        numbering: Names in the order in which its steps take labels: as the module itself says in
+            the checkpoint, else those of the training.
     """
 
     outputs: list[str] | None = None
@@ -38,7 +41,10 @@ class TrainedClasses:
 
 
 def names_of_labels(data: Any) -> list[str] | None:
-    """Return the class names of a data module, in the order of its labels; None where it has none."""
+    """Return the class names of a data module, in the order of its labels.
+
+    None where it has none.
+    """
     return _as_names(getattr(data, "class_names", None))
 
 
@@ -75,9 +81,12 @@ def read_trained_classes(path: str | Path | None) -> TrainedClasses:
 
 
 def names_of_outputs(trainer: Trainer) -> list[str] | None:
-    """Return the names of what the trainer's model predicts: those of its checkpoint, the module's, or the data's.
+    """Return the names of what the trainer's model predicts.
 
-    The names of the data say nothing of a model that comes from a checkpoint, whose data may have been another.
+    Those of its checkpoint, the module's, or the data's.
+
+    The names of the data say nothing of a model that comes from a checkpoint, whose data may have
+    been another.
     """
     data = getattr(trainer, "datamodule", None)
     path = None if trainer.state.fn == TrainerFn.FITTING else trainer.ckpt_path
@@ -90,7 +99,10 @@ def names_of_outputs(trainer: Trainer) -> list[str] | None:
 
 
 def describe_other_classes(trained: TrainedClasses, data: Any) -> str | None:
-    """Describe how the classes of the data differ from those of a training; None where they do not."""
+    """Describe how the classes of the data differ from those of a training.
+
+    None where they do not.
+    """
     labels = names_of_labels(data)
     if trained.labels is None or labels is None or trained.labels == labels:
         return None
@@ -103,7 +115,10 @@ def describe_other_classes(trained: TrainedClasses, data: Any) -> str | None:
 
 
 class ClassNames(Callback):
-    """Keep the class names of a training in its checkpoints, and score no model on labels that mean other classes."""
+    """Keep the class names of a training in its checkpoints.
+
+    And score no model on labels that mean other classes.
+    """
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

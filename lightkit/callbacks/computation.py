@@ -1,4 +1,7 @@
-"""The callback that has a run computed in a certain way: memory format, compiled layers, TF32, a fused optimizer."""
+"""The callback that has a run computed in a certain way.
+
+Memory format, compiled layers, TF32, a fused optimizer.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +33,22 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 class Computation(Callback):
-    """Compute in another way what the model says; checkpoints, exports and predictions stay what they are.
+    """Compute in another way what the model says.
+
+    Checkpoints, exports and predictions stay what they are.
 
     Args:
-        memory_format: `channels_last` lays the weights of convolutions out with the channels of a pixel side by side,
-            as the fastest kernels read them; images take that format in the first layer.
-        compile: Have `torch.compile` make one kernel of several, in training, for the model's attributes that are
-            layers and have parameters, each by itself. They are compiled in the first batch of an epoch; what differs
-            from it, as a smaller last batch does, is computed without.
-        tf32: Round float32 to TensorFloat-32 in matrix products and convolutions on CUDA; null leaves it as torch has
-            it, which is in convolutions only.
-        fused: Update all parameters in one kernel, where the optimizer can; null leaves it to the optimizer.
+        memory_format: `channels_last` lays the weights of convolutions out with the channels of a
+            pixel side by side, as the fastest kernels read them; images take that format in the
+            first layer.
+        compile: Have `torch.compile` make one kernel of several, in training, for the model's
+            attributes that are layers and have parameters, each by itself. They are compiled in the
+            first batch of an epoch; what differs from it, as a smaller last batch does, is computed
+            without.
+        tf32: Round float32 to TensorFloat-32 in matrix products and convolutions on CUDA; null
+            leaves it as torch has it, which is in convolutions only.
+        fused: Update all parameters in one kernel, where the optimizer can; null leaves it to the
+            optimizer.
 
     Raises:
         ConfigError: If the optimizer has no fused kernel, or nothing on this machine can compile.
@@ -60,11 +68,11 @@ class Computation(Callback):
         self._is_first_batch = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Prepare the model as soon as it is whole: before it is moved, wrapped and given optimizers.
+        """Prepare the model once it is whole: before it is moved, wrapped and given optimizers.
 
-        `configure_model` and the weights of a checkpoint come after this hook, and no hook comes between them and the
-        strategy's setup, in which DDP lays out its buckets and Horovod broadcasts (Lightning 2.6,
-        `Trainer._run`).
+        `configure_model` and the weights of a checkpoint come after this hook, and no hook comes
+        between them and the strategy's setup, in which DDP lays out its buckets and Horovod
+        broadcasts (Lightning 2.6, `Trainer._run`).
         """
         device = trainer.strategy.root_device
         if self.compile and (missing := missing_for_compiling(device.type)):
@@ -125,7 +133,10 @@ class Computation(Callback):
         )  # which is left out where an epoch is resumed in its middle
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Allow compilation for the first batch of the epoch, again where layers were frozen or unfrozen."""
+        """Allow compilation for the first batch of the epoch.
+
+        Again where layers were frozen or unfrozen.
+        """
         if self.compile:
             torch.compiler.set_stance("default")
             self._is_first_batch = True
@@ -133,7 +144,10 @@ class Computation(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Forbid compilation for all other batches: of a smaller one, or an evaluation, it saves too little."""
+        """Forbid compilation for all other batches.
+
+        Of a smaller one, or an evaluation, it saves too little.
+        """
         if self._is_first_batch:
             torch.compiler.set_stance(_EAGER)
             self._is_first_batch = False
@@ -177,11 +191,14 @@ def _weights_of_convolutions(module: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _fuse(optimizer: Optimizer, *, fused: bool) -> None:
-    """Set what groups hold, those to come too, and put the count of steps where that kind of kernel wants it.
+    """Set what groups hold, those to come too.
 
-    What fusing afterwards does not set is `_step_supports_amp_scaling`, by which the gradient scaler leaves unscaling
-    to the kernel: Lightning then unscales gradients itself, before it clips them. An optimizer that was built fused
-    has it, and its plain kernel would take scaled gradients for true ones.
+    Put the count of steps where that kind of kernel wants it.
+
+    What fusing afterwards does not set is `_step_supports_amp_scaling`, by which the gradient
+    scaler leaves unscaling to the kernel: Lightning then unscales gradients itself, before it clips
+    them. An optimizer that was built fused has it, and its plain kernel would take scaled gradients
+    for true ones.
     """
     optimizer.defaults["fused"] = fused
     if not fused:
@@ -198,7 +215,10 @@ def _fuse(optimizer: Optimizer, *, fused: bool) -> None:
 
 
 def _lay_out_state(optimizer: Optimizer) -> None:
-    """Lay out what the optimizer keeps of each weight as the weight is, so that its fast kernels take both."""
+    """Lay out what the optimizer keeps of each weight as the weight is.
+
+    So its fast kernels take both.
+    """
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if (

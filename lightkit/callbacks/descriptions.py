@@ -62,7 +62,10 @@ def _takes_nothing(method: Any) -> bool:
 
 
 def find_defects(data: Any) -> Any:
-    """Return the list of bad samples that lightkit's data modules keep; None where there is none."""
+    """Return the list of bad samples that lightkit's data modules keep.
+
+    None where there is none.
+    """
     defects = getattr(data, "defects", None)
     return defects if hasattr(defects, "found") and hasattr(defects, "take_noted") else None
 
@@ -71,8 +74,8 @@ def count_parameters(module: nn.Module) -> tuple[int, int, bool]:
     """Count the parameters of a module, and those that are trained.
 
     Returns:
-        Both numbers, and whether there are parameters whose size the first batch decides, as in `LazyLinear`; they are
-        not counted.
+        Both numbers, and whether there are parameters whose size the first batch decides, as in
+        `LazyLinear`; they are not counted.
     """
     parameters = list(module.parameters())
     known = [parameter for parameter in parameters if not is_lazy(parameter)]
@@ -92,8 +95,8 @@ def count_batches(loader: Any) -> int | None:
 def count_samples(loader: Any) -> int | None:
     """Count the samples that a loader gives in an epoch; None where that is not known.
 
-    Where a sample of its dataset is a whole batch, as with ``DataLoader(..., batch_size=None)``, the dataset's
-    ``num_samples`` counts, if it has one.
+    Where a sample of its dataset is a whole batch, as with ``DataLoader(..., batch_size=None)``,
+    the dataset's ``num_samples`` counts, if it has one.
     """
     dataset = getattr(loader, "dataset", None)
     batches = getattr(loader, "batch_sampler", None)

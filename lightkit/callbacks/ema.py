@@ -19,20 +19,24 @@ from lightkit.errors import ConfigError
 
 
 class EMA(WeightAveraging):
-    """Average the weights over the steps; validation scores the average, and checkpoints, tests and exports have it.
+    """Average the weights over the steps.
 
-    After an update the average is ``d * average + (1 - d) * weights`` with ``d = min(decay, (1 + n) / (10 + n))`` for
-    the n updates before it (as the moving averages of TensorFlow), so that a short training is not dominated by the
-    weights that it began with. The first update copies the weights, and until then the average follows them. Buffers,
-    such as the statistics of a BatchNorm, are averaged too, and whole numbers are copied. A resumed training goes on
-    with the same average, to the bit.
+    Validation scores the average, and checkpoints, tests and exports have it.
+
+    After an update the average is ``d * average + (1 - d) * weights`` with
+    ``d = min(decay, (1 + n) / (10 + n))`` for the n updates before it (as the moving averages of
+    TensorFlow), so that a short training is not dominated by the weights that it began with. The
+    first update copies the weights, and until then the average follows them. Buffers, such as the
+    statistics of a BatchNorm, are averaged too, and whole numbers are copied. A resumed training
+    goes on with the same average, to the bit.
 
     Args:
-        decay: Share of the average that a step keeps in the end, from 0 to below 1: about ``1 / (1 - decay)`` steps
-            count.
+        decay: Share of the average that a step keeps in the end, from 0 to below 1: about
+            ``1 / (1 - decay)`` steps count.
         update_every_n_steps: Optimizer steps from one update to the next.
         update_starting_at_step: Optimizer steps before the first update.
-        update_starting_at_epoch: Epochs before the first update; with a step too, both must be over.
+        update_starting_at_epoch: Epochs before the first update; with a step too, both must be
+            over.
     """
 
     def __init__(
@@ -62,7 +66,8 @@ class EMA(WeightAveraging):
         """Copy the model for the average.
 
         Raises:
-            ConfigError: If the training ends before the epoch of the first update, or a callback replaces parameters.
+            ConfigError: If the training ends before the epoch of the first update, or a callback
+                replaces parameters.
         """
         if stage == "fit" and any(isinstance(each, ModelPruning) for each in trainer.callbacks):  # type: ignore[attr-defined]
             raise ConfigError(

@@ -1,4 +1,7 @@
-"""A stage that did nothing ends with an error: no training batch, no tested batch, every batch skipped."""
+"""A stage that did nothing ends with an error.
+
+No training batch, no tested batch, every batch skipped.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from lightkit.errors import DataError
 class RequireWork(Callback):
     """Raise an error at the end of a stage that has seen no batch, or has skipped each.
 
-    An explicit zero in the config (`limit_train_batches: 0`, `max_epochs: 0`) is no error, nor is a fit that has
-    nothing left to train.
+    An explicit zero in the config (`limit_train_batches: 0`, `max_epochs: 0`) is no error, nor is a
+    fit that has nothing left to train.
 
     Args:
         count_batches: Returns how many training batches this process has seen.
-        count_losses: Returns for how many of them there was a loss, without those that were left out; None where nobody
-            counts them.
+        count_losses: Returns for how many of them there was a loss, without those that were left
+            out; None where nobody counts them.
     """
 
     def __init__(
@@ -72,7 +75,10 @@ class RequireWork(Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any
     ) -> None:
-        """Count a batch, and whether it has given rows; None is no error, as a module may write by itself."""
+        """Count a batch, and whether it has given rows.
+
+        None is no error, as a module may write by itself.
+        """
         self._num_evaluated += 1
         is_sized = isinstance(outputs, (list, tuple)) or (
             isinstance(outputs, Tensor) and outputs.ndim > 0
@@ -81,7 +87,9 @@ class RequireWork(Callback):
             self._num_predicted += 1
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check a stage that only evaluates: Lightning leaves out the hooks of its end where a loader is empty.
+        """Check a stage that only evaluates.
+
+        Lightning leaves out the hooks of its end where a loader is empty.
 
         Ranks without a batch are no error where another one has had some.
 

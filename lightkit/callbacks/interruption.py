@@ -34,12 +34,14 @@ _LEAVE_S = 2.0  # loggers, and the end of the process
 class StopOnSignal(Callback):
     """Raise `Interrupted` between two batches once the watch has received a signal.
 
-    Of several processes that train together all stop after the same batch, whichever got the signal: this one, or
-    where batches are short one of the next few, but always before a validation.
+    Of several processes that train together all stop after the same batch, whichever got the
+    signal: this one, or where batches are short one of the next few, but always before a
+    validation.
 
     Args:
         watch: Handler of SIGINT and SIGTERM, which lets signals wait while training runs.
-        last_good: Returns the newest checkpoint of the run that can be read, or None. All ranks go by the first one's.
+        last_good: Returns the newest checkpoint of the run that can be read, or None. All ranks go
+            by the first one's.
     """
 
     def __init__(self, watch: SignalWatch, *, last_good: Callable[[], Path | None]) -> None:
@@ -50,8 +52,8 @@ class StopOnSignal(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave all signals to the watch.
 
-        Lightning 2.6 would end with code 0, also before there is a checkpoint, and its handler sends messages between
-        ranks, which the messages of training under way then take for theirs.
+        Lightning 2.6 would end with code 0, also before there is a checkpoint, and its handler
+        sends messages between ranks, which the messages of training under way then take for theirs.
         """
         connector: Any = trainer._signal_connector
         connector.register_signal_handlers = lambda: None
@@ -80,7 +82,9 @@ class StopOnSignal(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any
     ) -> None:
-        """Stop within a validation if there is a checkpoint to resume from; otherwise its end will write one.
+        """Stop within a validation if there is a checkpoint to resume from.
+
+        Otherwise its end will write one.
 
         Several processes may have unlike numbers of batches here, so that they could not agree.
         """
@@ -88,7 +92,10 @@ class StopOnSignal(Callback):
             self._stop(trainer, waits=True)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop where the epoch before has left its checkpoint; the first batch's end is soon enough without one."""
+        """Stop where the epoch before has left its checkpoint.
+
+        The first batch's end is soon enough without one.
+        """
         if self._flag.after_batch(trainer, self._is_asked, at_once=True):
             self._stop(trainer, waits=True)
 
@@ -99,7 +106,10 @@ class StopOnSignal(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Outside training a signal ends the process at once again. No other rank is left waiting for this one."""
+        """Outside training a signal ends the process at once again.
+
+        No other rank is left waiting for this one.
+        """
         self._watch.deferred = False
         if isinstance(launcher := trainer.strategy.launcher, _SubprocessScriptLauncher):
             for rank in launcher.procs:
@@ -110,14 +120,18 @@ class StopOnSignal(Callback):
                         rank.wait(_LEAVE_S)
                 rank.kill()  # waiting in a collective, they would not notice a gentler signal
                 rank.wait()
-            launcher.procs.clear()  # Lightning 2.6 watches them, and kills this process too when one is gone
+            # Lightning 2.6 watches them, and kills this process too when one is gone
+            launcher.procs.clear()
 
     @property
     def _is_asked(self) -> bool:
         return self._watch.received is not None
 
     def _stop(self, trainer: Trainer, *, waits: bool) -> None:
-        """Raise `Interrupted` on all ranks, unless there is no checkpoint yet and this waits for one."""
+        """Raise `Interrupted` on all ranks.
+
+        Not where there is no checkpoint yet and this waits for one.
+        """
         newest: Path | None = trainer.strategy.broadcast(
             self._last_good() if trainer.is_global_zero else None
         )
@@ -126,10 +140,12 @@ class StopOnSignal(Callback):
 
 
 class StopOnTime(Callback):
-    """End the training where the time of a `Timer`, as of `trainer.max_time`, is over after a validation or an epoch.
+    """End the training where the time of a `Timer` is over after a validation or an epoch.
 
-    Lightning 2.6 asks for the time after batches alone: a time that ends within a validation would cost one batch more
-    and another validation.
+    `trainer.max_time` sets such a timer.
+
+    Lightning 2.6 asks for the time after batches alone: a time that ends within a validation would
+    cost one batch more and another validation.
     """
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -150,7 +166,10 @@ def _is_time_over(trainer: Trainer) -> bool:
 
 
 def explain_early_end(trainer: Trainer) -> str | None:
-    """Return why a training has ended before its epochs and steps were done, in one line; None where it has not."""
+    """Return why a training has ended before its epochs and steps were done, in one line.
+
+    None where it has not.
+    """
     num_epochs: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
     is_complete = (
         0 <= trainer.max_steps <= trainer.global_step
@@ -188,10 +207,10 @@ _MARGIN = 1.1  # epochs differ in length
 class StopAtDeadline(Callback):
     """End the training early, and well, where the next epoch would not be done in time.
 
-    How long it takes is the median of the epochs so far, and a tenth. An epoch that turns out to be longer is ended
-    after a batch, in time to be validated as the last one was. Without one complete epoch, training is saved and ends
-    with `OutOfTime`, and the same command goes on. Lightning's `Timer` knows neither what an epoch takes nor what
-    follows.
+    How long it takes is the median of the epochs so far, and a tenth. An epoch that turns out to be
+    longer is ended after a batch, in time to be validated as the last one was. Without one complete
+    epoch, training is saved and ends with `OutOfTime`, and the same command goes on. Lightning's
+    `Timer` knows neither what an epoch takes nor what follows.
 
     The first rank decides for all.
 
@@ -221,7 +240,10 @@ class StopAtDeadline(Callback):
         self._flag = DistributedFlag()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock, also where an epoch is resumed in its middle; there may be no time at all."""
+        """Start the clock, also where an epoch is resumed in its middle.
+
+        There may be no time at all.
+        """
         self.on_train_epoch_start(trainer, pl_module)
         self._stop_if_late(trainer, self._left_s <= 0)
 
@@ -253,7 +275,8 @@ class StopAtDeadline(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop here where one more epoch would come too late.
 
-        Lightning calls this again, without batches, when it resumes from a checkpoint at the end of an epoch.
+        Lightning calls this again, without batches, when it resumes from a checkpoint at the end of
+        an epoch.
         """
         if not self._num_batches:
             return
@@ -274,7 +297,9 @@ class StopAtDeadline(Callback):
             self._stop(trainer, None)
 
     def _stop(self, trainer: Trainer, batch_idx: int | None) -> None:
-        """End after this epoch; without a complete one, save where that resumes exactly, and end now.
+        """End after this epoch.
+
+        Without a complete one, save where that resumes exactly, and end now.
 
         Raises:
             OutOfTime: In the second case.

@@ -1,8 +1,11 @@
-"""Facts of Lightning's loops on the metrics that a model logs: which value is best, and which are of a step alone.
+"""Facts of Lightning's loops on the metrics that a model logs.
 
-``self.log("val/acc", self.acc)`` shows which object is behind a name, and whether it is logged by step or by epoch, in
-the results of Lightning's loops alone, which have no public name (pytorch-lightning 2.6.6, ``_results``); they are read
-here, and where they are missing nothing is known.
+Which value is best, and which are of a step alone.
+
+``self.log("val/acc", self.acc)`` shows which object is behind a name, and whether it is logged by
+step or by epoch, in the results of Lightning's loops alone, which have no public name
+(pytorch-lightning 2.6.6, ``_results``); they are read here, and where they are missing nothing is
+known.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ from lightkit.runs.metric_mode import Mode
 
 
 def find_step_metrics(trainer: Trainer) -> set[str]:
-    """Return the names of the training's metrics that are logged by step alone, as ``self.log`` does by default.
+    """Return the names of the training's metrics that are logged by step alone.
 
-    What `trainer.callback_metrics` has of them at the end of an epoch is the value of its last step, and no mean.
+    As ``self.log`` does by default.
+
+    What `trainer.callback_metrics` has of them at the end of an epoch is the value of its last
+    step, and no mean.
     """
     by_step: set[str] = set()
     by_epoch: set[str] = set()

@@ -1,4 +1,7 @@
-"""Detect losses and weights that are NaN or infinite, report their samples, and keep them out of checkpoints."""
+"""Detect losses and weights that are NaN or infinite.
+
+Report their samples, and keep them out of checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,21 @@ _log = logging.getLogger("lightkit")
 class FiniteLoss(Callback):
     """Watch the loss of each training batch, and the weights before each checkpoint.
 
-    On the CPU, in one process, it is looked at before the backward pass. On a GPU, and where several processes train
-    together, `stop` looks at the losses of 16 batches at once, and always before a validation and before a checkpoint
-    is written, so that the device is waited for once in 16 steps; `skip` waits for each loss. Every loss is looked at
-    of which gradients are computed, also where a model steps its optimizers itself.
+    On the CPU, in one process, it is looked at before the backward pass. On a GPU, and where
+    several processes train together, `stop` looks at the losses of 16 batches at once, and always
+    before a validation and before a checkpoint is written, so that the device is waited for once in
+    16 steps; `skip` waits for each loss. Every loss is looked at of which gradients are computed,
+    also where a model steps its optimizers itself.
 
-    A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN or infinite, nor of
-    running statistics, unless they were so from the beginning as masks are. Files of weights alone, which a
-    `ModelCheckpoint` of your own may write, are not looked at.
+    A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN
+    or infinite, nor of running statistics, unless they were so from the beginning as masks are.
+    Files of weights alone, which a `ModelCheckpoint` of your own may write, are not looked at.
 
     Args:
-        action: `stop` ends the run. `skip` leaves the batch out: its optimizer step changes nothing, and nothing of it
-            is in metrics and running statistics. The batches of other processes in that step, and those of the same
-            accumulation, are left out with it. Ten such batches in a row end the run.
+        action: `stop` ends the run. `skip` leaves the batch out: its optimizer step changes
+            nothing, and nothing of it is in metrics and running statistics. The batches of other
+            processes in that step, and those of the same accumulation, are left out with it. Ten
+            such batches in a row end the run.
         events: Gets an event for each such batch.
         last_good: Finds the newest checkpoint that can be trusted.
     """
@@ -72,7 +77,10 @@ class FiniteLoss(Callback):
 
     @property
     def num_used(self) -> int:
-        """Number of losses from which the weights were changed: without those of batches that were left out."""
+        """Number of losses from which the weights were changed.
+
+        Without those of batches that were left out.
+        """
         return self._num_losses - self._num_left_out
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -201,7 +209,9 @@ class FiniteLoss(Callback):
         }
 
     def _find_bad(self, trainer: Trainer) -> list[dict[str, Any]]:
-        """Look at the losses that wait; return the earliest bad batch, of each process whose loss was not finite there.
+        """Look at the losses that wait.
+
+        Return the earliest bad batch, of each process whose loss was not finite there.
 
         Those after it have its NaN in their weights.
         """
@@ -249,7 +259,10 @@ class FiniteLoss(Callback):
 
 
 def _describe_precision(trainer: Trainer) -> str:
-    """Write which key computes in float32, where the training computes in less; empty where it does not."""
+    """Write which key computes in float32, where the training computes in less.
+
+    Empty where it does not.
+    """
     precision = str(trainer.precision)
     if precision.startswith(("32", "64")):
         return ""
@@ -292,10 +305,12 @@ def find_nonfinite_weights(
 ) -> list[str]:
     """Return the names of the tensors that are not finite.
 
-    Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
+    Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not
+    looked at.
 
     Args:
-        state: Tensors by name, as a state dict has them; of those that are spread over processes, the part here counts.
+        state: Tensors by name, as a state dict has them; of those that are spread over processes,
+            the part here counts.
         apart_from: Names that may hold anything, such as the mask of an attention.
     """
     found = []

@@ -1,9 +1,11 @@
-"""Notifiers: messages about a run, to a webhook, to Slack and to the services of apprise, from a background thread.
+"""Notifiers: messages about a run, from a background thread.
 
-The fields of the JSON, all of them always there, null where nothing is known. A later version adds fields; where one
-changes its meaning, ``schema`` gets another number.
+To a webhook, to Slack and to the services of apprise.
 
-==============  ========================================================================================
+The fields of the JSON, all of them always there, null where nothing is known. A later version adds
+fields; where one changes its meaning, ``schema`` gets another number.
+
+==============  ====================================================================================
 schema          ``lightkit.message/1``
 kind            ``start``, ``epoch``, ``end``, ``failure`` or ``gate``
 time            ISO 8601, UTC, seconds
@@ -12,8 +14,8 @@ run             the run's id
 folder          the run's folder; of a sweep that of the sweep
 host            name of the machine
 stage           ``fit``, ``validate``, ``test``, ``predict``, ``sweep``, ...
-status          ``running``, ``done``, ``failed``, ``preempted`` (it can be resumed) or ``interrupted``; of a gate
-                ``passed`` or ``failed``
+status          ``running``, ``done``, ``failed``, ``preempted`` (it can be resumed) or
+                ``interrupted``; of a gate ``passed`` or ``failed``
 exit_code       of the process, once it is known
 epoch           number of the epoch, from 0, as in metrics.csv
 max_epochs      number of epochs that are to be trained
@@ -25,7 +27,7 @@ error           the last lines of what went wrong, without secrets
 mlflow_url      page of the run on MLflow's server, without credentials
 mlflow_command  what opens MLflow's local database
 gate            the decision of a gate, as in ``gate.json``
-==============  ========================================================================================
+==============  ====================================================================================
 """
 
 from __future__ import annotations
@@ -81,7 +83,10 @@ _log = logging.getLogger(__name__)
 
 
 def create_message(kind: Kind, *, job: str, status: str, **known: Any) -> Message:
-    """Create a message with the fields that the module's text describes; those that are not known are null."""
+    """Create a message with the fields that the module's text describes.
+
+    Those that are not known are null.
+    """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     head = {"schema": "lightkit.message/1", "kind": kind, "time": now, "job": job, "status": status}
     return {**head, "host": socket.gethostname(), "metrics": {}, **dict.fromkeys(_FIELDS), **known}
@@ -92,7 +97,8 @@ def format_error_tail(error: BaseException, mask: Callable[[str], str]) -> str:
 
     Args:
         error: The error.
-        mask: Puts references in the place of secrets; before anything is cut off, which would hide them from it.
+        mask: Puts references in the place of secrets; before anything is cut off, which would hide
+            them from it.
     """
     if isinstance(error, LightkitError):
         return "\n".join(mask(str(error)).rstrip().splitlines()[:_MAX_LINES])[:_MAX_CHARACTERS]
@@ -103,7 +109,7 @@ def format_error_tail(error: BaseException, mask: Callable[[str], str]) -> str:
 
 
 def _describe_run() -> dict[str, str]:
-    """Return the fields that name the run, and where MLflow shows it: a server's page or a command."""
+    """Return the fields that name the run, and its place in MLflow: a page or a command."""
     if (run := runs.current()) is None:
         return {}
     known = {"job": run.name, "run": run.id, "folder": str(run.folder)}
@@ -119,12 +125,15 @@ def _describe_run() -> dict[str, str]:
 
 
 class Notifier(Callback):
-    """Sends messages about a run. Subclasses implement `compose`, which formats a message for its service.
+    """Sends messages about a run.
 
-    Messages are sent in order, from a thread of the process of rank zero, so that training never waits for the server
-    and never fails because of it; the end of the process waits 5 s for what is unsent. A ``fast_dev_run``, and a
-    Trainer of your own without a recorded run, send nothing. Epochs and metrics come from the trainer's `RunRecorder`,
-    the end from the command, which knows the exit code and what goes wrong after training.
+    Subclasses implement `compose`, which formats a message for its service.
+
+    Messages are sent in order, from a thread of the process of rank zero, so that training never
+    waits for the server and never fails because of it; the end of the process waits 5 s for what is
+    unsent. A ``fast_dev_run``, and a Trainer of your own without a recorded run, send nothing.
+    Epochs and metrics come from the trainer's `RunRecorder`, the end from the command, which knows
+    the exit code and what goes wrong after training.
 
     Args:
         is_addressed: Whether there is an address; without one nothing is sent.
@@ -167,7 +176,10 @@ class Notifier(Callback):
         self._is_muted = False
 
     def compose(self, message: Message) -> Deliver:
-        """Format a message for the service, and return the call that delivers it and raises `DeliveryError`."""
+        """Format a message for the service; return the call that delivers it.
+
+        The call raises `DeliveryError`.
+        """
         raise NotImplementedError
 
     def mute(self) -> None:
@@ -280,15 +292,16 @@ class Notifier(Callback):
 
 
 class WebhookNotifier(Notifier):
-    """Send start, epochs, end, failure and gate decisions of a run to a server, each as one JSON object.
+    """Send start, epochs, end, failure and gate decisions of a run to a server, as JSON objects.
 
-    The fields are those of `lightkit.callbacks.notifiers`. Sent by POST from a thread: a server that is slow, away or
-    fails never slows or ends training. The end of the process waits 5 s for what is unsent, and one warning says that
-    messages did not arrive. Nothing shows the address.
+    The fields are those of `lightkit.callbacks.notifiers`. Sent by POST from a thread: a server
+    that is slow, away or fails never slows or ends training. The end of the process waits 5 s for
+    what is unsent, and one warning says that messages did not arrive. Nothing shows the address.
 
     Args:
         webhook_url: Address, a secret; `null` sends nothing.
-        headers: Further HTTP headers, such as `Authorization`; their values are secrets: write `${oc.env:NAME}`.
+        headers: Further HTTP headers, such as `Authorization`; their values are secrets: write
+            `${oc.env:NAME}`.
         settings: `events`, `every_n_epochs`, `timeout_s` and `retries` of `Notifier`.
     """
 
@@ -320,16 +333,21 @@ def _as_json(content: Message) -> bytes:
 
 
 class SlackNotifier(Notifier):
-    """Send a Slack channel start, epochs, end, failure and gate decisions of a run, through an incoming webhook.
+    """Send a Slack channel start, epochs, end, failure and gate decisions of a run.
 
-    With metrics, the last lines of what failed, and the link to the run in MLflow. Sent from a thread: a server that
-    is slow, away or fails never slows or ends training. The end of the process waits 5 s for what is unsent, and one
-    warning says that messages did not arrive. Nothing shows the address.
+    Through an incoming webhook.
+
+    With metrics, the last lines of what failed, and the link to the run in MLflow. Sent from a
+    thread: a server that is slow, away or fails never slows or ends training. The end of the
+    process waits 5 s for what is unsent, and one warning says that messages did not arrive. Nothing
+    shows the address.
 
     Args:
-        webhook_url: Address of the incoming webhook, a secret: `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
+        webhook_url: Address of the incoming webhook, a secret: `${oc.env:SLACK_WEBHOOK_URL}`.
+            `null` sends nothing.
         every_n_epochs: Epochs between two messages of an epoch.
-        mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD; by default no one.
+        mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD;
+            by default no one.
         settings: `events`, `timeout_s` and `retries` of `Notifier`.
     """
 
@@ -379,12 +397,12 @@ class SlackNotifier(Notifier):
 class AppriseNotifier(Notifier):
     """Send the hundred services of apprise (mail, Teams, Telegram, ntfy, ...) messages about a run.
 
-    Needs ``pip install 'lightkit-train[apprise]'``. Sent from a thread, as by the other notifiers. Nothing shows the
-    addresses.
+    Needs ``pip install 'lightkit-train[apprise]'``. Sent from a thread, as by the other notifiers.
+    Nothing shows the addresses.
 
     Args:
-        urls: Addresses, each a secret: write `${oc.env:NAME}`. https://github.com/caronc/apprise lists their forms.
-            `null` sends nothing.
+        urls: Addresses, each a secret: write `${oc.env:NAME}`. https://github.com/caronc/apprise
+            lists their forms. `null` sends nothing.
         events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
         retries: How often a message is sent again if a service does not take it.
@@ -438,7 +456,10 @@ class AppriseNotifier(Notifier):
 
 
 def escape(text: str) -> str:
-    """Escape code fences, and what Slack reads as markup: https://docs.slack.dev/messaging/formatting-message-text."""
+    """Escape code fences, and what Slack reads as markup.
+
+    See https://docs.slack.dev/messaging/formatting-message-text.
+    """
     return (
         text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
     )

@@ -24,12 +24,15 @@ _log = logging.getLogger(__name__)
 _KEY = "lightkit_optimizers"
 _RATES = ("lr", "initial_lr")
 _OWN_RATES = (LearningRateFinder, StochasticWeightAveraging)
-"""Callbacks that set the rate themselves, so that a rate which differs is none that the config has changed."""
+"""Callbacks that set the rate themselves, so that a rate which differs is none that the config has
+changed."""
 
 
 @dataclass(frozen=True)
 class CountedSchedule:
-    """A schedule with arguments that are ``auto``: numbers of its steps, which are known when training starts.
+    """A schedule with arguments that are ``auto``.
+
+    Numbers of its steps, which are known when training starts.
 
     Args:
         names: Those arguments.
@@ -43,17 +46,21 @@ class CountedSchedule:
 
 
 class OptimizerSettings(Callback):
-    """Apply to a resumed run the settings that config or code have changed, and to schedules their number of steps.
+    """Apply to a resumed run the settings that config or code have changed.
 
-    Lightning 2.6 restores all settings of optimizers and schedules from the checkpoint: a rate, a ``T_max`` or a weight
-    decay that was changed for the resume has no effect. Here each checkpoint also has the settings that its training
-    began with. Where those of the resumed training differ, the differing ones are set, and the schedule is stepped
-    from its beginning to where it stands, as if it had been this one all along. Where nothing differs nothing is
-    touched. A checkpoint without such settings, of Lightning's own or an older one, keeps what it has, with a warning
+    And to schedules their number of steps.
+
+    Lightning 2.6 restores all settings of optimizers and schedules from the checkpoint: a rate, a
+    ``T_max`` or a weight decay that was changed for the resume has no effect. Here each checkpoint
+    also has the settings that its training began with. Where those of the resumed training differ,
+    the differing ones are set, and the schedule is stepped from its beginning to where it stands,
+    as if it had been this one all along. Where nothing differs nothing is touched. A checkpoint
+    without such settings, of Lightning's own or an older one, keeps what it has, with a warning
     that names what has no effect.
 
     Args:
-        is_of_config: Whether the config names the optimizer and the schedule, for the names in messages.
+        is_of_config: Whether the config names the optimizer and the schedule, for the names in
+            messages.
     """
 
     def __init__(self, is_of_config: Callable[[str], bool] = lambda _section: False) -> None:
@@ -79,7 +86,8 @@ class OptimizerSettings(Callback):
         self._schedules = []
         with describing("the settings of the optimizers"):
             optimizers = [copy_settings(optimizer) for optimizer in trainer.optimizers]
-            # Copies of the schedules change the copies of the optimizers, and reach no module or trainer.
+            # Copies of the schedules change the copies of the optimizers, and reach no module or
+            # trainer.
             memo: dict[int, Any] = {id(each): each for each in (trainer, pl_module)}
             memo |= {
                 id(real): copied
@@ -93,7 +101,9 @@ class OptimizerSettings(Callback):
         self._drop_other_states(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count steps, and set what has changed since the checkpoint; by now Lightning has restored it.
+        """Count steps, and set what has changed since the checkpoint.
+
+        By now Lightning has restored it.
 
         Raises:
             ConfigError: If a schedule is to count the steps of a training that has no end.
@@ -146,7 +156,7 @@ class OptimizerSettings(Callback):
             if before["class"] != type(optimizer).__name__ and index < len(states):
                 states[index] = optimizer.state_dict()
 
-    # -- numbers of steps ----------------------------------------------------------------------------------------------
+    # -- numbers of steps --------------------------------------------------------------------------
 
     def _count_steps(self, trainer: Trainer) -> None:
         """Build the config's schedule again where it counts the steps of the training."""
@@ -189,10 +199,13 @@ class OptimizerSettings(Callback):
                     f" takes {number}: it will end with an error. total_steps: auto counts them."
                 )
 
-    # -- a resumed run -------------------------------------------------------------------------------------------------
+    # -- a resumed run -----------------------------------------------------------------------------
 
     def _describe(self, trainer: Trainer) -> dict[str, Any]:
-        """Return all settings as the training begins with them: plain values, which a checkpoint can hold."""
+        """Return all settings as the training begins with them.
+
+        Plain values, which a checkpoint can hold.
+        """
         configs = trainer.lr_scheduler_configs
         return {
             "optimizers": [
@@ -254,7 +267,8 @@ class OptimizerSettings(Callback):
         if old is not None and old["class"] != type(schedule).__name__:
             old = None
 
-        # A plateau schedule goes by metrics, which are gone: what it has reached stays, its settings change.
+        # A plateau schedule goes by metrics, which are gone: what it has reached stays, its
+        # settings change.
         if isinstance(schedule, ReduceLROnPlateau):
             state = fresh.state_dict()
             if old is not None:
@@ -323,7 +337,7 @@ class OptimizerSettings(Callback):
             isinstance(each, _OWN_RATES) or hasattr(each, "warmup_factor") for each in callbacks
         )
 
-    # -- messages ------------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def _name(self, section: str, key: str) -> str:
         key = "lr" if key == "initial_lr" else key
@@ -432,7 +446,10 @@ def _is_same(old: Any, new: Any) -> bool:
 def _compare(
     recorded: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[tuple[str, str, Any, Any]]:
-    """List what differs: section, name, old and new value. What a schedule has derived from others is left out."""
+    """List what differs: section, name, old and new value.
+
+    What a schedule has derived from others is left out.
+    """
     found: list[tuple[str, str, Any, Any]] = []
     for old, new in zip(recorded["optimizers"], now["optimizers"], strict=False):
         found += [("optimizer", *difference) for difference in _compare_optimizer(old, new)]
@@ -479,13 +496,16 @@ def _compare_schedule(
 
 
 def _was_scheduled(recorded: Mapping[str, Any], index: int, *, now: bool) -> bool:
-    """Check whether an optimizer had a schedule, which has moved its rate, and has none any more."""
+    """Check whether an optimizer had a schedule, which has moved its rate, and has none now."""
     groups = recorded["optimizers"][index]["groups"]
     return not now and any("initial_lr" in group for group in groups)
 
 
 def _planned_steps(trainer: Trainer, interval: str) -> int | None:
-    """Return the number of epochs, or of optimizer steps, of the whole training; None where it has no known end."""
+    """Return the number of epochs, or of optimizer steps, of the whole training.
+
+    None where it has no known end.
+    """
     if interval == "epoch":
         return (
             trainer.max_epochs

@@ -1,4 +1,7 @@
-"""Predictions that are no row of a table, such as boxes: divided into samples, and written as JSON lines."""
+"""Predictions that are no row of a table, such as boxes.
+
+Divided into samples, and written as JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,17 @@ from lightkit.runs.files import finite
 
 
 def split_samples(prediction: Any, num_samples: int | None) -> list[Any] | None:
-    """Divide the prediction of a batch into those of its samples; None where it is not one for each sample.
+    """Divide the prediction of a batch into those of its samples.
 
-    A list has an item for each sample; a mapping, a tuple, a named tuple and a dataclass have columns, whose parts are
-    as long as the batch; a tensor or an array has rows.
+    None where it is not one for each sample.
+
+    A list has an item for each sample; a mapping, a tuple, a named tuple and a dataclass have
+    columns, whose parts are as long as the batch; a tensor or an array has rows.
 
     Args:
         prediction: Returned by `predict_step`.
-        num_samples: Of the batch; None where the loader does not tell, and the prediction's own length counts.
+        num_samples: Of the batch; None where the loader does not tell, and the prediction's own
+            length counts.
     """
     if isinstance(prediction, (list, Tensor, np.ndarray)):
         return (
@@ -57,7 +63,10 @@ def _fits(values: Sized, num_samples: int | None) -> bool:
 
 
 def _list_rows(column: Any) -> list[Any]:
-    """List the rows of a column; a row of a tensor that is sent to another rank takes its whole tensor along."""
+    """List the rows of a column.
+
+    A row of a tensor that is sent to another rank takes its whole tensor along.
+    """
     return [row.clone() for row in column] if isinstance(column, Tensor) else list(column)
 
 
@@ -68,7 +77,10 @@ def _is_column(value: Any) -> bool:
 
 
 def _list_fields(value: Any) -> dict[str, Any] | None:
-    """Return the parts of a mapping, a named tuple or a dataclass by name; None for anything else."""
+    """Return the parts of a mapping, a named tuple or a dataclass by name.
+
+    None for anything else.
+    """
     if isinstance(value, Mapping):
         return {str(name): part for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -79,7 +91,10 @@ def _list_fields(value: Any) -> dict[str, Any] | None:
 
 
 def name_parts(value: Any) -> dict[str, Any]:
-    """Return the parts of a sample's prediction by name: its own names, else all of it as ``prediction``."""
+    """Return the parts of a sample's prediction by name.
+
+    Its own names, else all of it as ``prediction``.
+    """
     fields = _list_fields(value)
     return {"prediction": value} if fields is None else fields
 
@@ -96,7 +111,7 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value in the types of JSON: tensors and arrays as lists, NaN and infinities as they are.
+    """Return a value in the types of JSON: tensors and arrays as lists, NaN and infinities as such.
 
     Raises:
         TypeError: If it has no form in JSON.
@@ -118,7 +133,10 @@ def to_plain(value: Any) -> Any:
 
 
 def to_numpy(values: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return a tensor as an array; narrow floating point, of which numpy has no bfloat16, as float32."""
+    """Return a tensor as an array.
+
+    Narrow floating point, of which numpy has no bfloat16, as float32.
+    """
     detached = values.detach()
     is_narrow = detached.is_floating_point() and detached.element_size() < 4
     array: np.ndarray[Any, np.dtype[Any]] = (
@@ -128,7 +146,9 @@ def to_numpy(values: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _list_numbers(array: np.ndarray[Any, np.dtype[Any]]) -> Any:
-    """Return the numbers of an array as lists; those of float32 as the shortest ones that are the same in it.
+    """Return the numbers of an array as lists.
+
+    Those of float32 as the shortest ones that are the same in it.
 
     Raises:
         TypeError: If they are no numbers, or complex.

@@ -1,4 +1,7 @@
-"""Records what a model predicted for each sample of a test, and of the best epoch's validation, with thumbnails."""
+"""Records predictions for each sample of a test and of the best epoch's validation.
+
+With thumbnails.
+"""
 
 from __future__ import annotations
 
@@ -62,15 +65,15 @@ def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[dict[str, Ten
     """Reduce the outputs of a `test_step` or `validation_step`, without waiting for the device.
 
     Args:
-        outputs: A mapping with ``target`` ``(batch, ...)``, and ``logits`` or ``probabilities`` of classes or labels,
-            or ``prediction``, as the form of the task's predictions takes them. ``weights`` ``(batch,)`` may be there
-            as well: samples of weight 0 do not count.
-        task: Of the model. Where it declares nothing, the names of the tensors say whether they are of classes or
-            numbers.
+        outputs: A mapping with ``target`` ``(batch, ...)``, and ``logits`` or ``probabilities`` of
+            classes or labels, or ``prediction``, as the form of the task's predictions takes them.
+            ``weights`` ``(batch,)`` may be there as well: samples of weight 0 do not count.
+        task: Of the model. Where it declares nothing, the names of the tensors say whether they are
+            of classes or numbers.
 
     Returns:
-        Columns ``(batch, ...)``, float64 where the model computes in it, else float32, and the number of classes; None
-        if the outputs are anything else.
+        Columns ``(batch, ...)``, float64 where the model computes in it, else float32, and the
+        number of classes; None if the outputs are anything else.
     """
     items = outputs.items() if isinstance(outputs, Mapping) else ()
     tensors = {key: each.detach() for key, each in items if isinstance(each, Tensor)}
@@ -92,14 +95,19 @@ def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[dict[str, Ten
 
 
 def choose_form(tensors: Iterable[str], task: Task) -> PredictionForm:
-    """Choose the form of predictions: that of the task, or of numbers or classes as the names of the tensors say."""
+    """Choose the form of predictions.
+
+    That of the task, or of numbers or classes as the names of the tensors say.
+    """
     if task.form not in _BY_NAMES:
         return task.form
     return (REGRESSION if "prediction" in tensors else CLASSIFICATION).form
 
 
 class _Evaluation:
-    """The outcomes of one evaluation on this rank, with the indices of their samples where the loader's order is known.
+    """The outcomes of one evaluation on this rank.
+
+    With the indices of their samples where the loader's order is known.
 
     Args:
         trainer: The trainer.
@@ -113,7 +121,8 @@ class _Evaluation:
         """Task of the model, where the names of classes do not say it."""
         self.form: PredictionForm = UNDECLARED.form
         self.pictures: dict[int, tuple[float, NDArray[np.uint8]]] = {}
-        """Of the worst predictions, by the index of the sample: how wrong it is, and masks of target and prediction."""
+        """Of the worst predictions, by the index of the sample: how wrong it is, and masks of
+        target and prediction."""
         self._rows: list[dict[str, Tensor]] = []
         self._num_probabilities = 0
         self._max_probabilities = _MAX_PROBABILITIES // trainer.world_size
@@ -152,7 +161,10 @@ class _Evaluation:
             self._indices = None
 
     def _limit_probabilities(self, rows: dict[str, Tensor]) -> None:
-        """Drop the probabilities of all classes once they are too many; those of prediction and label stay."""
+        """Drop the probabilities of all classes once they are too many.
+
+        Those of prediction and label stay.
+        """
         if "class_probability" not in rows:
             return
         was_within = self._num_probabilities <= self._max_probabilities
@@ -213,16 +225,20 @@ class _Joined(NamedTuple):
 
 
 class PredictionRecorder(Callback):
-    """Write the predictions of a test, and in a fit those of the validation of the best checkpoint, to the run folder.
+    """Write the predictions of a test to the run folder.
 
-    The files are `test_predictions.parquet` and `validation_predictions.parquet`; up to 60 images, the worst errors
-    and then the least certain, are copied to `thumbnails`. They are of what `test_step` and `validation_step` return,
-    see `reduce_outputs`; where that is something else, or there are several loaders, nothing is written.
+    In a fit, those of the validation of the best checkpoint.
+
+    The files are `test_predictions.parquet` and `validation_predictions.parquet`; up to 60 images,
+    the worst errors and then the least certain, are copied to `thumbnails`. They are of what
+    `test_step` and `validation_step` return, see `reduce_outputs`; where that is something else, or
+    there are several loaders, nothing is written.
 
     In a fit an epoch costs a softmax a batch; the files are written at the end.
 
     Args:
-        folder: The run folder; None to keep the predictions in memory alone, those of a validation outside a fit too.
+        folder: The run folder; None to keep the predictions in memory alone, those of a validation
+            outside a fit too.
         changed: Keys of the config in which a test differs from the run.
     """
 
@@ -289,7 +305,10 @@ class PredictionRecorder(Callback):
             self._begin(trainer, trainer.val_dataloaders)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the thresholds, which a fit chooses in its validation; keep the predictions of one outside a fit."""
+        """Read the thresholds, which a fit chooses in its validation.
+
+        Keep the predictions of one outside a fit.
+        """
         self._read_thresholds(pl_module)
         if self.folder is None and trainer.state.fn == TrainerFn.VALIDATING:
             self.predictions = self._finish(
@@ -307,7 +326,10 @@ class PredictionRecorder(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Write those of the best epoch so far, where that takes no other rank; quickly, without thumbnails."""
+        """Write those of the best epoch so far, where that takes no other rank.
+
+        Quickly, without thumbnails.
+        """
         if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
             with self._warn_of_failure():  # after an error of the GPU no score can be read
                 self.on_fit_end(trainer, pl_module)
@@ -320,12 +342,18 @@ class PredictionRecorder(Callback):
             self._evaluation = None if is_off else _Evaluation(trainer, loader)
 
     def _read_thresholds(self, module: LightningModule) -> None:
-        """Take the form with the thresholds that the model has at the end, which a validation may choose."""
+        """Take the form with the thresholds that the model has at the end.
+
+        A validation may choose them.
+        """
         if self._evaluation is not None and self._evaluation.task is not None:
             self._evaluation.form = task_of(module).form
 
     def _keep_best(self, trainer: Trainer) -> None:
-        """Keep the last validation where its checkpoint has become the best; without scores the newest is."""
+        """Keep the last validation where its checkpoint has become the best.
+
+        Without scores the newest is.
+        """
         score = _best_score(trainer)
         if self._evaluation is not None and (score is None or score != self._best_score):
             self._best = self._evaluation
@@ -358,7 +386,10 @@ class PredictionRecorder(Callback):
         return None  # type: ignore[unreachable]  # after a failure
 
     def _join_ranks(self, trainer: Trainer, evaluation: _Evaluation | None) -> _Joined | None:
-        """Join the ranks' shares on rank 0; None elsewhere, and where a rank has none or samples have no number."""
+        """Join the ranks' shares on rank 0.
+
+        None elsewhere, and where a rank has none or samples have no number.
+        """
         share = None
         with self._warn_of_failure():
             share = None if evaluation is None else evaluation.share()
@@ -421,7 +452,7 @@ class PredictionRecorder(Callback):
 
     @contextmanager
     def _warn_of_failure(self) -> Iterator[None]:
-        """Turn an exception into a warning, the first one: steps, names and images are the user's."""
+        """Turn an exception into a warning, the first one: steps and images are the user's."""
         try:
             yield
         except Exception as error:  # noqa: BLE001
@@ -441,7 +472,10 @@ def _read_epoch(checkpoint: str | Path | None) -> int | None:
 def _join_shares(
     shares: Sequence[tuple[Any, dict[str, NDArray[Any]]]], *, is_named: bool
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-    """Return numbers and outcomes of the samples of all ranks, each once: a share may have been filled up."""
+    """Return numbers and outcomes of the samples of all ranks, each once.
+
+    A share may have been filled up.
+    """
     shares = [each for each in shares if each[1]] or shares  # a rank may have had no batch
     names = [
         name for name in shares[0][1] if all(name in each for _, each in shares)
@@ -456,7 +490,10 @@ def _join_shares(
 def _write_pictures(
     folder: Path, predictions: Predictions, joined: _Joined, *, num_classes: int
 ) -> None:
-    """Write thumbnails of the worst errors, and then of the least certain samples, in the place of earlier ones."""
+    """Write thumbnails of the worst errors, and then of the least certain samples.
+
+    In the place of earlier ones.
+    """
     chosen = [*worst_errors(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
     indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
     for old in folder.glob(f"thumbnails/{predictions.split}-*.jpg"):
@@ -487,9 +524,10 @@ def write_thumbnails(
         folder: The run folder.
         split: Split of the samples.
         indices: Of the samples.
-        source: As `lightkit.data`'s ``PixelSource``; one without ``pixels``, or whose samples are no images, has none.
-        masks: Of some of the samples, masks of target and prediction ``(2, rows, columns)``: the thumbnail is then the
-            image under each of the two, side by side.
+        source: As `lightkit.data`'s ``PixelSource``; one without ``pixels``, or whose samples are
+            no images, has none.
+        masks: Of some of the samples, masks of target and prediction ``(2, rows, columns)``: the
+            thumbnail is then the image under each of the two, side by side.
         num_classes: Number of classes of the masks.
     """
     for index in (

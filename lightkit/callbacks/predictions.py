@@ -1,4 +1,7 @@
-"""Predictions as a table: those of the data's prediction split in the run folder, or those of images that are named."""
+"""Predictions as a table.
+
+Those of the data's prediction split in the run folder, or those of images that are named.
+"""
 
 from __future__ import annotations
 
@@ -65,18 +68,19 @@ _ROW_KINDS = ("named", "numbers")
 class PredictionTable(BasePredictionWriter):
     """Write what `predict_step` returns, one row or one line a sample.
 
-    A row has `path` where the data knows it and has one loader. That of a model that declares logits or probabilities
-    of classes has `label` and `probability`, of labels `probability_NAME` of each, see `lightkit.task`; any other
-    tensor's row has its elements. A row of probabilities that are no finite numbers has the reason in `error` alone.
-    Where batches are unlike, the columns of the others are empty.
-    If a batch has no tensor with a row for each sample, all go to `predictions.jsonl`, one line a sample: tensors as
-    lists, the keys of a mapping kept, anything else under `prediction`; see `split_samples`. A batch that cannot be
-    divided into samples has one line, with its number as `batch`. What JSON has no form for goes to `predictions.pt`, a
-    list with one item a batch, which is a list of samples where it could be divided, for `torch.load`.
-    Several processes make one table together, in the order of the data, each sample once; where a loader does not give
-    its samples' indices, their shares come one batch after another. The table is written when it is complete: until
-    then the one before it stays, and memory holds about 50 bytes a row, and 4 for each number of a row that is no
-    classifier's.
+    A row has `path` where the data knows it and has one loader. That of a model that declares
+    logits or probabilities of classes has `label` and `probability`, of labels `probability_NAME`
+    of each, see `lightkit.task`; any other tensor's row has its elements. A row of probabilities
+    that are no finite numbers has the reason in `error` alone. Where batches are unlike, the
+    columns of the others are empty. If a batch has no tensor with a row for each sample, all go to
+    `predictions.jsonl`, one line a sample: tensors as lists, the keys of a mapping kept, anything
+    else under `prediction`; see `split_samples`. A batch that cannot be divided into samples has
+    one line, with its number as `batch`. What JSON has no form for goes to `predictions.pt`, a list
+    with one item a batch, which is a list of samples where it could be divided, for `torch.load`.
+    Several processes make one table together, in the order of the data, each sample once; where a
+    loader does not give its samples' indices, their shares come one batch after another. The table
+    is written when it is complete: until then the one before it stays, and memory holds about 50
+    bytes a row, and 4 for each number of a row that is no classifier's.
 
     Args:
         folder: Where `predictions.csv`, or `predictions.jsonl`, is written.
@@ -143,7 +147,7 @@ class PredictionTable(BasePredictionWriter):
     def _write_masks(
         self, trainer: Trainer, read: _Rows, indices: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Write the masks of a batch, and return for each the number of its file and the shares of the classes.
+        """Write the masks of a batch; return for each its file's number and the classes' shares.
 
         Files are named after their numbers and the images.
         """
@@ -199,7 +203,10 @@ class PredictionTable(BasePredictionWriter):
 
     @contextmanager
     def _replace_file(self, name: str) -> Iterator[Path]:
-        """Open a path that gets a name in the run folder at the end of the block; files of earlier predictions go."""
+        """Open a path that gets a name in the run folder at the end of the block.
+
+        Files of earlier predictions go.
+        """
         path = self.folder / name
         with atomic_write(path, durable=False) as aside:
             yield aside
@@ -208,7 +215,9 @@ class PredictionTable(BasePredictionWriter):
             (self.folder / other).unlink(missing_ok=True)  # it is not of these predictions
 
     def _write_table(self, path: Path, batches: Sequence[_Batch], trainer: Trainer) -> bool:
-        """Write the row of each sample, in the order of the data; of batches of several kinds, with all columns.
+        """Write the row of each sample, in the order of the data.
+
+        Of batches of several kinds, with all columns.
 
         Returns:
             Whether there are rows, and none of them has a prediction.
@@ -266,7 +275,10 @@ class PredictionTable(BasePredictionWriter):
         )  # fewer numbers than other batches have
 
     def _list_lines(self, batches: Sequence[_Batch], trainer: Trainer) -> Iterator[dict[str, Any]]:
-        """List the lines of predictions of which some are no rows: one a sample, in the order of the data."""
+        """List the lines of predictions of which some are no rows.
+
+        One a sample, in the order of the data.
+        """
         columns = self._name_columns(batches)
         paths = _find_paths(batches, trainer)
         for sample in _order_samples(batches, trainer):
@@ -288,7 +300,10 @@ def _name_mask(paths: Sequence[Any], number: int) -> str:
 
 
 class _Sample(NamedTuple):
-    """A row of a batch: number of the batch, place in it, and position in the data, negative where that is unknown."""
+    """A row of a batch: number of the batch, place in it, and position in the data.
+
+    The position is negative where it is unknown.
+    """
 
     batch: int
     place: int
@@ -296,7 +311,10 @@ class _Sample(NamedTuple):
 
 
 def _find_paths(batches: Sequence[_Batch], trainer: Trainer) -> Sequence[Any] | None:
-    """Return the paths of the samples; None where the data has none, or it is not known which sample has which."""
+    """Return the paths of the samples.
+
+    None where the data has none, or it is not known which sample has which.
+    """
     if any(batch.loader for batch in batches) or any(batch.kind == "whole" for batch in batches):
         return None
     found: Sequence[Any] | None = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
@@ -304,7 +322,10 @@ def _find_paths(batches: Sequence[_Batch], trainer: Trainer) -> Sequence[Any] | 
 
 
 def _order_samples(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[_Sample]:
-    """List the rows of all batches in the order of the data, each sample once, as far as their indices are known."""
+    """List the rows of all batches in the order of the data, each sample once.
+
+    As far as their indices are known.
+    """
     lengths = [len(batch.rows) for batch in batches]
     # of each row its batch, its place in the batch, and its index
     owners = np.repeat(np.arange(len(batches)), lengths)
@@ -332,13 +353,16 @@ def _order_samples(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[_Sam
 
 
 class ListedPredictions(Callback):
-    """Write what `predict_step` returns for each image of a `ListedImages`, or row of a `ListedRows`, in their order.
+    """Write `predict_step`'s results of each image of a `ListedImages`, or row of a `ListedRows`.
 
-    Of several processes, rank 0 writes; all have equally many batches. The files appear once they are complete.
+    In their order.
+
+    Of several processes, rank 0 writes; all have equally many batches. The files appear once they
+    are complete.
 
     Args:
-        open_writer: `write_predictions`, to which `class_names`, `num_values`, `task` and `has_rows` are still to be
-            given.
+        open_writer: `write_predictions`, to which `class_names`, `num_values`, `task` and
+            `has_rows` are still to be given.
         on_written: Called by rank 0 once the files are there.
         print_progress: Called by rank 0 with the number of images now and then, if given.
     """
@@ -370,7 +394,8 @@ class ListedPredictions(Callback):
         """Append a row for each image of the batches of all processes.
 
         Raises:
-            ConfigError: If what `predict_step` gives is not one prediction for each image, or cannot be in the files.
+            ConfigError: If what `predict_step` gives is not one prediction for each image, or
+                cannot be in the files.
         """
         # a `ListedImages` or `ListedRows`, which callbacks do not import
         images: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -401,7 +426,9 @@ class ListedPredictions(Callback):
     def _read_values(
         self, outputs: Any, module: LightningModule, images: Any, *, num_images: int
     ) -> tuple[Iterable[Any], dict[str, Any]]:
-        """Read the prediction of each image of a batch, in the form of the first batch, and how they are written.
+        """Read the prediction of each image of a batch.
+
+        In the form of the first batch, and with how they are written.
 
         Raises:
             ConfigError: If there is not one for each image.
@@ -460,7 +487,8 @@ class _Rows(NamedTuple):
     Args:
         task: Of the model; that of undeclared outputs where its numbers are no probabilities.
         names: Of the classes or labels; None where a row is numbers.
-        values: ``(batch, values)``, float32 or float64: probabilities, where the model declares its outputs.
+        values: ``(batch, values)``, float32 or float64: probabilities, where the model declares its
+            outputs.
     """
 
     task: Task
@@ -475,14 +503,17 @@ def _read_rows(
     *,
     is_checked: bool = False,
 ) -> _Rows:
-    """Read what `predict_step` gives; a warning says why it is no probability although the model declares so.
+    """Read what `predict_step` gives.
+
+    A warning says why it is no probability although the model declares so.
 
     Args:
         outputs: ``(batch, ...)``.
-        module: The model. Lightning's own `predict_step` gives what ``forward`` does; another one gives probabilities,
-            where the model declares that ``forward`` gives logits.
+        module: The model. Lightning's own `predict_step` gives what ``forward`` does; another one
+            gives probabilities, where the model declares that ``forward`` gives logits.
         names: Of the classes or labels.
-        is_checked: An earlier batch was what the model declares; a row of this one that is not is its own error.
+        is_checked: An earlier batch was what the model declares; a row of this one that is not is
+            its own error.
     """
     array = as_floats(to_numpy(outputs))
 

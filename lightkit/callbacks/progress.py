@@ -30,7 +30,8 @@ _BARS: Mapping[Any, tuple[str, str]] = {
     RunningStage.TESTING: ("test", "num_test_batches"),
     RunningStage.PREDICTING: ("predict", "num_predict_batches"),
 }
-"""Names of the bars besides that of training, and the trainer's attributes with their totals, by loader."""
+"""Names of the bars besides that of training, and the trainer's attributes with their totals, by
+loader."""
 _ALWAYS_SHOWN = ("train/loss", "val/loss", "val/accuracy")
 
 
@@ -80,9 +81,10 @@ class PlainProgress(SilentProgress):
 class RichProgress(SilentProgress):
     """One line with a bar on a terminal, above it a table that grows by one row an epoch.
 
-    The bar moves four times a second at most, and its metrics are read from their device once a second. Beside it is
-    the time left for all epochs, or for all batches of an evaluation; what the line has no room for is left out. The
-    bar is removed at the end, so that the table and what follows it stay.
+    The bar moves four times a second at most, and its metrics are read from their device once a
+    second. Beside it is the time left for all epochs, or for all batches of an evaluation; what the
+    line has no room for is left out. The bar is removed at the end, so that the table and what
+    follows it stay.
     """
 
     def __init__(self) -> None:
@@ -225,7 +227,10 @@ class RichProgress(SilentProgress):
         self._progress.refresh()
 
     def _describe_task(self, bar: str, done: int, task: Task, now: float) -> list[str]:
-        """List the texts next to a bar, the most important first: batches, time that is left, speed and metrics."""
+        """List the texts next to a bar, the most important first.
+
+        Batches, time that is left, speed and metrics.
+        """
         parts = [f"{done}" if task.total is None else f"{done}/{task.total:.0f}"]
         began_s, first = self._began[bar]
         share = self._share(bar, done, task.total)
@@ -241,7 +246,10 @@ class RichProgress(SilentProgress):
         return parts
 
     def _share(self, bar: str, done: int, total: float | None) -> float | None:
-        """Compute the part of the work that is done, of a fit that of all its epochs; None if it is unknown."""
+        """Compute the part of the work that is done, of a fit that of all its epochs.
+
+        None if it is unknown.
+        """
         if not total:
             return None
         max_epochs = (self.trainer.max_epochs or -1) if bar == "train" else 1

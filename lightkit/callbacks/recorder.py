@@ -1,12 +1,14 @@
-"""Keep the run folder up to date while Lightning runs: events, metrics.csv, manifest.json, summary.json.
+"""Keep the run folder current while Lightning runs.
 
-A complete epoch, and the result of another stage, is one event: `RunRecorder` writes it and then hands it to each
-callback of the trainer that has one of these methods, on every rank:
+Events, metrics.csv, manifest.json, summary.json.
 
-============================================  ========================================================
+A complete epoch, and the result of another stage, is one event: `RunRecorder` writes it and then
+hands it to each callback of the trainer that has one of these methods, on every rank:
+
+============================================  ======================================================
 on_epoch_recorded(trainer, epoch)             an epoch of a fit, with all that was logged in it
 on_result_recorded(trainer, stage, metrics)   ``validate``, ``test`` or ``predict`` is complete
-============================================  ========================================================
+============================================  ======================================================
 """
 
 from __future__ import annotations
@@ -77,9 +79,10 @@ class Epoch:
     Args:
         epoch: Its number, from 0.
         step: Number of optimizer steps at its end.
-        metrics: Metrics that the model logged in it, those of its validation too; under ``NAME_step`` the value of the
-            last step of what it logs by step.
-        speed: Learning rates at its start, ``epoch_seconds`` with validation, and ``samples_per_s`` without it.
+        metrics: Metrics that the model logged in it, those of its validation too; under
+            ``NAME_step`` the value of the last step of what it logs by step.
+        speed: Learning rates at its start, ``epoch_seconds`` with validation, and ``samples_per_s``
+            without it.
     """
 
     epoch: int
@@ -102,7 +105,8 @@ class Scored:
         epoch: Epoch in which it was written.
         step: Number of optimizer steps that it holds.
         value: Of the monitored metric.
-        metrics: Metrics that had been logged in the epoch by then; none at its end, whose row in metrics.csv has them.
+        metrics: Metrics that had been logged in the epoch by then; none at its end, whose row in
+            metrics.csv has them.
     """
 
     path: Path
@@ -112,14 +116,20 @@ class Scored:
     metrics: dict[str, float]
 
     def find_row(self, rows: Iterable[dict[str, float]]) -> dict[str, float]:
-        """Return the row of metrics.csv that is of these weights, or one made of what is known of them."""
+        """Return the row of metrics.csv that is of these weights.
+
+        Or one made of what is known of them.
+        """
         own = {"epoch": self.epoch, "step": self.step}
         same = (row for row in rows if all(row[key] == value for key, value in own.items()))
         return next(same, {**own, **self.metrics})
 
 
 def find_unit(trainer: Trainer) -> str:
-    """Return the noun of what a training counts a second: samples, or features that were computed before it."""
+    """Return the noun of what a training counts a second.
+
+    Samples, or features that were computed before it.
+    """
     return str(
         getattr(
             getattr(getattr(trainer, "train_dataloader", None), "dataset", None), "unit", "samples"
@@ -157,7 +167,10 @@ class EpochMeter:
         self._lap_s = now_s
 
     def start_epoch(self, rates: Mapping[str, float]) -> None:
-        """Start the clock of an epoch, or of the rest of one, whose learning rates were ``rates`` at its start."""
+        """Start the clock of an epoch, or of the rest of one.
+
+        Its learning rates were ``rates`` at its start.
+        """
         self.rates = dict(rates)
         self.num_batches = 0
         self._num_samples = 0
@@ -174,7 +187,10 @@ class EpochMeter:
         ]
 
     def restore(self, trainer: Trainer, logged: Iterable[str]) -> None:
-        """Count restored metrics as those of an earlier epoch, but for those that were ``logged`` in this one."""
+        """Count restored metrics as those of an earlier epoch.
+
+        But for those that were ``logged`` in this one.
+        """
         in_epoch = set(logged)
         self._seen = {
             name: value for name, value in trainer.callback_metrics.items() if name not in in_epoch
@@ -202,21 +218,26 @@ class EpochMeter:
         self.add_metrics(trainer)
 
     def add_metrics(self, trainer: Trainer) -> None:
-        """Add what was logged since, as by the model's own ``on_train_epoch_end``; for all ranks."""
+        """Add what was logged since, as by the model's own ``on_train_epoch_end``.
+
+        For all ranks.
+        """
         if self.complete is None:
             return
         logged = dict(trainer.callback_metrics)
         by_step = find_step_metrics(trainer)
         for name, value in logged.items():
-            # Lightning keeps the values of an earlier validation in there; those are the very same tensors. "lr-..."
-            # are LearningRateMonitor's names for what `learning_rates` gives.
+            # Lightning keeps the values of an earlier validation in there; those are the very same
+            # tensors. "lr-..." are LearningRateMonitor's names for what `learning_rates` gives.
             if self._seen.get(name) is not value and not name.startswith("lr-"):
                 self.complete.metrics[_name_column(name, by_step)] = float(value)
         self._seen = logged
 
 
 def _name_column(name: str, by_step: set[str]) -> str:
-    """Return the name under which an epoch's record has a metric: of one that is logged by step alone, ``NAME_step``.
+    """Return the name under which an epoch's record has a metric.
+
+    Of one that is logged by step alone, ``NAME_step``.
 
     So Lightning itself calls the value of a step where there is one of the epoch too.
     """
@@ -231,10 +252,12 @@ class RunRecorder(Callback):
     Args:
         run: The run whose folder is kept.
         events: Its event stream.
-        manifest: What is known before training; data and hardware are added, and it is written, once they are set
-            up. None leaves the run's manifest as it is, as for a test of a run that was trained earlier.
+        manifest: What is known before training; data and hardware are added, and it is written,
+            once they are set up. None leaves the run's manifest as it is, as for a test of a run
+            that was trained earlier.
         checkpoint: Checkpoint that will be loaded, for the start event.
-        changed: Keys of the config that differ from those of an earlier run, for the scores of a later stage of it.
+        changed: Keys of the config that differ from those of an earlier run, for the scores of a
+            later stage of it.
         modes: Metric -> ``min`` or ``max``, as the config sets them.
     """
 
@@ -287,7 +310,8 @@ class RunRecorder(Callback):
             threading.Lock()
         )  # the main thread, or one that ends the process by force, records the end
         self._is_ended = False
-        # A stage that only adds its metrics to an earlier fit leaves the fields of that fit as they are.
+        # A stage that only adds its metrics to an earlier fit leaves the fields of that fit as they
+        # are.
         self._is_new = run.resumed or runs.read_summary(run.summary_path) is None
         self._results: dict[str, dict[str, float]] = {}
         self._durations: dict[str, float] = {}
@@ -306,7 +330,9 @@ class RunRecorder(Callback):
         self._warnings.start()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Record the end; only the first call counts. A call from another thread waits a second for that one.
+        """Record the end; only the first call counts.
+
+        A call from another thread waits a second for that one.
 
         Args:
             error: What ended the process before it was done.
@@ -418,11 +444,14 @@ class RunRecorder(Callback):
         return {"rates": self._meter.rates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the learning rates at the epoch's start, and the names of what was logged since."""
+        """Restore the learning rates at the epoch's start, and names of what was logged since."""
         self._restored = state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record a resume, and start the clock; an epoch that is resumed in its middle has no other start."""
+        """Record a resume, and start the clock.
+
+        An epoch that is resumed in its middle has no other start.
+        """
         self._announce_resume(trainer)
         self._meter.restore(trainer, self._restored.get("logged", ()))
         self._meter.start_epoch(self._restored.get("rates") or learning_rates(trainer))
@@ -469,7 +498,10 @@ class RunRecorder(Callback):
     on_test_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure the time of a validation within a fit, or record the metrics of ``lightkit validate``."""
+        """Measure the time of a validation within a fit.
+
+        Or record the metrics of ``lightkit validate``.
+        """
         self._meter.lap("validation")
         self._meter.is_validated = not trainer.sanity_checking
         before = self._before_validation
@@ -490,8 +522,8 @@ class RunRecorder(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's metrics, on every rank.
 
-        Without batches or a validation Lightning only resumes at the epoch's end. After a resume the validation alone
-        may be left of an epoch.
+        Without batches or a validation Lightning only resumes at the epoch's end. After a resume
+        the validation alone may be left of an epoch.
         """
         if self._meter.num_batches or self._meter.is_validated:
             self._note_short_epoch(trainer)
@@ -500,7 +532,7 @@ class RunRecorder(Callback):
         self._collect_bad_images(trainer)
 
     def _note_stale_score(self, keeper: Any) -> None:
-        """Note where a checkpoint of the user's was chosen by a validation of other weights than it holds."""
+        """Note where the user's checkpoint was chosen by a validation of other weights."""
         step, names = self._validated
         self._notes.pop("stale", None)
         if self._best is not None and keeper.monitor in names and step != self._best.step:
@@ -513,7 +545,10 @@ class RunRecorder(Callback):
             )
 
     def _note_short_epoch(self, trainer: Trainer) -> None:
-        """Warn where the training data ended before the length that they announce, as Lightning does not."""
+        """Warn where the training data ended before the length that they announce.
+
+        Lightning does not.
+        """
         num_expected = trainer.num_training_batches
         num_batches = trainer.fit_loop.batch_idx + 1
         is_stopped = (
@@ -539,14 +574,19 @@ class RunRecorder(Callback):
 
     @staticmethod
     def _is_extra_epoch(trainer: Trainer) -> bool:
-        """Check whether this is the epoch, of a batch too many, that `StochasticWeightAveraging` adds for BatchNorm."""
+        """Check whether `StochasticWeightAveraging` has added this epoch for BatchNorm.
+
+        It has a batch too many.
+        """
         averages = any(isinstance(each, StochasticWeightAveraging) for each in _callbacks(trainer))
         return averages and trainer.current_epoch + 1 == trainer.max_epochs
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
+        """Write the epoch before its checkpoint.
+
+        The next process goes on after it and would never write it.
 
         Raises:
             LightkitError: If the run's folder was deleted: to make it anew would leave half a run.
@@ -657,7 +697,10 @@ class RunRecorder(Callback):
         _call_each(_callbacks(trainer), "on_result_recorded", trainer, self._stage, metrics)
 
     def _warn_of_modes(self, trainer: Trainer) -> None:
-        """Warn once of each callback whose mode contradicts the metric's object; `check` knows the name alone."""
+        """Warn once of each callback whose mode contradicts the metric's object.
+
+        `check` knows the name alone.
+        """
         for callback in _callbacks(trainer):
             monitor = getattr(callback, "monitor", None)
             mode = getattr(callback, "mode", None)
@@ -772,7 +815,10 @@ class RunRecorder(Callback):
     def _describe_best(
         self, keeper: ModelCheckpoint, rows: Sequence[dict[str, float]]
     ) -> tuple[dict[str, float], dict[str, Any] | None]:
-        """Return the metrics of the best checkpoint, and its entry in the summary; none where there is none yet."""
+        """Return the metrics of the best checkpoint, and its entry in the summary.
+
+        None where there is none yet.
+        """
         scored = self._find_best(keeper)
         if scored is None:
             return {}, None
@@ -786,12 +832,18 @@ class RunRecorder(Callback):
         return scored.find_row(rows), chosen
 
     def _describe_throughput(self, trainer: Trainer) -> dict[str, float | None]:
-        """Return the rate of the training; of features that were computed before it, as such too."""
+        """Return the rate of the training.
+
+        Of features that were computed before it, as such too.
+        """
         rate = self._meter.samples_per_s
         return {f"{unit}_per_s": rate for unit in ("samples", find_unit(trainer))}
 
     def _explain_averaging(self, trainer: Trainer) -> str | None:
-        """Return which weights are in which checkpoint where there are others than the model's own; else None."""
+        """Return which weights are in which checkpoint where there are others than the model's own.
+
+        Else None.
+        """
         takes = "test and export take the best checkpoint unless --ckpt_path names another"
         averaging = [
             type(each).__name__ for each in _callbacks(trainer) if isinstance(each, WeightAveraging)
@@ -823,7 +875,10 @@ class RunRecorder(Callback):
         )
 
     def _find_best(self, keeper: ModelCheckpoint) -> Scored | None:
-        """Return the best checkpoint: of this process, or of one before it, which the file then describes itself."""
+        """Return the best checkpoint: of this process, or of one before it.
+
+        The file then describes it itself.
+        """
         path = Path(keeper.best_model_path)
         if self._best is not None and self._best.path == path:
             return self._best
@@ -847,7 +902,10 @@ class RunRecorder(Callback):
         return self._best
 
     def _write_summary(self, **fields: Any) -> None:
-        """Write this process's fields into what the file holds: a test may run at the same time as the fit."""
+        """Write this process's fields into what the file holds.
+
+        A test may run at the same time as the fit.
+        """
         self._summary |= fields
         self._summary_s = time.monotonic()
         path = self.run.summary_path
@@ -871,7 +929,7 @@ class RunRecorder(Callback):
         runs.write_summary(path, summary)
 
     def _drop_stale_scores(self, summary: dict[str, Any]) -> None:
-        """Leave out what was scored of weights that this fit has replaced, or of data that it has changed."""
+        """Leave out scores of weights that this fit has replaced, or data it has changed."""
         scores = drop_lost_scores(self.run, read_scores(summary))
         summary["scores"] = write_scores(scores)
         own = {
@@ -894,11 +952,14 @@ class RunRecorder(Callback):
 
 
 class _BadImages:
-    """Keep ``bad_images.csv``, reported in one line and one event: before a stage, and once an epoch at most.
+    """Keep ``bad_images.csv``, reported in one line and one event.
 
-    The data module has an attribute ``defects`` with a list ``found`` and a method ``take_noted``, which gives those
-    that came up since the last call; each has a ``name`` and a ``reason``. `RunRecorder` calls this on every rank; rank
-    0 lists and reports what the workers of all ranks have met.
+    Before a stage, and once an epoch at most.
+
+    The data module has an attribute ``defects`` with a list ``found`` and a method ``take_noted``,
+    which gives those that came up since the last call; each has a ``name`` and a ``reason``.
+    `RunRecorder` calls this on every rank; rank 0 lists and reports what the workers of all ranks
+    have met.
     """
 
     def __init__(self, run: runs.Run, events: runs.EventStream) -> None:
@@ -971,9 +1032,12 @@ def _call_each(receivers: Iterable[Any], hook: str, *arguments: Any) -> None:
 
 
 def learning_rates(trainer: Trainer) -> dict[str, float]:
-    """Return ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ, as the next step is taken with them.
+    """Return ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ.
 
-    A callback that changes them within steps only has ``warmup_factor(trainer)``, by which they are multiplied here.
+    As the next step is taken with them.
+
+    A callback that changes them within steps only has ``warmup_factor(trainer)``, by which they are
+    multiplied here.
     """
     factor = 1.0
     for each in _callbacks(trainer):
@@ -988,7 +1052,10 @@ def learning_rates(trainer: Trainer) -> dict[str, float]:
 
 
 def list_rates(trainer: Trainer) -> list[float]:
-    """List the learning rates of all parameter groups that have one, as an optimizer of one's own may not."""
+    """List the learning rates of all parameter groups that have one.
+
+    An optimizer of one's own may have none.
+    """
     groups = [
         group
         for optimizer in trainer.optimizers
@@ -998,7 +1065,10 @@ def list_rates(trainer: Trainer) -> list[float]:
 
 
 def find_batch_size(batch: Any) -> int | None:
-    """Return the first dimension of the first tensor in a batch, however it is nested; None if there is no tensor."""
+    """Return the first dimension of the first tensor in a batch, however it is nested.
+
+    None if there is no tensor.
+    """
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.ndim else 1
     parts: Iterable[Any] = batch.values() if isinstance(batch, Mapping) else batch

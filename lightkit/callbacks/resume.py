@@ -23,12 +23,13 @@ T = TypeVar("T")
 
 
 class ResumeState(Callback):
-    """Save and restore random states, the metrics of the epoch, a pending plateau step and the decision to stop.
+    """Save and restore random states, the epoch's metrics, a pending plateau step and a stop.
 
-    Lightning 2.6 restores none of these: random states are not in its checkpoints, nor are the sums behind what is
-    logged once an epoch, `ReduceLROnPlateau` is stepped after the epoch's checkpoint is written and not again on
-    resume, and a run that was killed after early stopping had decided to end trains another epoch. A checkpoint that
-    was written after a batch, before the validation that follows it, resumes in Lightning without that validation.
+    Lightning 2.6 restores none of these: random states are not in its checkpoints, nor are the sums
+    behind what is logged once an epoch, `ReduceLROnPlateau` is stepped after the epoch's checkpoint
+    is written and not again on resume, and a run that was killed after early stopping had decided
+    to end trains another epoch. A checkpoint that was written after a batch, before the validation
+    that follows it, resumes in Lightning without that validation.
     """
 
     def __init__(self) -> None:
@@ -74,11 +75,14 @@ class ResumeState(Callback):
         """Restore the random states before people's own loaders draw their seed from them."""
         if (own := self._own_random_states(trainer)) is not None:
             restore_random_states(own)
-        # A plateau scheduler of steps, or a callback, may ask for a value before it is logged again.
+        # A plateau scheduler of steps, or a callback, may ask for a value before it is logged
+        # again.
         trainer.callback_metrics.update((self._restored or {}).get("callback_metrics", {}))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the rest, and the random states again, which a loader that exists by now has drawn from.
+        """Restore the rest, and the random states again.
+
+        A loader that exists by now has drawn from them.
 
         Not within an epoch of people's own loaders, which began at another sample.
         """
@@ -109,9 +113,10 @@ class ResumeState(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin an epoch as if there had been no interruption.
 
-        What is left of an epoch that was resumed behind its last batch is forgotten: no other epoch may count it. An
-        iterator that was made before the random states were restored is made anew, as before every later epoch:
-        `Trainer.estimated_stepping_batches`, in ``configure_optimizers``, makes one.
+        What is left of an epoch that was resumed behind its last batch is forgotten: no other epoch
+        may count it. An iterator that was made before the random states were restored is made anew,
+        as before every later epoch: `Trainer.estimated_stepping_batches`, in
+        ``configure_optimizers``, makes one.
         """
         if self._makes_iterator:
             self._makes_iterator = False
@@ -126,7 +131,7 @@ class ResumeState(Callback):
         self._counts = {name: metric.update_count for name, metric in _list_metrics(pl_module)}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Step plateau schedulers after an epoch that was resumed within, once its checkpoint is written.
+        """Step plateau schedulers after an epoch that was resumed within, after its checkpoint.
 
         Lightning 2.6 leaves them out after such an epoch; with max_steps it steps none at all.
         """
@@ -134,9 +139,10 @@ class ResumeState(Callback):
             trainer.fit_loop.restarting = False
 
     def on_train_batch_start(self, trainer: Trainer, *_args: Any, **_kwargs: Any) -> None:
-        """Combine each value that was logged for the first time with its part from before the resume.
+        """Combine each value logged for the first time with its part from before the resume.
 
-        Also after a batch: what the module logs in its own hooks is combined before anything is added to it.
+        Also after a batch: what the module logs in its own hooks is combined before anything is
+        added to it.
         """
         self._counts = {}
         self._restored_metrics = []
@@ -165,15 +171,17 @@ class ResumeState(Callback):
 def epoch_metrics(
     trainer: Trainer, module: LightningModule, *, counts_before: Mapping[str, int] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return what this rank has counted within the epoch: ``metrics`` of the module, and what it has ``logged``.
+    """Return what this rank has counted within the epoch.
+
+    ``metrics`` of the module, and what it has ``logged``.
 
     Nothing at the end of an epoch, where both begin anew. Tensors are on the CPU.
 
     Args:
         trainer: The trainer.
         module: The module.
-        counts_before: At the end of a validation within the epoch, how often each metric had been updated before it:
-            metrics that the validation has updated are left out.
+        counts_before: At the end of a validation within the epoch, how often each metric had been
+            updated before it: metrics that the validation has updated are left out.
     """
     if _is_epoch_over(trainer):
         return {}
@@ -203,7 +211,8 @@ def restore_metrics(
 ) -> tuple[dict[str, dict[str, Any]], list[Metric]]:
     """Restore the module's metrics from the `epoch_metrics` of all ranks.
 
-    Nothing is restored where the number of ranks has changed: the metrics are those of the rest of the epoch then.
+    Nothing is restored where the number of ranks has changed: the metrics are those of the rest of
+    the epoch then.
 
     Returns:
         What this rank had logged, and the metrics that are restored.
@@ -231,15 +240,19 @@ def _is_epoch_over(trainer: Trainer) -> bool:
 
 
 def _is_within_batch(trainer: Trainer) -> bool:
-    """Check whether the hooks of a batch's end are running; a batch that a hook has skipped is never completed."""
+    """Check whether the hooks of a batch's end are running.
+
+    A batch that a hook has skipped is never completed.
+    """
     progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return bool(progress.processed > progress.completed) and not _is_epoch_over(trainer)
 
 
 def _make_iterator(trainer: Trainer) -> None:
-    """Make the iterator over the training data of a resumed epoch anew, after the hooks of its start.
+    """Renew the iterator over the training data of a resumed epoch, after the hooks of its start.
 
-    Lightning 2.6 makes it there for each later epoch, but not under `max_steps`, where it is made at once.
+    Lightning 2.6 makes it there for each later epoch, but not under `max_steps`, where it is made
+    at once.
     """
     loop = trainer.fit_loop
     if trainer.max_steps == -1:
@@ -256,9 +269,10 @@ def _newest_metrics(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def _resume_before_validation(loops: dict[str, Any]) -> None:
-    """Set the counters of a checkpoint that was written after a batch so that Lightning validates first of all.
+    """Set the counters of a checkpoint of the middle of an epoch: Lightning validates first.
 
-    Lightning 2.6 goes on behind the validation. It validates where the batch is complete and a validation has begun.
+    Lightning 2.6 goes on behind the validation. It validates where the batch is complete and a
+    validation has begun.
     """
     batches = loops["epoch_loop.batch_progress"]
     validation = loops["epoch_loop.val_loop.batch_progress"]
@@ -275,7 +289,7 @@ def _resume_before_validation(loops: dict[str, Any]) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of Python's, NumPy's and torch's global generators, as plain values and tensors.
+    """Return the states of Python's, NumPy's and torch's global generators, as values and tensors.
 
     Only such values load with ``torch.load(weights_only=True)``.
     """
@@ -307,7 +321,10 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def xla_random_state(device: torch.device) -> int | None:
-    """Return the state of an XLA device's generator; None for other devices. torch knows nothing of it."""
+    """Return the state of an XLA device's generator.
+
+    None for other devices. torch knows nothing of it.
+    """
     if device.type != "xla":
         return None
     from torch_xla.core import xla_model  # an extra
@@ -318,11 +335,13 @@ def xla_random_state(device: torch.device) -> int | None:
 def seed_xla(device: torch.device, seed: int | None = None) -> None:
     """Seed the generator of an XLA device; nothing happens for other devices.
 
-    torch-xla 2.9 starts at 101 in every run: ``torch.manual_seed``, and so ``seed_everything``, does not reach it.
+    torch-xla 2.9 starts at 101 in every run: ``torch.manual_seed``, and so ``seed_everything``,
+    does not reach it.
 
     Args:
         device: The device.
-        seed: From 0 to 2**64 - 1, or what `xla_random_state` returned. None: the seed of torch's generator on the CPU.
+        seed: From 0 to 2**64 - 1, or what `xla_random_state` returned. None: the seed of torch's
+            generator on the CPU.
     """
     if device.type != "xla":
         return
@@ -334,7 +353,8 @@ def seed_xla(device: torch.device, seed: int | None = None) -> None:
 def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
     """Count an epoch that ended before its checkpoint as finished in the loops' counters.
 
-    Lightning 2.6 does so itself, but not under `max_steps`: there it would count the epoch a second time.
+    Lightning 2.6 does so itself, but not under `max_steps`: there it would count the epoch a second
+    time.
     """
     loops = checkpoint["loops"]["fit_loop"]
     epochs = loops["epoch_progress"]
@@ -359,11 +379,13 @@ def gather(trainer: Trainer, value: T) -> list[T]:
 
 
 def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
-    """List the indices of the samples in a batch; None where the loader's order is unknown, as of a shuffled one.
+    """List the indices of the samples in a batch.
+
+    None where the loader's order is unknown, as of a shuffled one.
 
     Args:
-        loader: One whose sampler has ``indices_of``, as those of lightkit.data, or one in the order of the data. It may
-            return None.
+        loader: One whose sampler has ``indices_of``, as those of lightkit.data, or one in the order
+            of the data. It may return None.
         epoch: Number of the epoch, from 0.
         batch: Number of the batch of this rank, from 0.
     """
@@ -386,7 +408,10 @@ def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
 
 
 def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:
-    """Map the index of each plateau scheduler that Lightning steps after this checkpoint to its metric's value."""
+    """Map the index of each plateau scheduler to the value of its metric.
+
+    Of those that Lightning steps after this checkpoint.
+    """
     epochs: Any = trainer.fit_loop.epoch_progress.current
     if (
         epochs.processed == epochs.completed or trainer.fit_loop.restarting

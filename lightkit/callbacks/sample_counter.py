@@ -1,4 +1,7 @@
-"""Counts the samples that an evaluation has scored, whatever limits, samplers and loaders leave of a split."""
+"""Counts the samples that an evaluation has scored.
+
+Whatever limits, samplers and loaders leave of a split.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ class SampleCounter:
 
         Args:
             batch: The batch.
-            outputs: What the step returned; its ``target`` is one a sample, and samples whose ``weights`` are 0 or
-                less do not count, see `lightkit.callbacks.prediction_recorder.reduce_outputs`.
+            outputs: What the step returned; its ``target`` is one a sample, and samples whose
+                ``weights`` are 0 or less do not count, see
+                `lightkit.callbacks.prediction_recorder.reduce_outputs`.
             loader: Number of its loader.
         """
         before = self._counts[loader]
@@ -39,12 +43,14 @@ class SampleCounter:
             self._weightless[loader].append((weights.detach() <= 0).sum())
 
     def total(self, trainer: Trainer, loaders: Any) -> int | None:
-        """Return the number of samples over all ranks and loaders; None where it is unknown. For all ranks.
+        """Return the number of samples over all ranks and loaders.
+
+        None where it is unknown. For all ranks.
 
         Args:
             trainer: The trainer.
-            loaders: The loader of the split, or the loaders. A sample that is given to two ranks, as a share is filled
-                up, or twice by its sampler, counts once.
+            loaders: The loader of the split, or the loaders. A sample that is given to two ranks,
+                as a share is filled up, or twice by its sampler, counts once.
         """
         own = dict(self._counts)
         for loader, counts in self._weightless.items():
@@ -67,7 +73,9 @@ class SampleCounter:
 
 
 def count_samples(batch: Any, outputs: Any = None) -> int | None:
-    """Return the number of samples in a batch; None where its tensors do not agree on it, or it has none.
+    """Return the number of samples in a batch.
+
+    None where its tensors do not agree on it, or it has none.
 
     Args:
         batch: The batch, however it is nested.
@@ -83,10 +91,13 @@ def count_samples(batch: Any, outputs: Any = None) -> int | None:
 
 
 def _count_stored(loader: Any) -> int | None:
-    """Return the number of samples of a loader's data set; None where it has no length, or that of its batches.
+    """Return the number of samples of a loader's data set.
 
-    A loader without a batch size hands the elements of its data set on as they are, which may be whole batches. Then
-    only a ``num_samples`` of the data set is a number of samples, as lightkit's tables have it.
+    None where it has no length, or that of its batches.
+
+    A loader without a batch size hands the elements of its data set on as they are, which may be
+    whole batches. Then only a ``num_samples`` of the data set is a number of samples, as lightkit's
+    tables have it.
     """
     dataset = getattr(loader, "dataset", None)
     if isinstance(loader, DataLoader) and loader.batch_sampler is None:

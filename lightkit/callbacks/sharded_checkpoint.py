@@ -1,6 +1,9 @@
-"""Keep the promises on checkpoints that a strategy writes itself, as a folder with shards of each process.
+"""Keep the promises on checkpoints that a strategy writes itself.
 
-`FSDPStrategy`, `ModelParallelStrategy` and `DeepSpeedStrategy` pass over the trainer's `CheckpointIO` then.
+As a folder with shards of each process.
+
+`FSDPStrategy`, `ModelParallelStrategy` and `DeepSpeedStrategy` pass over the trainer's
+`CheckpointIO` then.
 """
 
 from __future__ import annotations
@@ -35,12 +38,15 @@ _FILES = {
 def watch_strategy(
     strategy: Strategy, *, mask: Callable[[Any], Any], on_saved: Callable[[Path, int, int], None]
 ) -> None:
-    """Mask and digest the checkpoints of a strategy that has a writer of its own; leave any other as it is.
+    """Mask and digest the checkpoints of a strategy that has a writer of its own.
+
+    Leave any other as it is.
 
     Args:
         strategy: The trainer's.
         mask: Applied to the hyper-parameters before they are written, as by `VerifiedCheckpointIO`.
-        on_saved: Called on the first process with the path and the checkpoint's epoch and step once a folder is whole.
+        on_saved: Called on the first process with the path and the checkpoint's epoch and step once
+            a folder is whole.
     """
     if type(strategy).save_checkpoint not in _THROUGH_CHECKPOINT_IO:
         writer = _StrategyWriter(strategy, mask=mask, on_saved=on_saved)

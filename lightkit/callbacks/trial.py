@@ -1,4 +1,7 @@
-"""Callback of a trial of `lightkit sweep`: it counts the parameters, and stops the training by the sweep's verdict."""
+"""Callback of a trial of `lightkit sweep`.
+
+It counts the parameters, and stops the training by the sweep's verdict.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,14 @@ _PATIENCE_S = 60.0  # then the sweep is too busy, and is heard after the next ep
 class TrialWatch(Callback):
     """Write the number of parameters, and end the training after an epoch where the sweep says so.
 
-    The verdict is a file in the run folder, which the sweep replaces after each epoch. The first rank reads it for all.
+    The verdict is a file in the run folder, which the sweep replaces after each epoch. The first
+    rank reads it for all.
 
     Args:
         run: The run.
         watch: Handler of signals, which end the wait for a verdict.
-        waits: Whether each epoch waits for its verdict, so that which trials are stopped depends on no clock.
+        waits: Whether each epoch waits for its verdict, so that which trials are stopped depends on
+            no clock.
     """
 
     def __init__(self, run: runs.Run, watch: SignalWatch, *, waits: bool) -> None:

@@ -34,14 +34,16 @@ _BATCHES = {
 
 
 class StallWatch(Callback):
-    """Start a watchdog at the first batch and stop it after the last; each finished one is a sign of life.
+    """Start a watchdog at the first batch and stop it after the last.
+
+    Each finished one is a sign of life.
 
     Before that data may be downloaded for as long as it takes, while other ranks wait.
 
     Args:
         watchdog: Ends this process where no sign follows for too long.
-        gently: Let a process that trains alone save and close its files before it ends. Of several that train
-            together none can save by itself.
+        gently: Let a process that trains alone save and close its files before it ends. Of several
+            that train together none can save by itself.
     """
 
     def __init__(self, watchdog: Watchdog, *, gently: bool = True) -> None:
@@ -92,17 +94,22 @@ class StallWatch(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Save what is whole where this process hangs; the watchdog then waits for its end. Else the loops are done."""
+        """Save what is whole where this process hangs.
+
+        The watchdog then waits for its end. Else the loops are done.
+        """
         if not isinstance(exception, Hung):
             self._watchdog.stop()
             return
-        # all that training has changed so far must belong to batches that are done, and can be resumed
+        # all that training has changed so far must belong to batches that are done, and can be
+        # resumed
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         done = batches.completed
         is_between = batches.ready == done > 0
         has_trained = trainer.training and trainer.global_step > self._began_at_step
         if has_trained and is_between:
-            # As the end of the batch before would have: Lightning resumes from there, and nothing is trained any more.
+            # As the end of the batch before would have: Lightning resumes from there, and nothing
+            # is trained any more.
             loop: Any = trainer.fit_loop.epoch_loop
             loop.batch_progress.current.completed -= 1
             loop.batch_progress.total.completed -= 1

@@ -20,7 +20,9 @@ from lightkit.errors import ConfigError
 
 
 def find_default(tree: Node, path: KeyPath) -> dict[str, Any] | None:
-    """Describe what a key has unless something sets it: `value`, `set_by`, and the first sentence of its `help`.
+    """Describe what a key has unless something sets it.
+
+    `value`, `set_by`, and the first sentence of its `help`.
 
     Args:
         tree: The config.
@@ -48,7 +50,9 @@ def find_default(tree: Node, path: KeyPath) -> dict[str, Any] | None:
 
 
 def describe_owner(tree: Node, path: KeyPath, *, imports: bool = True) -> ClassDescription:
-    """Describe the section or class whose keys stand below a path; without keys where it is unknown.
+    """Describe the section or class whose keys stand below a path.
+
+    It has no keys where it is unknown.
 
     Args:
         tree: The config, which names the classes.
@@ -88,7 +92,10 @@ def _describe_hardware(schema: ConfigSchema) -> dict[str, Argument]:
 
 
 def find_class(tree: Node, path: KeyPath) -> str | None:
-    """Find the name of the class at a path; of an entry without a class_path that for which its name stands."""
+    """Find the name of the class at a path.
+
+    Of an entry without a class_path that for which its name stands.
+    """
     _, node, rest = descend(tree, path[:-1] if path[-1] == "init_args" else path)
     named = node.entries.get("class_path") if isinstance(node, MappingNode) else node
     if not rest and isinstance(named, Leaf) and isinstance(named.value, str):
@@ -162,7 +169,7 @@ def import_class(path: str) -> Any:
 
 
 def _explain_import(path: str, error: BaseException) -> str:
-    """Explain why a class cannot be imported: a part of its path is missing, or its module raises."""
+    """Explain why a class cannot be imported: part of its path is missing, or its module raises."""
     parts = path.split(".")
     is_missing = isinstance(error, (ModuleNotFoundError, AttributeError))
     if is_missing and str(getattr(error, "name", "")).rpartition(".")[2] in parts:
@@ -182,7 +189,7 @@ def _explain_import(path: str, error: BaseException) -> str:
 
 
 def list_class_names(section: str) -> Iterator[tuple[str, str]]:
-    """List the classes of a section, each with the shortest name that means it alone, and its help."""
+    """List a section's classes, each with the shortest name that means it alone, and its help."""
     schema = load_schema()
     named = NAMED_CLASSES.get(section, {})
     bases = schema.bases[section]

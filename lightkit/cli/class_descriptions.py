@@ -1,4 +1,7 @@
-"""Classes described by their signatures and docstrings: arguments, JSON Schemas of their types, defaults, help."""
+"""Classes described by their signatures and docstrings.
+
+Arguments, JSON Schemas of their types, defaults, help.
+"""
 
 from __future__ import annotations
 
@@ -111,10 +114,12 @@ _SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
 
 
 def _own_docstring(cls: type) -> str:
-    """Return the docstring of a class or of its constructor, or of a base below those that arguments ask for.
+    """Return the docstring of a class or of its constructor.
 
-    That of such a base, as `inspect.getdoc` returns it then, says nothing of the class: of `ModelPruning` it is
-    "Abstract base class used to build new callbacks".
+    Or of a base below those that arguments ask for.
+
+    That of such a base, as `inspect.getdoc` returns it then, says nothing of the class: of
+    `ModelPruning` it is "Abstract base class used to build new callbacks".
     """
     for owner in cls.__mro__:
         if owner is not cls and owner in BASES:
@@ -147,7 +152,10 @@ def _list_paths(cls: type) -> dict[str, str]:
 
 
 def _list_required(parser: LightningArgumentParser) -> set[str]:
-    """List the keys that a parser requires; jsonargparse keeps them in `required_args` before 4.48."""
+    """List the keys that a parser requires.
+
+    Jsonargparse keeps them in `required_args` before 4.48.
+    """
     of_options = {str(action.dest) for action in parser._actions if action.required}
     return of_options | set(
         getattr(parser, "_extra_required_keys", getattr(parser, "required_args", ()))
@@ -155,7 +163,10 @@ def _list_required(parser: LightningArgumentParser) -> set[str]:
 
 
 def _accepts_any_value(typehint: Any) -> bool:
-    """Check whether jsonargparse takes every value; from 4.51 on a type that it cannot check is `UnvalidatedType`."""
+    """Check whether jsonargparse takes every value.
+
+    From 4.51 on a type that it cannot check is `UnvalidatedType`.
+    """
     return typehint is object or typehint == Any or type(typehint).__name__ == "UnvalidatedType"
 
 
@@ -208,10 +219,13 @@ def bound_arguments(
 
 
 def schema_of(typehint: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse takes what JSON cannot hold.
+    """Return the JSON Schema of a type.
 
-    A class is ``{"class": path}``, a function that makes one has ``"callable": true`` too, and ``"given": 2``
-    where it is called with two arguments, which need not be set: keywords of our own.
+    ``{}``, which takes anything, where jsonargparse takes what JSON cannot hold.
+
+    A class is ``{"class": path}``, a function that makes one has ``"callable": true`` too, and
+    ``"given": 2`` where it is called with two arguments, which need not be set: keywords of our
+    own.
     """
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
@@ -233,7 +247,7 @@ def schema_of(typehint: Any) -> dict[str, Any]:
 
 
 def _collection_schema(origin: Any, arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return the schema of a mapping or list, with that of its elements where its type names them."""
+    """Return the schema of a mapping or list, and of its elements where its type names them."""
     if origin in _MAPPINGS:
         found: dict[str, Any] = {"type": "object"}
         if arguments:
@@ -249,7 +263,10 @@ def _collection_schema(origin: Any, arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def _function_schema(typehint: Any, arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return the schema of a function that makes an object of a class; ``{}`` for any other function."""
+    """Return the schema of a function that makes an object of a class.
+
+    ``{}`` for any other function.
+    """
     returned = get_callable_return_type(typehint)  # type: ignore[no-untyped-call]
     if not _is_plain_class(returned):
         return {}
@@ -261,7 +278,10 @@ def _function_schema(typehint: Any, arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def with_bounds(schema: dict[str, Any], bounds: Mapping[str, float]) -> dict[str, Any]:
-    """Return a schema whose numbers have bounds: keywords of JSON Schema, such as ``{"minimum": 1}``."""
+    """Return a schema whose numbers have bounds.
+
+    Keywords of JSON Schema, such as ``{"minimum": 1}``.
+    """
     branches = []
     for branch in list_branches(schema):
         is_number = branch.get("type") in ("integer", "number")
@@ -288,7 +308,7 @@ def import_path(cls: type) -> str:
 
 
 def paths_to(cls: type) -> list[str]:
-    """List the paths that lead to a class: its module, and the packages around it that export it."""
+    """List the paths to a class: its module, and the packages around it that export it."""
     parts = cls.__module__.split(".")
     modules = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
     exporting = [
@@ -300,7 +320,10 @@ def paths_to(cls: type) -> list[str]:
 
 
 def plain_value(value: Any) -> Any:
-    """Write a default as JSON; what JSON cannot hold as text, without an address that changes from run to run."""
+    """Write a default as JSON.
+
+    What JSON cannot hold as text, without an address that changes from run to run.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

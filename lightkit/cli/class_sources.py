@@ -1,4 +1,7 @@
-"""Source files of the classes that a config names, and the defaults of their arguments, without an import. No torch."""
+"""Source files of the classes that a config names.
+
+And the defaults of their arguments, without an import. No torch.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ _PATHS = ("Path", "PurePath", "pathlib.Path", "pathlib.PurePath")
 
 
 def find_own_files(class_path: str) -> dict[str, Path]:
-    """Find the Python files of a class of the user's own, by their paths below the folder that they are imported from.
+    """Find the Python files of a class of the user's own.
 
-    They are those of its package; of a single module those next to it; and of a folder without an ``__init__.py``,
-    which may hold data too, its module alone. The standard library, and an installed package, which has a version, have
-    none.
+    By their paths below the folder that they are imported from.
+
+    They are those of its package; of a single module those next to it; and of a folder without an
+    ``__init__.py``, which may hold data too, its module alone. The standard library, and an
+    installed package, which has a version, have none.
 
     Args:
         class_path: Path of the class, such as ``my_package.data.Rows``.
@@ -43,9 +48,12 @@ def find_own_files(class_path: str) -> dict[str, Path]:
 
 
 def list_default_texts(class_path: str) -> dict[str, str]:
-    """List the defaults of the constructor of a class that are texts or paths, by the names of their arguments.
+    """List the defaults of the constructor of a class that are texts or paths.
 
-    A constructor of a base class counts where that stands in the same file. Empty where the source is not found.
+    By the names of their arguments.
+
+    A constructor of a base class counts where that stands in the same file. Empty where the source
+    is not found.
 
     Args:
         class_path: Path of the class.
@@ -64,14 +72,17 @@ def list_default_texts(class_path: str) -> dict[str, str]:
 
 
 def _find_top(name: str) -> ModuleSpec | None:
-    """Find a module or package at the top, also of an editable installation; nothing is imported."""
+    """Find a module or package at the top, also of an editable installation.
+
+    Nothing is imported.
+    """
     with suppress(ImportError, AttributeError, ValueError):
         return importlib.util.find_spec(name)
     return None
 
 
 def _is_installed(spec: ModuleSpec) -> bool:
-    """Return whether a module is of the standard library, built in, or in a folder of installed packages."""
+    """Return whether a module is of the standard library, built in, or installed."""
     places = [
         *(spec.submodule_search_locations or ()),
         *([spec.origin] if spec.has_location and spec.origin else []),
@@ -104,7 +115,10 @@ def _find_module_file(class_path: str) -> Path | None:
 
 
 def _list_defaults(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str]]:
-    """List the defaults of a class's constructor, or of that of its first base in the same file which has one."""
+    """List the defaults of a class's constructor.
+
+    Or of that of its first base in the same file which has one.
+    """
     seen: set[str] = set()
     waiting = [name]
     while waiting:

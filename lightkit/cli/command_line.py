@@ -37,7 +37,7 @@ _NESTED_FILES = (".yaml", ".yml", ".json")
 OptionValue = bool | str | float | int | tuple[str, ...]
 
 
-# -- the types of the table --------------------------------------------------------------------------------------------
+# -- the types of the table ------------------------------------------------------------------------
 
 
 class Option(NamedTuple):
@@ -50,11 +50,13 @@ class Option(NamedTuple):
         kind: Type of the value: text, a finite number, or a whole number.
         least: The least whole number.
         choices: The words that it takes; all if empty.
-        is_list: Whether it takes several values, with commas between them or where it is given again.
+        is_list: Whether it takes several values, with commas between them or where it is given
+            again.
         is_optional: Whether its value may be left out; it then comes after ``=`` only.
         aliases: Other spellings.
         suffixes: Ends of the files that it takes; with another value its name is that of a key.
-        completes: Values that a shell offers in addition to the choices, `FILES` and `FOLDERS` among them.
+        completes: Values that a shell offers in addition to the choices, `FILES` and `FOLDERS`
+            among them.
         spelling: Spelling in the help, where it is another than the name.
         is_hidden: Whether the help leaves it out.
         is_internal: Whether lightkit alone sets it, in processes that it starts: no hint offers it.
@@ -185,8 +187,8 @@ class Invocation(NamedTuple):
     Args:
         command: The command.
         words: Its words after the command, as typed.
-        options: Values of the command's own options, by their names without dashes; True for a switch, and for an
-            option whose value was left out.
+        options: Values of the command's own options, by their names without dashes; True for a
+            switch, and for an option whose value was left out.
         inputs: Words without an option.
         files: Files of ``-c``, in order.
         overrides: Keys of the config that flags set, in order.
@@ -304,7 +306,7 @@ class Invocation(NamedTuple):
         return cls(**fields)
 
 
-# -- the parser --------------------------------------------------------------------------------------------------------
+# -- the parser ------------------------------------------------------------------------------------
 
 
 def parse_command(command: Command, words: Sequence[str], *, is_script: bool = False) -> Invocation:
@@ -313,7 +315,8 @@ def parse_command(command: Command, words: Sequence[str], *, is_script: bool = F
     Args:
         command: The command.
         words: The words after it.
-        is_script: Whether they are those of a script, whose own parser may have more arguments and has the help.
+        is_script: Whether they are those of a script, whose own parser may have more arguments and
+            has the help.
     """
     topics = None if is_script else find_help_topics(words)
     if topics is not None:
@@ -323,7 +326,10 @@ def parse_command(command: Command, words: Sequence[str], *, is_script: bool = F
 
 
 def find_help_topics(words: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the topics after ``--help``, none for the command as a whole; None without ``--help``."""
+    """Return the topics after ``--help``, none for the command as a whole.
+
+    None without ``--help``.
+    """
     for at, word in enumerate(words):
         option, _, topic = word.partition("=")
         if word == "--":
@@ -437,7 +443,8 @@ class _Parser:
             self._set_option(option, self._take_value(name) if value is None else value)
 
     def _set_option(self, option: Option, text: str) -> None:
-        # Every command that prints JSON takes both spellings, also where another value of --output names a file.
+        # Every command that prints JSON takes both spellings, also where another value of --output
+        # names a file.
         if (
             option.key == "output"
             and text == "json"
@@ -485,7 +492,7 @@ class _Parser:
         self._overrides.append(Flag(key, value, shown, append=append))
 
     def _is_misspelt(self, word: str, name: str) -> bool:
-        """Return whether a word is rather an option of the command with a typing error than a key."""
+        """Return whether a word is rather a mistyped option of the command than a key."""
         if self._is_script or name in _KEYS or "." in name or not word.startswith("--"):
             return False
         return (
@@ -552,7 +559,10 @@ class _Parser:
 
 
 def _asks_for_help(name: str) -> bool:
-    """Return whether an option is help: LightningCLI's own, or that of a key, such as ``--model.help``."""
+    """Return whether an option is help: LightningCLI's own, or that of a key.
+
+    Such as ``--model.help``.
+    """
     return name in _HELP or (name.startswith("--") and name.endswith(".help"))
 
 
@@ -586,7 +596,7 @@ def _read_count(name: str, text: str, *, least: int) -> int:
     return int(text)
 
 
-# -- models that need no config ----------------------------------------------------------------------------------------
+# -- models that need no config --------------------------------------------------------------------
 
 
 def refuse_without_effect(

@@ -1,4 +1,6 @@
-"""The table of commands: each with its options, inputs and help. `parse` reads a command line by it.
+"""The table of commands: each with its options, inputs and help.
+
+`parse` reads a command line by it.
 
 It imports next to nothing: a command's own module is imported once the command is known.
 """
@@ -28,7 +30,7 @@ KEY_ALIASES = {"--root": "run.root"}
 RANK = "--rank"
 """First word of a rank of a launch, before its invocation as JSON."""
 
-# -- options that several commands have --------------------------------------------------------------------------------
+# -- options that several commands have ------------------------------------------------------------
 
 CONFIG = Option(
     "-c",
@@ -98,7 +100,7 @@ def _hide(options: Iterable[Option]) -> Iterator[Option]:
         yield option._replace(is_hidden=True)
 
 
-# -- the stages --------------------------------------------------------------------------------------------------------
+# -- the stages ------------------------------------------------------------------------------------
 
 _TRIAL = Option(
     "--trial",
@@ -214,7 +216,7 @@ _EXPORT_OPTIONS = (
 
 
 def _list_stage_options() -> Iterator[Option]:
-    """List the options of all stages for `check`, which has those that are not listed here itself."""
+    """List the options of all stages for `check`, which has those not listed here itself."""
     own = {"--run", "--trust", "--json", "--quiet"}
     for options in (FIT_OPTIONS, _PREDICT_OPTIONS):
         for option in options:
@@ -277,7 +279,7 @@ _STAGE_COMMANDS = (
     _create_stage("export", "write a model to files that are verified against it", _EXPORT_OPTIONS),
 )
 
-# -- the other commands ------------------------------------------------------------------------------------------------
+# -- the other commands ----------------------------------------------------------------------------
 
 _OTHER_COMMANDS = (
     Command(
@@ -1443,7 +1445,7 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-# -- the command line --------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 GENERAL_OPTIONS = (
     CONFIG,
@@ -1471,7 +1473,8 @@ def parse(words: Sequence[str]) -> Invocation:
     """Parse a command line of lightkit; what is wrong after the command is in `Invocation.errors`.
 
     Returns:
-        The invocation. Its command is empty where help or the version of lightkit itself is asked for.
+        The invocation. Its command is empty where help or the version of lightkit itself is asked
+        for.
 
     Raises:
         ConfigError: If there is no such command.
@@ -1514,7 +1517,7 @@ def _parse_general(words: Sequence[str], *, is_alone: bool) -> Invocation | None
 
 
 def _has_help_first(words: Sequence[str]) -> bool:
-    """Return whether the help stands before the command that it is asked of, as in ``lightkit help fit``."""
+    """Return whether the help stands before the command that it is asked of, as in ``help fit``."""
     return (
         words[:1] in (["-h"], ["--help"], ["help"])
         and len(words) > 1

@@ -1,4 +1,7 @@
-"""Load the config of a command line: read arguments, merge layers, resolve settings for this machine. No torch."""
+"""Load the config of a command line.
+
+Read arguments, merge layers, resolve settings for this machine. No torch.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class LoadedConfig:
 
     @property
     def default_name(self) -> str:
-        """Name of the job where the config has none: that of the base run, or of the first config file."""
+        """Name of the job where the config has none.
+
+        That of the base run, or of the first config file.
+        """
         if self.base is not None:
             return self.base.name
         for file in self.invocation.files:
@@ -60,12 +66,15 @@ class LoadedConfig:
 
 
 def is_yaml_text(file: str) -> bool:
-    """Return whether the value of ``-c`` is YAML text in place of a file, as jsonargparse takes it."""
+    """Return whether the value of ``-c`` is YAML text and not a file, as jsonargparse takes."""
     return file.lstrip().startswith("{") or "\n" in file
 
 
 def spawns(strategy: Any) -> bool:
-    """Return whether a trainer's strategy starts its processes by `torch.multiprocessing`, from within the trainer."""
+    """Return whether a trainer's strategy starts its processes by `torch.multiprocessing`.
+
+    From within the trainer.
+    """
     arguments = strategy.get("init_args") if hasattr(strategy, "get") else None
     name = runs.find_value(arguments, "start_method") if arguments is not None else strategy
     return str(name).partition("_find_")[0] in (
@@ -89,8 +98,8 @@ def load_config(
     """Merge all layers that a command line names.
 
     Args:
-        invocation: The command line. The block of its command in a file applies; its command is empty in a script that
-            runs none.
+        invocation: The command line. The block of its command in a file applies; its command is
+            empty in a script that runs none.
         problems: Collects the errors; the config is what is left without them.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
@@ -149,7 +158,9 @@ def _list_files(files: Iterable[str], folder: Path, problems: config.Problems) -
 
 
 def _find_reference(invocation: Invocation) -> str | None:
-    """Return the run that ``--run`` names; of weights in a run's ``export`` folder, known by their place, that run.
+    """Return the run that ``--run`` names.
+
+    Of weights in a run's ``export`` folder, known by their place, that run.
 
     Raises:
         ConfigError: If weights are elsewhere, and no key says which module they are for.
@@ -187,7 +198,7 @@ def _needs_several_machines(saved: MappingNode) -> bool:
 
 
 def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
-    """Put null in the place of webhook and heartbeat addresses that the run's saved config hides."""
+    """Put null in the place of webhook and heartbeat addresses the run's saved config hides."""
 
     def change(path: config.KeyPath, node: Node) -> Node:
         is_of_callback = path[:1] == ("callbacks",) and path[2:] in _CALLBACK_ADDRESSES
@@ -209,7 +220,7 @@ def resolve_settings(
     problems: config.Problems,
     machine: Machine | Literal["this"] | None = "this",
 ) -> tuple[config.Hardware, LaunchSettings]:
-    """Resolve hardware and launch settings for this machine and collect every configuration error in them.
+    """Resolve hardware and launch settings for this machine ; collect every error in them.
 
     Args:
         command: `fit`, `validate`, `test` or `predict`; others launch nothing.
@@ -244,7 +255,10 @@ def resolve_settings(
 
 
 def _choose_machine(command: str, machine: Machine | Literal["this"] | None) -> Machine | None:
-    """Return the machine that must have the devices; an export runs on one CPU, wherever the model was trained."""
+    """Return the machine that must have the devices.
+
+    An export runs on one CPU, wherever the model was trained.
+    """
     if command == "export":
         return None
     return this_machine() if machine == "this" else machine

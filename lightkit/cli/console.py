@@ -1,4 +1,7 @@
-"""Print to standard output and standard error: output modes, plain warnings, tracebacks without secrets."""
+"""Print to standard output and standard error.
+
+Output modes, plain warnings, tracebacks without secrets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from lightkit.errors import ConfigError, OutputLost, visible
 
 OutputMode = Literal["terminal", "plain", "quiet", "json"]
 
-# Advice that Lightning 2.6.6 and its parts give to everybody, and that is settled here or of no use to the reader.
+# Advice that Lightning 2.6.6 and its parts give to everybody, and that is settled here or of no use
+# to the reader.
 _IGNORED_WARNINGS = (
     r".*isinstance\(treespec, LeafSpec\)",
     r"The '.*dataloader' does not have many workers",
@@ -27,8 +31,10 @@ _IGNORED_WARNINGS = (
     r"No seed found, seed set to 0",
     r"Checkpoint directory .* exists and is not empty",
     r".*configure_optimizers` will be overridden by",
-    r"Found \d+ module\(s\) in eval mode at the start of training",  # a frozen backbone is meant to be
-    r"You're resuming from a checkpoint that ended before the epoch ended",  # lightkit prints it where it is true
+    # a frozen backbone is meant to be
+    r"Found \d+ module\(s\) in eval mode at the start of training",
+    # lightkit prints it where it is true
+    r"You're resuming from a checkpoint that ended before the epoch ended",
 )
 
 
@@ -52,7 +58,10 @@ def choose_output_mode(options: Mapping[str, Any], *, is_path: bool = False) -> 
 
 
 def print_line(text: str, mode: OutputMode) -> None:
-    """Print a line for people to standard output, where people are reading; names in it cannot steer the terminal."""
+    """Print a line for people to standard output, where people are reading.
+
+    Names in it cannot steer the terminal.
+    """
     if mode in ("terminal", "plain"):
         print(visible(text), flush=True)
 
@@ -70,26 +79,30 @@ def print_error(text: str) -> None:
         discard_output(sys.stderr)
 
 
-# -- warnings and log records ------------------------------------------------------------------------------------------
+# -- warnings and log records ----------------------------------------------------------------------
 
 BROADCAST_LOSS = (
     r"Using a target size \(torch\.Size\(\[(?P<targets>(?P<rows>(?!1\b)\d+)(?P<column>, 1)?)\]\)\) "
     r"that is different to the input size \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|,"
     r" 1))\]\)\)"
 )
-"""Warning of torch's losses (2.15) where one of outputs and targets is ``(batch,)`` and the other ``(batch, 1)``.
+"""Warning of torch's losses (2.15) where one of outputs and targets is ``(batch,)`` and the other
+``(batch, 1)``.
 
-Their difference is ``(batch, batch)``: each output is compared with each target, which is the loss of no model. It is
-an error, which `lightkit.cli.parser_errors` explains.
+Their difference is ``(batch, batch)``: each output is compared with each target, which is the loss
+of no model. It is an error, which `lightkit.cli.parser_errors` explains.
 """
 
 
 def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> None:
-    """Print warnings and lightkit's log records on standard error, one plain line each, with secrets hidden.
+    """Print warnings and lightkit's log records on standard error.
+
+    One plain line each, with secrets hidden.
 
     Args:
         mode: Output mode: `quiet` and `json` print warnings only.
-        mask: Puts references in the place of secrets, also in the tracebacks of uncaught exceptions.
+        mask: Puts references in the place of secrets, also in the tracebacks of uncaught
+            exceptions.
     """
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
@@ -109,7 +122,10 @@ def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> Non
 
 
 def quiet_libraries() -> None:
-    """Hide the libraries' records below warnings; called after their import, which sets levels of its own."""
+    """Hide the libraries' records below warnings.
+
+    Called after their import, which sets levels of its own.
+    """
     for name in (
         "pytorch_lightning",
         "lightning_fabric",
@@ -136,7 +152,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> N
         print(f"warning: {visible(_masks[-1](' '.join(str(message).split())))}", file=sys.stderr)
 
 
-# -- tracebacks --------------------------------------------------------------------------------------------------------
+# -- tracebacks ------------------------------------------------------------------------------------
 
 
 _masks: list[Callable[[str], str]] = [str]  # that of the config in use
@@ -158,10 +174,10 @@ def _print_uncaught_in_thread(raised: Any) -> None:
 
 
 def format_traceback(error: BaseException) -> str:
-    """Format the traceback of an error, without the secrets of the config that has been read by now.
+    """Format the traceback of an error, without the secrets of the config that has been read.
 
-    Where the user's own code is in it, only that is shown, unless the command has ``--traceback``. Notes come first, so
-    that the last line is the error, which messages and launchers read there.
+    Where the user's own code is in it, only that is shown, unless the command has ``--traceback``.
+    Notes come first, so that the last line is the error, which messages and launchers read there.
     """
     found = traceback.TracebackException.from_exception(error)
     is_own = os.environ.get(FULL_TRACEBACK) is None and _keep_own_frames(found)
@@ -206,7 +222,10 @@ def _select_own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSum
 
 
 def is_library_file(name: str) -> bool:
-    """Check whether a file of source code belongs to Python, lightkit or an installed package, and not to the user."""
+    """Check whether a file of source code is not the user's.
+
+    It belongs to Python, lightkit or an installed package then.
+    """
     return name.startswith(_LIBRARIES) or f"-packages{os.sep}" in name
 
 
@@ -219,14 +238,16 @@ _LIBRARIES = (
 )  # noqa: PTH120
 
 
-# -- standard output that cannot be written ----------------------------------------------------------------------------
+# -- standard output that cannot be written
+# ----------------------------------------------------------------------------
 
 
 def guard_standard_output() -> None:
     """Make `print` raise `OutputLost` where standard output cannot be written, as on a full disk.
 
-    Only at the stream itself an error of the system is known to be about standard output, and about no other file. A
-    stream that was closed from the start, as by `>&-`, is None in Python; what is written to it goes nowhere.
+    Only at the stream itself an error of the system is known to be about standard output, and about
+    no other file. A stream that was closed from the start, as by `>&-`, is None in Python; what is
+    written to it goes nowhere.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -251,7 +272,7 @@ def discard_output(stream: TextIO) -> None:
 
 
 def flush_or_discard(stream: TextIO | None) -> None:
-    """Flush a stream, or discard its buffer where that fails, which Python would report at its end."""
+    """Flush a stream, or discard its buffer where that fails, which Python would report."""
     if stream is None:
         return
     try:
@@ -264,7 +285,8 @@ class _GuardedOutput(io.TextIOWrapper):
     """Standard output with `OutputLost` in the place of the system's errors.
 
     Args:
-        stream: Standard output as it was. It stays `sys.__stdout__`, so that its file is not closed under this one.
+        stream: Standard output as it was. It stays `sys.__stdout__`, so that its file is not closed
+            under this one.
     """
 
     def __init__(self, stream: io.TextIOWrapper) -> None:

@@ -1,4 +1,7 @@
-"""From a run to the gate's decision: the run and its baseline are built and scored on the same samples."""
+"""From a run to the gate's decision.
+
+The run and its baseline are built and scored on the same samples.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,9 @@ _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone.
 def evaluate_gate(
     stage_config: StageConfig, *, tracking_uri: str | None, name: str | None = None
 ) -> dict[str, Any]:
-    """Score a run and its baseline, write gate.json and the event, notify, and return the content of gate.json.
+    """Score a run and its baseline.
+
+    Write gate.json and the event, notify, and return the content of gate.json.
 
     Args:
         stage_config: Config of the run, as of `open_run_config`.
@@ -164,7 +169,10 @@ def _warn_of_minimal_loss(settings: GateSettings) -> None:
 
 
 def _build_gate_notifiers(resolved: Resolved) -> list[Notifier]:
-    """Build the notifiers of the config; none where one cannot be built, since the gate decides all the same."""
+    """Build the notifiers of the config.
+
+    None where one cannot be built, since the gate decides all the same.
+    """
     try:
         return [notifier for _, notifier in build_notifiers(resolved)]
     except LightkitError as error:
@@ -196,7 +204,9 @@ class BaselineModel:
 def fetch_baseline(
     registry: Registry, version: ModelVersion, folder: Path, *, alias: str | None = None
 ) -> BaselineModel:
-    """Find config and checkpoint of a version: in its run folder, else as `lightkit promote` has kept them in MLflow.
+    """Find config and checkpoint of a version.
+
+    In its run folder, else as `lightkit promote` has kept them in MLflow.
 
     Args:
         registry: MLflow.
@@ -288,10 +298,11 @@ class _Evaluation:
         self.modes: dict[str, Any] = dict(
             runs.find_value(runs.read_json(run.summary_path), "modes") or {}
         )
-        """Modes of metrics, as the training knew them, and as the metric objects of what is scored do."""
+        """Modes of metrics, as the training knew them, and as the metric objects of what is scored
+        do."""
 
     def _choose_precision(self) -> str:
-        """Return the run's own precision where this machine has instructions for it, else that of float32."""
+        """Return the run's own precision where this machine has it, else float32's."""
         trainer = self.stage_config.resolved.section("trainer")
         precision = PRECISIONS.get(str(trainer.get("precision")), _FULL_PRECISION)
         has_bf16 = name_device(self._device) == "cpu with bf16"
@@ -349,7 +360,8 @@ class _Evaluation:
         history, drift = self._read_history(data, candidate, mode=mode)
         about["history"] = history
 
-        # Decide by the mode that the metric has; gate.json keeps the user's settings, by which it is known again.
+        # Decide by the mode that the metric has; gate.json keeps the user's settings, by which it
+        # is known again.
         about["data"] = _describe_evaluation_data(data)
         judged = replace(settings, mode=mode)
         scored = candidate.predictions  # without samples of weight 0, which are in no metric
@@ -389,7 +401,10 @@ class _Evaluation:
     def _compare_baseline(
         self, baseline: BaselineModel, candidate: ModelScores, sha256: str, data: EvaluationData
     ) -> ModelScores:
-        """Score the baseline, unless it is the run itself, and note where nothing can be compared with it."""
+        """Score the baseline, unless it is the run itself.
+
+        And note where nothing can be compared with it.
+        """
         metric = str(self.settings.metric)
         if baseline.sha256 == sha256:
             self.notices.append(f"{baseline.name} is the run itself")
@@ -407,7 +422,10 @@ class _Evaluation:
     def _read_history(
         self, data: EvaluationData, candidate: ModelScores, *, mode: Mode | None
     ) -> tuple[list[dict[str, Any]] | None, dict[str, Any] | None]:
-        """Read the moves of the alias that a promotion would move, and the drift of its scores; None without both."""
+        """Read the moves of the alias that a promotion would move, and the drift of its scores.
+
+        None without both.
+        """
         if self.registry is None:
             return None, None
         settings = self.settings
@@ -438,10 +456,10 @@ class _Evaluation:
     def _read_test_scores(
         self, name: str, metric: str, sha256: str, data: EvaluationData
     ) -> ModelScores | None:
-        """Read the scores of this checkpoint by the retrain's test, if the gate would compute the same.
+        """Read the scores of the checkpoint by the retrain's test, if the gate would do the same.
 
-        That is so for the same weights and the same data, of which all samples were scored on one device in the
-        precision of the gate; one lower than float32 on a device of the same kind.
+        That is so for the same weights and the same data, of which all samples were scored on one
+        device in the precision of the gate; one lower than float32 on a device of the same kind.
         """
         if self.settings.slices or not self._is_tested_alike():
             return None
@@ -466,7 +484,10 @@ class _Evaluation:
         return ModelScores(name, scores, predictions=predictions)
 
     def _find_test(self, sha256: str) -> StageScore | None:
-        """Find the newest test of the same weights, on all samples, with the settings of the run and of the gate."""
+        """Find the newest test of the same weights.
+
+        On all samples, with the settings of the run and of the gate.
+        """
         for each in reversed(read_scores(runs.read_json(self.run.summary_path) or {})):
             is_whole = each.limit is None and not each.changed
             if (
@@ -484,7 +505,10 @@ class _Evaluation:
         return os.environ.get(IN_RETRAIN) == "tested" and hardware.get("devices") == 1
 
     def _read_test_predictions(self, sha256: str, fingerprint: str) -> Predictions | None:
-        """Read the predictions of the run's test; None where they are of other weights, or perhaps in another order."""
+        """Read the predictions of the run's test.
+
+        None where they are of other weights, or perhaps in another order.
+        """
         with suppress(DataError):
             predictions = read_predictions(predictions_path(self.run.folder, "test"))
             if predictions.sha256 == sha256 and predictions.fingerprint == fingerprint:
@@ -492,7 +516,10 @@ class _Evaluation:
         return None
 
     def _is_computed_alike(self, score: StageScore) -> bool:
-        """Return whether the gate would compute a score as it was computed, to the last digits of float32."""
+        """Return whether the gate would compute a score as it was computed.
+
+        To the last digits of float32.
+        """
         if score.precision != self._precision:
             return False
         return score.precision == _FULL_PRECISION or score.device == name_device(self._device)
@@ -534,7 +561,10 @@ class _Evaluation:
         *,
         mode: Mode | None,
     ) -> dict[str, Any]:
-        """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
+        """Find the best of the recently promoted models.
+
+        By the log, or scored again where the data has changed.
+        """
         assert self.settings.drift is not None
         metric = str(self.settings.metric)
         scores = dict[str, float]()
@@ -580,7 +610,10 @@ class _Evaluation:
         )
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
-        """Score another model, built by its own config, on the samples of this run's data as its own settings say."""
+        """Score another model, built by its own config.
+
+        On the samples of this run's data as its own settings say.
+        """
         stage_config, settings = self._open_baseline(model, type(data.data))
         with ExitStack() as stack:
             module, own_data = build_model(stage_config, stack)
@@ -634,7 +667,9 @@ class _Evaluation:
             raise _refuse_unclear_settings(name, settings, type(data.data).__name__)
 
     def _check_units(self, candidate: ModelScores, other: ModelScores) -> None:
-        """Check that two models log the metric in the same units; a remark where the two are not compared.
+        """Check that two models log the metric in the same units.
+
+        A remark where the two are not compared.
 
         Raises:
             ConfigError: If each has units of its own.
@@ -661,7 +696,9 @@ class _Evaluation:
     def _score(
         self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData
     ) -> ModelScores:
-        """Run a model's own test or validation steps over all samples, and find the values of single classes.
+        """Run a model's own test or validation steps over all samples.
+
+        And find the values of single classes.
 
         Args:
             name: Its name in messages.
@@ -670,7 +707,8 @@ class _Evaluation:
             data: The samples, prepared as this model takes them.
 
         Raises:
-            ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is no such class.
+            ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is
+                no such class.
             DataError: If the data has a class that the model does not know.
         """
         print_line(f"scores {name}", self.stage_config.mode)
@@ -735,7 +773,7 @@ class _Evaluation:
         return ModelScores(name, metrics, of_classes, predictions, unit=_find_unit(module, metric))
 
     def _add_callbacks(self, trainer: Trainer) -> int:
-        """Add the callbacks of the config of the run that is judged, of which one may log the metric.
+        """Add the callbacks of the judged run's config, of which one may log the metric.
 
         Both models get them from there, so that the metric is computed alike.
 
@@ -754,7 +792,9 @@ class _Evaluation:
         data: EvaluationData,
         evaluate: Callable[[], Mapping[str, float]],
     ) -> float | None:
-        """Find the metric of one class: its own value of the predictions, else by the steps on its samples alone.
+        """Find the metric of one class.
+
+        Its own value of the predictions, else by the steps on its samples alone.
 
         Args:
             class_name: Name of the class.
@@ -813,7 +853,7 @@ class _Evaluation:
         return own
 
     def _open_baseline(self, model: BaselineModel, kind: type) -> tuple[StageConfig, DataSettings]:
-        """Open the config of a model, whose data settings choose the samples of the run that is judged.
+        """Open the config of a model, whose data settings choose the samples of the judged run.
 
         Args:
             model: The model.
@@ -891,7 +931,10 @@ def _describe_confidence(decision: Mapping[str, Any], metric: str) -> str:
 
 
 def _find_unit(module: LightningModule, metric: str) -> tuple[float, ...] | None:
-    """Return the numbers by which a model divides a metric, as its `metric_units` says; None for a unit of all runs."""
+    """Return the numbers by which a model divides a metric, as its `metric_units` says.
+
+    None for a unit of all runs.
+    """
     units = getattr(module, "metric_units", None)
     found = units.get(metric.rpartition("/")[2]) if isinstance(units, Mapping) else None
     return None if found is None else tuple(map(float, found))

@@ -1,4 +1,6 @@
-"""The help of lightkit and of its commands, from the table; `help_topics` explains sections, keys and classes.
+"""The help of lightkit and of its commands, from the table.
+
+`help_topics` explains sections, keys and classes.
 
 Apart from it, because this help loads neither torch nor the package that reads configs.
 """

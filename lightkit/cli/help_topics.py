@@ -36,7 +36,8 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
 
     Args:
         command: The stage that is asked about.
-        topics: Words after `--help`: a section, and a key or class in it; one word with a dot is both.
+        topics: Words after `--help`: a section, and a key or class in it; one word with a dot is
+            both.
 
     Raises:
         ConfigError: If there is no such topic.
@@ -91,7 +92,10 @@ def _format_section(section: str, key: str | None, described: ClassDescription) 
 
 
 def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
-    """Split ``trainer.max_epochs`` into a section and a key; find the section of a key or class that stands alone."""
+    """Split ``trainer.max_epochs`` into a section and a key.
+
+    Find the section of a key or class that stands alone.
+    """
     first, *others = topics
     section, dot, key = first.partition(".")
     if dot and section in schema.section_names:
@@ -155,10 +159,13 @@ def _format_classes(command: str, section: str) -> str:
 
 
 def _format_class(command: str, section: str, name: str) -> str:
-    """Write the help of a class, by its entry's name, its short name or its path; only an unknown one is imported.
+    """Write the help of a class, by its entry's name, its short name or its path.
+
+    Only an unknown one is imported.
 
     Raises:
-        ConfigError: If there is no such class, or it does not belong to the section, as in a config.
+        ConfigError: If there is no such class, or it does not belong to the section, as in a
+            config.
     """
     entries = NAMED_CLASSES.get(section, {})
     given = {"class_path": entries.get(name, name)}
@@ -205,7 +212,7 @@ def _format_arguments(arguments: Mapping[str, Argument], *, shows_types: bool = 
 
 
 def _format_choices(choices: Iterable[tuple[str, str]]) -> str:
-    """Write each name with the first sentence of its help, one line each, cut where that is long."""
+    """Write each name with the first sentence of its help, a line each, cut where that is long."""
     each = list(choices)
     width = min(_MAX_NAME, max((len(name) for name, _ in each), default=0))
     lines = []

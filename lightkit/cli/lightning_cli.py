@@ -85,8 +85,9 @@ from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 
-# jsonargparse 4.53 writes init_args as YAML and reads them back: the text 7e2 without quotes, which comes back as a
-# number, and the default of Timer, which is an enumeration's where the argument is text, not at all.
+# jsonargparse 4.53 writes init_args as YAML and reads them back: the text 7e2 without quotes, which
+# comes back as a number, and the default of Timer, which is an enumeration's where the argument is
+# text, not at all.
 set_dumper("yaml", config.dump_yaml)
 
 _SECTIONS = {
@@ -114,16 +115,18 @@ class Checked(Exception):
 class LightkitCLI(LightningCLI):
     """A LightningCLI whose config comes in layers and whose runs are recorded.
 
-    In a script it takes the place of LightningCLI, with the same arguments: a command line, given or the process's own,
-    makes a recorded run. With `run=False`, or with `args` as a dict or a namespace, it builds and trains as
-    LightningCLI does, and records nothing. `export` is one command more, which builds the model and the data only.
+    In a script it takes the place of LightningCLI, with the same arguments: a command line, given
+    or the process's own, makes a recorded run. With `run=False`, or with `args` as a dict or a
+    namespace, it builds and trains as LightningCLI does, and records nothing. `export` is one
+    command more, which builds the model and the data only.
 
     Args:
         args: Positional arguments of LightningCLI.
         stage_config: Config of the stage, where a command has loaded it already; None in a script.
         process: The process that runs the stage, where a command has one already.
-        kwargs: Keyword arguments of LightningCLI. With `parser_kwargs={"exit_on_error": False}` an error raises
-            `LightkitError`; otherwise it is printed on standard error and ends the process.
+        kwargs: Keyword arguments of LightningCLI. With `parser_kwargs={"exit_on_error": False}` an
+            error raises `LightkitError`; otherwise it is printed on standard error and ends the
+            process.
     """
 
     left_out_of_export: tuple[str, ...] = _TRAINING_HARDWARE
@@ -162,7 +165,10 @@ class LightkitCLI(LightningCLI):
             raise SystemExit(error.exit_code) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the invocation out: a strategy that spawns processes pickles the parser, which knows this object."""
+        """Leave the invocation out.
+
+        A strategy that spawns processes pickles the parser, which knows this object.
+        """
         return {
             **vars(self),
             "stage_config": None,
@@ -186,7 +192,7 @@ class LightkitCLI(LightningCLI):
     def _exports(self) -> bool:
         return self.stage_config is not None and self.stage_config.command == _EXPORT
 
-    # -- the config ----------------------------------------------------------------------------------------------------
+    # -- the config --------------------------------------------------------------------------------
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Build a parser that raises its errors; they are explained where they are caught."""
@@ -251,7 +257,10 @@ class LightkitCLI(LightningCLI):
             raise Checked
 
     def _choose_parser(self, stage_config: StageConfig) -> list[str]:
-        """Return the word that chooses the command's parser: for `export`, which has none, that of the first."""
+        """Return the word that chooses the command's parser.
+
+        For `export`, which has none, that of the first.
+        """
         parsers = getattr(self, "_subcommand_parsers", {})
         if not stage_config.command:
             return []
@@ -383,7 +392,8 @@ class LightkitCLI(LightningCLI):
                 key: value for key, value in trainer.items() if key not in self.left_out_of_export
             }
         try:
-            # As a file's text: given as an object, `key+` in init_args would forget the signature's default.
+            # As a file's text: given as an object, `key+` in init_args would forget the signature's
+            # default.
             return parser.parse_args([*command, "--config", config.dump_yaml(values)])
         except ArgumentError as error:
             known = self._subcommand_parsers[command[0]] if command else parser
@@ -403,7 +413,10 @@ class LightkitCLI(LightningCLI):
         left_out: Sequence[str] = _NOT_SAVED,
         flags: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return the config as it is saved: in lightkit's form, with references in the place of secrets."""
+        """Return the config as it is saved.
+
+        In lightkit's form, with references in the place of secrets.
+        """
         assert self.stage_config is not None
         text = parser.dump(
             section,
@@ -417,7 +430,7 @@ class LightkitCLI(LightningCLI):
         resolved = self.stage_config.resolved
         return resolved.with_references(resolved.name_entries(values))
 
-    # -- the run -------------------------------------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------------
 
     def instantiate_classes(self) -> None:
         """Start the run, then build data, model and trainer."""
@@ -449,7 +462,7 @@ class LightkitCLI(LightningCLI):
         )
 
     def _build_loggers(self, error: ValueError) -> None:
-        """Build the loggers of a list one by one, of which jsonargparse tells only that one is wrong.
+        """Build the loggers of a list one by one, of which jsonargparse tells only that one fails.
 
         Raises:
             Exception: Raised by a constructor.
@@ -516,9 +529,12 @@ class LightkitCLI(LightningCLI):
         process.stack.enter_context(runs.activate(replace(run, stage=self.subcommand or "fit")))
 
     def _allow_another_save(self, *, has_logger: bool) -> None:
-        """Allow a later start of a run to save its config where the first did, but never over a file of the user's.
+        """Allow a later start of a run to save its config where the first did.
 
-        Without a logger Lightning saves into the working directory, where a config.yaml may have become the user's.
+        But never over a file of the user's.
+
+        Without a logger Lightning saves into the working directory, where a config.yaml may have
+        become the user's.
         """
         if has_logger or not self.save_config_kwargs.get("save_to_log_dir", True):
             self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
@@ -526,7 +542,7 @@ class LightkitCLI(LightningCLI):
             self.save_config_callback = None
 
     def _set_output_keys(self, section: Namespace, run: runs.Run) -> None:
-        """Send the output of Lightning to the run's folder, and keep its own tables and lists away."""
+        """Send the output of Lightning to the run folder; keep its own tables and lists away."""
         assert self.stage_config is not None
         trainer = section["trainer"]
         trainer["default_root_dir"] = trainer["default_root_dir"] or str(run.folder)
@@ -536,7 +552,9 @@ class LightkitCLI(LightningCLI):
             section["return_predictions"] = False
 
     def build_part(self, key: str, value: Any) -> Any:
-        """Build one part of the config: of a list, jsonargparse 4.53 does not keep what the constructors raised.
+        """Build one part of the config.
+
+        Of a list, jsonargparse 4.53 does not keep what the constructors raised.
 
         Raises:
             Exception: What a constructor raises.
@@ -548,10 +566,13 @@ class LightkitCLI(LightningCLI):
             return self.parser.instantiate_classes(alone)[place]
 
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
-        """Hand the config's optimizer to the trainer when it asks the model for one, if the config has one.
+        """Hand the config's optimizer to the trainer when it asks the model for one.
 
-        LightningCLI 2.6 takes the parameters as soon as the model is built: before `setup` or `configure_model` has
-        made them, and before an XLA device has put others in their place, so that the optimizer would train nothing.
+        If the config has one.
+
+        LightningCLI 2.6 takes the parameters as soon as the model is built: before `setup` or
+        `configure_model` has made them, and before an XLA device has put others in their place, so
+        that the optimizer would train nothing.
         """
         parser = self._parser(subcommand)
         is_given = any(
@@ -599,7 +620,7 @@ class LightkitCLI(LightningCLI):
         return with_schedule(found, schedule)
 
     def _warn_of_schedule(self, section: Namespace) -> None:
-        """Warn of a schedule and an optimizer that the model, or the number of epochs, makes idle."""
+        """Warn of a schedule and an optimizer that the model or the number of epochs makes idle."""
         assert self.stage_config is not None
         rank = None if self.process is None else self.process.rank
         if rank is not None and rank.rank != 0:
@@ -697,7 +718,7 @@ def _list_automatic(registered: Mapping[str, tuple[Any, str]]) -> list[str]:
     return [key for key, (_, link_to) in registered.items() if link_to == "AUTOMATIC"]
 
 
-# -- the command line of a script --------------------------------------------------------------------------------------
+# -- the command line of a script ------------------------------------------------------------------
 
 
 def _name_class(cls: Any) -> str:
@@ -708,7 +729,10 @@ def _name_class(cls: Any) -> str:
 
 
 def _default_files(parser_kwargs: Mapping[str, Any]) -> list[str]:
-    """List the options for `default_config_files`, which are the lowest layers, as far as they exist."""
+    """List the options for `default_config_files`, which are the lowest layers.
+
+    As far as they exist.
+    """
     patterns = map(str, parser_kwargs.get("default_config_files") or ())
     return [f"--config={file}" for pattern in patterns for file in sorted(glob(pattern))]  # noqa: PTH207 (as in jsonargparse)
 
@@ -734,7 +758,10 @@ def _join_values(words: Sequence[str], parser: LightningArgumentParser) -> list[
 
 
 def _create_script_command(name: str, parser: LightningArgumentParser) -> Command:
-    """Return a command for the parser of a script: lightkit's options, but for those whose names the script has."""
+    """Return a command for the parser of a script.
+
+    lightkit's options, but for those whose names the script has.
+    """
     own = {str(action.dest) for action in parser._actions} - {
         *_SECTIONS,
         "ckpt_path",
@@ -758,7 +785,10 @@ def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[st
 
 
 def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
-    """Read the command that a config names, or the first for which it has a section; None without either."""
+    """Read the command that a config names, or the first for which it has a section.
+
+    None without either.
+    """
     try:
         values = yaml.safe_load(
             file if is_yaml_text(file) else Path(file).read_text(encoding="utf-8")
@@ -793,7 +823,9 @@ _TABLES = ("Table", "PetastormTable", "TableData", "TextData")
 
 
 def _import_tables(stage_config: StageConfig | None) -> None:
-    """Import the classes for tables, whose short names are known then, unless the config names another data module.
+    """Import the classes for tables, whose short names are known then.
+
+    Unless the config names another data module.
 
     They load pyarrow, which no other class needs.
     """
@@ -807,10 +839,11 @@ def _import_tables(stage_config: StageConfig | None) -> None:
 
 
 def _keep_forking() -> None:
-    """Fork worker processes where Python's default is a fork server, as on Linux from Python 3.14 on.
+    """Fork worker processes where Python's default is a fork server, as on Linux from Python 3.14.
 
-    A fork server pickles what a worker gets: data that cannot be pickled would not load any more. The watchdog writes
-    the stacks of forked processes alone. A method that the user has chosen stays.
+    A fork server pickles what a worker gets: data that cannot be pickled would not load any more.
+    The watchdog writes the stacks of forked processes alone. A method that the user has chosen
+    stays.
     """
     default = multiprocessing.get_all_start_methods()[0]
     is_chosen = multiprocessing.get_start_method(allow_none=True) is not None

@@ -46,7 +46,10 @@ class ModelBuilder(LightkitCLI):
 def build_model(
     stage_config: StageConfig, stack: ExitStack
 ) -> tuple[LightningModule, LightningDataModule | None]:
-    """Build the model, without its weights, and the data, as `lightkit export` does; the stack is closed after use."""
+    """Build the model, without its weights, and the data, as `lightkit export` does.
+
+    The stack is closed after use.
+    """
     built = ModelBuilder(stage_config=stage_config, process=StageProcess(stack=stack))
     return built.model, built.datamodule
 
@@ -67,9 +70,12 @@ class CallbackBuilder(ModelBuilder):
 
 
 def build_metric_callbacks(stage_config: StageConfig, stack: ExitStack) -> list[Callback]:
-    """Build the callbacks of a config that may log metrics: the user's own, without those that only keep or show.
+    """Build the callbacks of a config that may log metrics.
 
-    Those of Lightning and lightkit log no metric of a model; what writes checkpoints, stops or draws is of a training.
+    The user's own, without those that only keep or show.
+
+    Those of Lightning and lightkit log no metric of a model; what writes checkpoints, stops or
+    draws is of a training.
     """
     built = CallbackBuilder(stage_config=stage_config, process=StageProcess(stack=stack))
     return [callback for callback in built.callbacks if _may_log(callback)]
@@ -98,7 +104,10 @@ _OF_A_STEP = (
 
 
 class TrialBuilder(ModelBuilder):
-    """Parse a config as `fit` does; build its parts anew for each variant of `lightkit tune`, in a temporary folder."""
+    """Parse a config as `fit` does.
+
+    Build its parts anew for each variant of `lightkit tune`, in a temporary folder.
+    """
 
     def instantiate_classes(self) -> None:
         """Keep the config, from which `build` makes its parts."""
@@ -113,7 +122,10 @@ class TrialBuilder(ModelBuilder):
         """Start no run."""
 
     def build(self, variant: Variant) -> Parts:
-        """Build a trainer that computes with a variant, a fresh model with the optimizers of the config, and data."""
+        """Build a trainer that computes with a variant, a fresh model and data.
+
+        The model has the optimizers of the config.
+        """
         self.config = copy.deepcopy(self._parsed)
         section = self.config["fit"]
         section["trainer"]["precision"] = variant.precision

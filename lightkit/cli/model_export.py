@@ -1,4 +1,7 @@
-"""From a built model, or one that is logged in MLflow, to verified files, with what is printed of them."""
+"""From a built model, or one that is logged in MLflow, to verified files.
+
+With what is printed of them.
+"""
 
 from __future__ import annotations
 
@@ -113,10 +116,12 @@ def export_logged_model(invocation: Invocation) -> int:
     """Export a model that is logged in MLflow, and return the exit code.
 
     Args:
-        invocation: The command line. Of keys, ``run.root`` alone has an effect: MLflow's default database is there.
+        invocation: The command line. Of keys, ``run.root`` alone has an effect: MLflow's default
+            database is there.
 
     Raises:
-        ConfigError: If an option is wrong or has no effect on such a model, or there is no such model.
+        ConfigError: If an option is wrong or has no effect on such a model, or there is no such
+            model.
         ServerAway: If MLflow does not answer.
         ExportError: If a file cannot be made, or differs from its model.
     """
@@ -236,7 +241,9 @@ def print_step(mode: OutputMode, text: str) -> None:
 
 
 def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
-    """Print each file and the eager model as a table on standard output, and below it what the table cannot hold.
+    """Print each file and the eager model as a table on standard output.
+
+    And below it what the table cannot hold.
 
     Args:
         artefacts: Entries of export.json.
@@ -309,8 +316,9 @@ def load_model(
 ) -> dict[str, str]:
     """Set a model and its data up as Lightning does before it validates, and load the weights.
 
-    Afterwards the module is in eval mode and in float32 (or float64, where its class chose that). The data is set up
-    as for `fit`, which by Lightning's contract is the training and the validation split.
+    Afterwards the module is in eval mode and in float32 (or float64, where its class chose that).
+    The data is set up as for `fit`, which by Lightning's contract is the training and the
+    validation split.
 
     Args:
         module: The model, as its class makes it.

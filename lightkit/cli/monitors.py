@@ -1,4 +1,7 @@
-"""The metrics that a config monitors, with the modes that it sets, and where these contradict the metric. No torch."""
+"""The metrics that a config monitors, with the modes that it sets.
+
+And where these contradict the metric. No torch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from lightkit.runs.files import find_value
 from lightkit.runs.metric_mode import Mode, infer_mode, override_modes
 
 _OWN = ("Checkpoint", "lightkit.callbacks.Checkpoint")
-"""lightkit's own, which takes the mode of the metric where the config sets none; what it sets is meant."""
+"""lightkit's own, which takes the mode of the metric where the config sets none; what it sets is
+meant."""
 _DEFAULTS = {"ModelCheckpoint": "min", "EarlyStopping": "min", "ReduceLROnPlateau": "min"}
 """Classes of Lightning and torch that judge by a metric, with their default of ``mode``."""
 
@@ -39,7 +43,7 @@ class Monitor(NamedTuple):
 
 
 def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
-    """List the callbacks, the scheduler and the gate that judge by a metric which the config names."""
+    """List the callbacks, the scheduler and the gate that judge by a metric that is named."""
     sections: list[tuple[KeyPath, Any]] = []
     callbacks = find_value(resolved.lightning_values, "trainer", "callbacks")
     for number, entry in enumerate(callbacks if isinstance(callbacks, list) else [callbacks]):
@@ -75,7 +79,8 @@ def _read_monitor(
 def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
     """Return the modes that a config sets, by metric; without those that contradict each other.
 
-    A mode in a run's saved config may be a default that was written out; such a default says nothing.
+    A mode in a run's saved config may be a default that was written out; such a default says
+    nothing.
     """
     found: dict[str, set[Mode]] = {}
     for each in list_monitors(resolved):
@@ -93,7 +98,9 @@ def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
 
 
 def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = None) -> list[str]:
-    """List the monitors whose mode contradicts their metric, and a gate whose metric says nothing, each with its place.
+    """List the monitors whose mode contradicts their metric.
+
+    And a gate whose metric says nothing, each with its place.
 
     Args:
         resolved: The config.
@@ -109,7 +116,9 @@ def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = Non
 
 
 def _describe_doubt(each: Monitor, resolved: Resolved, known: Mapping[str, Any]) -> str | None:
-    """Describe what speaks against the mode of a monitor, or that a gate has none; None where all is clear.
+    """Describe what speaks against the mode of a monitor, or that a gate has none.
+
+    None where all is clear.
 
     Args:
         each: The monitor.
@@ -143,7 +152,7 @@ def _describe_doubt(each: Monitor, resolved: Resolved, known: Mapping[str, Any])
 
 
 def _compares_blindly(resolved: Resolved, metric: str, known: Mapping[str, Any]) -> bool:
-    """Return whether the gate compares by a metric of which neither the config nor the metric tells the mode."""
+    """Return whether neither the config nor the metric tells the mode of the gate's metric."""
     is_known = infer_mode(metric, recorded={**known, **find_config_modes(resolved)}) is not None
     rules = {*read_gate(resolved).rules}
     return not is_known and bool(rules - {"min", "max"})

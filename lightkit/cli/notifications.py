@@ -1,4 +1,7 @@
-"""Send how a command begins and ends: to its heartbeat address, and through the notifiers among its callbacks."""
+"""Send how a command begins and ends.
+
+To its heartbeat address, and through the notifiers among its callbacks.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
 
 IN_RETRAIN = "_LIGHTKIT_RETRAIN"
-"""Environment variable of the stages of a retrain, which prints the closing block; "tested": its test is new."""
+"""Environment variable of the stages of a retrain, which prints the closing block; "tested": its
+test is new."""
 _ADDRESS = "_LIGHTKIT_ADDRESS_"
 _NUM_LAST_LINES = 12  # of the error output of other processes, which may end with a traceback
 _INTERRUPTED_CLOSE_S = 2.0  # after a signal: this process and its children have 15 s in all
@@ -64,7 +68,8 @@ class CommandNotifier:
         self.has_sent_end = False
         """Whether other processes have sent the end."""
         self.sends_each_end = False
-        """Whether each end without a trainer is sent, and not only a failure that no terminal has shown."""
+        """Whether each end without a trainer is sent, and not only a failure that no terminal has
+        shown."""
         self.known: dict[str, Any] = {}
         """Fields of the message of such an end."""
 
@@ -112,7 +117,7 @@ class CommandNotifier:
         self._notifiers = () if is_silent else notifiers
 
     def send_end(self, error: BaseException | None, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the end through the trainer's notifiers, or those of the config, and wait for answers.
+        """Send the end through the trainer's notifiers, or the config's; wait for answers.
 
         Args:
             error: What ended the command; None where all is well.
@@ -141,7 +146,9 @@ class CommandNotifier:
         close_all(senders, min(timeout_s, _INTERRUPTED_CLOSE_S) if is_interruption else timeout_s)
 
     def _send_without_trainer(self, error: BaseException | None, code: int) -> list[Notifier]:
-        """Send a failure from before there was a trainer, unless a terminal has shown it; or the end of a sweep.
+        """Send a failure from before there was a trainer, unless a terminal has shown it.
+
+        Or the end of a sweep.
 
         Returns:
             The notifiers that were built for it.
@@ -200,7 +207,9 @@ def create_heartbeat(resolved: Resolved) -> DeadMansSwitch | None:
 
 
 def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
-    """Build the notifiers of a config and nothing else of it, importing torch only where there may be one.
+    """Build the notifiers of a config and nothing else of it.
+
+    Import torch only where there may be one.
 
     Returns:
         Each with the name of its entry.
@@ -256,15 +265,19 @@ def _notifier_class(entry: Any) -> str | None:
 
 
 def pass_on_notifiers(resolved: Resolved) -> tuple[list[str], dict[str, str]]:
-    """Return flags and environment variables that give a later stage the notifiers of this command's config.
+    """Return flags and variables that give a later stage the notifiers of this config.
 
-    The config of a run holds ``***`` in the place of an address that is written in the config. What is secret is passed
-    in the environment, since other users of a machine can read the arguments of a process.
+    The config of a run holds ``***`` in the place of an address that is written in the config. What
+    is secret is passed in the environment, since other users of a machine can read the arguments of
+    a process.
     """
     environment: dict[str, str] = {}
 
     def refer(value: Any, path: KeyPath) -> Any:
-        """Return a value as it can be read again: what came from the environment, or is secret, as a reference."""
+        """Return a value as it can be read again.
+
+        What came from the environment, or is secret, as a reference.
+        """
         reference = resolved.references.get(path)
         if reference is not None and HIDDEN not in reference:
             return reference
@@ -290,7 +303,9 @@ def pass_on_notifiers(resolved: Resolved) -> tuple[list[str], dict[str, str]]:
 
 
 def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:
-    """Warn of notifiers that send nothing since the run's saved config has ``***`` in the place of their address.
+    """Warn of notifiers that send nothing.
+
+    The run's saved config has ``***`` in the place of their address.
 
     Args:
         resolved: The config of this command, in which such an address is null.

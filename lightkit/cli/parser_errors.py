@@ -1,4 +1,7 @@
-"""Errors of jsonargparse and Lightning with the key in the config that they are about, and its place. No torch."""
+"""Errors of jsonargparse and Lightning with the key that they are about, and its place.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ _AROUND = (
     "Errors:",
     "Expected a path but",
 )
-"""Lines of jsonargparse 4.53 above the one with the error, and that of text that is no file either."""
+"""Lines of jsonargparse 4.53 above the one with the error, and that of text that is no file
+either."""
 
 
 def explain_parser_error(
@@ -41,8 +45,8 @@ def explain_parser_error(
 ) -> ConfigError:
     """Turn an error of jsonargparse into one with the user's key and the place where it was set.
 
-    What the schema and the signatures of classes show is found by `validate_signatures`; here come the values that only
-    jsonargparse can judge, and the arguments of a script.
+    What the schema and the signatures of classes show is found by `validate_signatures`; here come
+    the values that only jsonargparse can judge, and the arguments of a script.
 
     Args:
         error: What jsonargparse raised.
@@ -70,7 +74,10 @@ def explain_parser_error(
 
 
 def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
-    """Return the path that a message of jsonargparse leads to line by line, and the line with the error."""
+    """Return the path that a message of jsonargparse leads to line by line.
+
+    And the line with the error.
+    """
     path: KeyPath = ()
     line = ""
     for line in (line.strip(" -") for line in message.splitlines()):
@@ -109,7 +116,9 @@ def _names_class(node: Node, class_path: str) -> bool:
 
 
 def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
-    """Add the place of the first dotted key that the error names and the user has set, unless it shows one.
+    """Add the place of the first dotted key that the error names and the user has set.
+
+    Unless it shows one.
 
     What came from the environment is a reference in it.
     """
@@ -141,7 +150,9 @@ _WRAPPINGS = (
 
 @contextmanager
 def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
-    """Replace what Lightning refuses by clear errors, and show where their keys are set; a crash passes.
+    """Replace what Lightning refuses by clear errors, and show where their keys are set.
+
+    A crash passes.
 
     Raises:
         LightkitError: In the place of Lightning's error, or of one without its place.
@@ -200,7 +211,7 @@ def explain_full_disk() -> Iterator[None]:
 
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
-    """Raise the error of a constructor again, which jsonargparse has wrapped in an error of its own."""
+    """Raise the error of a constructor again, which jsonargparse has wrapped in one of its own."""
     from lightning_fabric.utilities.exceptions import (
         MisconfigurationException,
     )  # here: it loads torch
@@ -248,7 +259,10 @@ def explain_other_weights(error: BaseException) -> str | None:
 
 
 def explain_broadcast_loss(warning: Warning) -> str | None:
-    """Explain a loss of outputs and targets whose shapes broadcast to pairs; None for another warning."""
+    """Explain a loss of outputs and targets whose shapes broadcast to pairs.
+
+    None for another warning.
+    """
     found = re.match(BROADCAST_LOSS, str(warning))
     if found is None:
         return None
@@ -264,9 +278,12 @@ def explain_broadcast_loss(warning: Warning) -> str | None:
 
 
 def explain_predict_step(error: BaseException) -> str | None:
-    """Explain that `forward` was given a whole batch, since the module has no `predict_step`; None for other errors.
+    """Explain that `forward` was given a whole batch, since the module has no `predict_step`.
 
-    Lightning's `predict_step` calls the module with the batch as the loader gives it, with its targets.
+    None for other errors.
+
+    Lightning's `predict_step` calls the module with the batch as the loader gives it, with its
+    targets.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
@@ -292,10 +309,13 @@ _LIGHTNING = re.compile(r"/(?:pytorch_lightning|lightning)/")
 
 
 def find_first_error(error: BaseException) -> BaseException:
-    """Return the error that has ended the loops, where Lightning's own teardown raises another one after it.
+    """Return the error that has ended the loops.
 
-    Lightning 2.6.6 tears a data fetcher down by asking for the length of loaders that may never have begun ("Please
-    call `iter(combined_loader)` first"), and that error takes the place of the one that was under way.
+    Lightning's own teardown may raise another one after it.
+
+    Lightning 2.6.6 tears a data fetcher down by asking for the length of loaders that may never
+    have begun ("Please call `iter(combined_loader)` first"), and that error takes the place of the
+    one that was under way.
     """
     while (first := error.__context__) is not None and error.__cause__ is None:
         frames = traceback.extract_tb(error.__traceback__)
@@ -307,7 +327,10 @@ def find_first_error(error: BaseException) -> BaseException:
 
 
 def explain_process_limit(error: BaseException) -> LightkitError | None:
-    """Return the error in the user's words where no process or thread could be started; None for any other."""
+    """Return the error in the user's words where no process or thread could be started.
+
+    None for any other.
+    """
     is_fork = isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN
     is_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     if not (is_fork or is_thread):
@@ -323,11 +346,15 @@ def explain_process_limit(error: BaseException) -> LightkitError | None:
 _MISSING_METRIC = re.compile(
     r"conditioned on metric [`']?([^\s`']+)|ModelCheckpoint\(monitor='([^']*)'\)"
 )
-"""Of a metric that is monitored and not logged; the messages go on with those that are, which others may monitor."""
+"""Of a metric that is monitored and not logged; the messages go on with those that are, which
+others may monitor."""
 
 
 def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
-    """Name the user's key that Lightning's message is about, found by its name, its value, or best both."""
+    """Name the user's key that Lightning's message is about.
+
+    Found by its name, its value, or best both.
+    """
     if missing := _MISSING_METRIC.search(str(error)):
         of_schedule = "ReduceLROnPlateau" in str(error)
         return _locate_monitor(
@@ -355,7 +382,10 @@ def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
 def _locate_monitor(
     error: Exception, resolved: Resolved, *, metric: str, of_schedule: bool
 ) -> ConfigError:
-    """Name the key `monitor` that asks for a metric which is not logged; none where a module's code asks for it."""
+    """Name the key `monitor` that asks for a metric which is not logged.
+
+    None where a module's code asks for it.
+    """
     text = " ".join(resolved.masked(str(error)).split())
     for path, node in walk(resolved.tree):
         is_monitor = path[-1:] == ("monitor",) and isinstance(node, Leaf) and node.value == metric

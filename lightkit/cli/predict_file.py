@@ -1,4 +1,6 @@
-"""`lightkit predict --model FILE IMAGES`: predictions by an exported model, without a run or a config.
+"""`lightkit predict --model FILE IMAGES`: predictions by an exported model.
+
+Without a run or a config.
 
 A model of rows takes tables in place of images.
 """
@@ -31,11 +33,13 @@ _log = logging.getLogger("lightkit")
 
 
 def predict_by_file(invocation: Invocation) -> int:
-    """Predict the images, or the rows of tables, that the command line names, and return the exit code.
+    """Predict the images or rows that the command line names, and return the exit code.
 
     Raises:
-        ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
-        DataError: If the file is damaged or takes no images, an image or folder is missing, or no image can be read.
+        ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs
+            ``--trust``.
+        DataError: If the file is damaged or takes no images, an image or folder is missing, or no
+            image can be read.
     """
     invocation.raise_errors()
     given = invocation.options
@@ -108,7 +112,10 @@ def _takes_rows(invocation: Invocation) -> bool:
 
 
 def _find_file(text: str, run: Any, flags: Sequence[Flag]) -> tuple[Path, Path | None]:
-    """Find the file, as named or in the folder ``export`` of the run that ``--run`` names; return that folder, too."""
+    """Find the file, as named or in the folder ``export`` of the run that ``--run`` names.
+
+    Return that folder, too.
+    """
     path = Path(text).expanduser()
     if run is None:
         return path, None
@@ -119,8 +126,8 @@ def _find_file(text: str, run: Any, flags: Sequence[Flag]) -> tuple[Path, Path |
 def _check_trust(file: Path, run_exports: Path | None, *, is_trusted: bool) -> None:
     """Refuse a file of torch.export that no ``export.json`` records, unless ``--trust`` allows it.
 
-    ``torch.export.load`` (torch 2.15) unpickles some of its records and evaluates others as Python, so that loading a
-    file of unknown origin can run code.
+    ``torch.export.load`` (torch 2.15) unpickles some of its records and evaluates others as Python,
+    so that loading a file of unknown origin can run code.
 
     Args:
         file: The file.

@@ -1,4 +1,7 @@
-"""Predictions by a run or a config of what the command line names, images or rows, in place of the config's data."""
+"""Predictions by a run or a config of what the command line names, images or rows.
+
+In place of the config's data.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def build_image_data(
     *,
     early_images: EarlyImages | None = None,
 ) -> ListedImages:
-    """Build a data module of the images, prepared as the config's data prepares them, and load exported weights.
+    """Build a data module of the images, and load exported weights.
+
+    The images are prepared as the config's data prepares them.
 
     Args:
         stage_config: The invocation.
@@ -96,7 +101,10 @@ def build_row_data(
 def _load_names(
     stage_config: StageConfig, model: LightningModule, start: RunStart
 ) -> Sequence[str] | None:
-    """Load exported weights into the model; return the names of the classes that its weights were trained for."""
+    """Load exported weights into the model.
+
+    Return the names of the classes that its weights were trained for.
+    """
     if stage_config.weights is not None:
         return load_exported(model, stage_config.weights).class_names
     return None if start.checkpoint is None else read_trained_classes(start.checkpoint).outputs
@@ -122,7 +130,9 @@ def _explain_preparation(images: Sequence[str], data: LightningDataModule | None
 
 
 def drop_limits(trainer: Namespace) -> None:
-    """Remove from the trainer's section its limits on batches, so that all images are predicted, and its loggers.
+    """Remove from the trainer's section its limits on batches and its loggers.
+
+    So all images are predicted.
 
     A logger would open the training's run again, on its server too, and end it once more.
     """

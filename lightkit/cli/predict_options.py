@@ -1,4 +1,7 @@
-"""The options of `predict` for images that the command line names, and the lines of its end. No torch."""
+"""The options of `predict` for images that the command line names, and the lines of its end.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class PredictOptions:
     Args:
         output: The table; ``-`` for CSV on standard output.
         contact_sheet: A page of thumbnails, in addition.
-        top_k: Number of classes of each image; None for the default, ``all`` for a column of each class.
+        top_k: Number of classes of each image; None for the default, ``all`` for a column of each
+            class.
         unit: What is predicted, an image or a row.
     """
 
@@ -70,7 +74,9 @@ class PredictOptions:
 def parse_predict_options(
     options: Mapping[str, Any], inputs: Sequence[str], *, takes_rows: bool = False
 ) -> PredictOptions:
-    """Parse where predictions are written, and check before anything is loaded that images or tables are there.
+    """Parse where predictions are written.
+
+    Check before anything is loaded that images or tables are there.
 
     Args:
         options: Of the command line.
@@ -78,8 +84,9 @@ def parse_predict_options(
         takes_rows: Whether the words name tables, whose rows are predicted.
 
     Raises:
-        ConfigError: If options do not go together, or have no effect without images; an output has another format,
-            cannot be written, or is a file that is read for the predictions; or a number is none.
+        ConfigError: If options do not go together, or have no effect without images; an output has
+            another format, cannot be written, or is a file that is read for the predictions; or a
+            number is none.
         DataError: If a named file or folder has no image.
     """
     artefact = options.get("model")

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def redact_command_line(resolved: Resolved, args: Iterable[str]) -> list[str]:
-    """Return the arguments of a command line without secrets, also those too short to be masked in other texts."""
+    """Return the arguments of a command line without secrets.
+
+    Also without those too short to be masked in other texts.
+    """
     shown: list[str] = []
     for word in args:
         is_value = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1]
@@ -37,7 +40,10 @@ def redact_hyperparameters(logger: Logger, resolved: Resolved) -> None:
 
 
 def redact_tags(loggers: Any, resolved: Resolved) -> None:
-    """Keep secrets out of the tags that loggers are configured with, which trackers show next to the run."""
+    """Keep secrets out of the tags that loggers are configured with.
+
+    Trackers show these next to the run.
+    """
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = getattr(entry, "init_args", None)
         if arguments is not None and arguments.get("tags"):

@@ -1,4 +1,7 @@
-"""Register a run's model in MLflow: its files, the MLflow run of its training, and tags that lead back to both."""
+"""Register a run's model in MLflow.
+
+Its files, the MLflow run of its training, and tags that lead back to both.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,9 @@ def _send_exports(client: Any, run_id: str, exports: Path, where: str) -> bool:
 
 
 def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str, str]:
-    """Make the tags of a version: its run, code, data, checkpoint and best score, as far as they are known.
+    """Make the tags of a version: its run, code, data, checkpoint and best score.
+
+    As far as they are known.
 
     Args:
         run: The run.
@@ -288,7 +293,8 @@ def _is_of_checkpoint(
         file: The file.
         entry: Its entry in ``export.json``.
         checkpoint_digest: Digest of the checkpoint.
-        has_record: Whether there is a record in its folder; there is none in that of a format of the module's own.
+        has_record: Whether there is a record in its folder; there is none in that of a format of
+            the module's own.
     """
     if runs.find_value(entry, "source", "sha256") != checkpoint_digest:
         return False
@@ -350,7 +356,10 @@ def _find_or_create_run(
 
 
 def _find_tracked_run(registry: Registry, run: runs.Run) -> Any:
-    """Find the MLflow run that the training has recorded in; None where it is deleted, or of another store."""
+    """Find the MLflow run that the training has recorded in.
+
+    None where it is deleted, or of another store.
+    """
     from mlflow.exceptions import MlflowException  # 2 s
 
     noted = tracked_run(run).get("run_id")

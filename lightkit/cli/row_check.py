@@ -1,4 +1,7 @@
-"""Findings of `check` in the rows or texts of a config, such as missing columns and rows in two splits. No torch."""
+"""Findings of `check` in the rows or texts of a config.
+
+Such as missing columns and rows in two splits. No torch.
+"""
 
 from __future__ import annotations
 

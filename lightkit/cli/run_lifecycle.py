@@ -1,4 +1,7 @@
-"""A run from its beginning to its end: job lock, folder, checkpoint, saved config, manifest, recorded end."""
+"""A run from its beginning to its end.
+
+Job lock, folder, checkpoint, saved config, manifest, recorded end.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ def start_run(
     seed: int | None,
     is_trial: bool,
 ) -> Session:
-    """Choose the run and its checkpoint, record the beginning, and have the process's stack record the end.
+    """Choose the run and its checkpoint, record the beginning.
+
+    Have the process's stack record the end.
 
     Ranks other than the first take the run that the first one has announced.
 
@@ -123,7 +128,7 @@ def start_run(
 def _choose_start(
     stage_config: StageConfig, settings: RunSettings, saved_config: dict[str, Any], *, fresh: bool
 ) -> RunStart:
-    """Return the run that `--run` names, or the run of the job that the stage begins or goes on with."""
+    """Return the run that `--run` names, or the one that the stage begins or goes on with."""
     if stage_config.base is not None:
         checkpoint = None if stage_config.ckpt_path is None else Path(stage_config.ckpt_path)
         return RunStart(stage_config.base, checkpoint=checkpoint, is_old=True)
@@ -207,7 +212,9 @@ def _record_start(
 def _list_changed_settings(
     stage_config: StageConfig, saved_config: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what may change a score and differs between the configs of a later stage and of its run: key and value.
+    """Return what may change a score and differs between the configs of a stage and of its run.
+
+    Key and value.
 
     It is of the sections data and model, and little of the trainer's.
     """
@@ -228,7 +235,7 @@ def _list_changed_settings(
     return changed
 
 
-# -- the other ranks of the same run -----------------------------------------------------------------------------------
+# -- the other ranks of the same run ---------------------------------------------------------------
 
 
 def _read_announcement(
@@ -280,12 +287,15 @@ def _announce(session: Session, earlier: Mapping[str, Any] | None) -> None:
     process.stack.callback(os.environ.pop, INHERITED, None)
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- the end ---------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _finish_run(session: Session, *, is_reported: bool) -> Iterator[None]:
-    """Record how the run ends, and report it; an error before training has begun leaves no folder of a new run."""
+    """Record how the run ends, and report it.
+
+    An error before training has begun leaves no folder of a new run.
+    """
     watch = session.process.watch
     raised: BaseException | None = None
     session.recorder.start()
@@ -312,7 +322,10 @@ def _finish_run(session: Session, *, is_reported: bool) -> Iterator[None]:
 
 
 def _has_no_use(session: Session, raised: BaseException | None) -> bool:
-    """Return whether a new run has ended before it could train, by a mistake or for lack of anything to train."""
+    """Return whether a new run has ended before it could train.
+
+    By a mistake or for lack of anything to train.
+    """
     if session.start.is_old or session.has_trained:
         return False
     return session.nothing_left or isinstance(raised, (ConfigError, DataError))
@@ -329,11 +342,15 @@ def _report_run(session: Session, *, has_failed: bool) -> None:
 
 
 def _add_checkpoint(error: BaseException, session: Session) -> BaseException:
-    """Return the interruption of a fit with the checkpoint that it resumes from, where it does not know it."""
+    """Return the interruption of a fit with the checkpoint that it resumes from.
+
+    Where it does not know it.
+    """
     watch = session.process.watch
     signum = error.signum if isinstance(error, Interrupted) else watch.received
-    # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
-    # was being imported has raised an error of its own in place of the interruption.
+    # A signal to the whole process group has ended the loaders' processes before the batch was
+    # done, or a library that was being imported has raised an error of its own in place of the
+    # interruption.
     is_of_signal = isinstance(error, Exception) and (
         watch.explains(error) or "DataLoader worker" in str(error)
     )

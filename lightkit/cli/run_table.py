@@ -46,7 +46,9 @@ def get_root_and_job(invocation: Invocation) -> tuple[Path, str | None]:
 def check_names(
     invocation: Invocation, option: str, names: Iterable[str], known: Collection[str]
 ) -> None:
-    """Check that the runs have each metric or key that an option names; if ``known`` is empty, nothing is checked.
+    """Check that the runs have each metric or key that an option names.
+
+    If ``known`` is empty, nothing is checked.
 
     Raises:
         ConfigError: If none has it; it names the near ones, or all where there are few.

@@ -1,4 +1,7 @@
-"""The config's optimizer and schedule: what the model makes of them, and warnings where that is nothing."""
+"""The config's optimizer and schedule.
+
+What the model makes of them, and warnings where that is nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _log = logging.getLogger("lightkit")
 
 
 def describe_schedule_class(name: str) -> tuple[Collection[str], bool]:
-    """Return the arguments of a schedule's class, and whether it goes by a metric; none of an unknown class."""
+    """Return the arguments of a schedule's class, and whether it goes by a metric.
+
+    None of an unknown class.
+    """
     try:
         path = name if "." in name else resolve_class_path_by_name(LRScheduler, name)
         described = find_description(path)
@@ -47,7 +53,8 @@ def warn_of_schedule(resolved: Resolved, cls: type | None, *, is_script: bool) -
 
     Args:
         resolved: The config.
-        cls: Class of the model; None where it is not known, or the config's optimizer is not the model's.
+        cls: Class of the model; None where it is not known, or the config's optimizer is not the
+            model's.
         is_script: Whether Lightning warns of an optimizer of the config itself.
     """
     notices = [
@@ -81,7 +88,7 @@ def _overrides_optimizers(cls: type | None) -> bool:
 
 
 def warn_of_two_command_lines(args: Any) -> None:
-    """Warn, as LightningCLI does, of arguments that a script gives beside those of its command line."""
+    """Warn, as LightningCLI does, of arguments of a script beside those of its command line."""
     rank_zero_warn(
         "LightningCLI's args parameter is intended to run from within Python like if it were from"
         " the command line. To prevent mistakes it is not recommended to provide both args and"
@@ -91,10 +98,11 @@ def warn_of_two_command_lines(args: Any) -> None:
 
 @contextmanager
 def explain_building(resolved: Resolved | None) -> Iterator[None]:
-    """Turn what an optimizer or a schedule of torch refuses into an error with the place of its class.
+    """Turn what a torch optimizer or schedule refuses into an error with the place of its class.
 
     Raises:
-        ConfigError: In the place of a ValueError or TypeError of torch; a class of one's own crashes as it does.
+        ConfigError: In the place of a ValueError or TypeError of torch; a class of one's own
+            crashes as it does.
     """
     try:
         yield
@@ -135,7 +143,8 @@ def count_schedule(
     """Prepare a schedule to be built again with its number of steps; None where there is none.
 
     Args:
-        found: What `configure_optimizers` has returned, with the schedule that has a placeholder for the number.
+        found: What `configure_optimizers` has returned, with the schedule that has a placeholder
+            for the number.
         names: Arguments that are `auto`.
         init: Class and arguments of the schedule.
     """

@@ -59,7 +59,8 @@ class Session:
         start: The run, and the checkpoint that it starts from.
         recorder: Keeps the run folder up to date.
         saved_config: The config as the run folder keeps it.
-        has_trained: Whether training has begun: an error in the config that shows before leaves no folder.
+        has_trained: Whether training has begun: an error in the config that shows before leaves no
+            folder.
         nothing_left: Whether the checkpoint of another run has left nothing to train.
     """
 
@@ -78,7 +79,10 @@ class Session:
 
 
 def join_ranks(stage_config: StageConfig) -> RankContext | None:
-    """Join the launch that has started this process; None if none has, or where a command is one process anywhere."""
+    """Join the launch that has started this process.
+
+    None if none has, or where a command is one process anywhere.
+    """
     if stage_config.command in ("", "export"):
         return None
     return join_launch(os.environ, stage_config.run_root)
@@ -100,7 +104,8 @@ def create_job_lock(settings: RunSettings, watch: SignalWatch) -> runs.Lock:
     """Make the lock of a job; this process ends once another has taken it over.
 
     Raises:
-        ConfigError: If the name cannot be a folder's, there is no such run, or the seconds are none.
+        ConfigError: If the name cannot be a folder's, there is no such run, or the seconds are
+            none.
     """
     return runs.Lock(
         *find_job(settings),

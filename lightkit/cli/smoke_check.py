@@ -1,4 +1,7 @@
-"""`lightkit check --deep`: build a config on one CPU, run one batch of each loop, and keep nothing. Needs torch."""
+"""`lightkit check --deep`: build a config on one CPU, run one batch of each loop, and keep nothing.
+
+Needs torch.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,8 @@ _TRAINER: dict[str, Any] = {
     "num_sanity_val_steps": 0, "log_every_n_steps": 1, "profiler": None, "model_registry": None,
     "enable_progress_bar": False, "enable_model_summary": False,
 }  # fmt: skip
-"""Arguments of the trainer in place of the config's. Epochs, steps and training batches stay: schedules use them."""
+"""Arguments of the trainer in place of the config's. Epochs, steps and training batches stay:
+schedules use them."""
 _OFFLINE_LOGGERS = (CSV, CSVLogger, MLflow, TensorBoard, TensorBoardLogger)
 """Loggers that write nothing and ask no server until something is logged."""
 _NOT_RUN = {
@@ -179,7 +183,10 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
 
 
 class _ScratchLogger(DummyLogger):
-    """Accepts every record and keeps none; code that asks for its folder gets one that is removed at the end."""
+    """Accepts every record and keeps none.
+
+    Code that asks for its folder gets one that is removed at the end.
+    """
 
     @property
     def save_dir(self) -> str:
@@ -193,7 +200,8 @@ class _CheckpointPlace:
     Args:
         path: The callback's key.
         folder: Where they are written.
-        count: Number of those that are kept, and of one that is being written, if the largest on its disk is of here.
+        count: Number of those that are kept, and of one that is being written, if the largest on
+            its disk is of here.
         is_bounded: Whether no more are kept, however long the training.
         size_bytes: Size of one.
         free_bytes: Free on the disk.
@@ -224,7 +232,9 @@ class _CheckpointPlace:
 
 
 class _Probe(Callback):
-    """Ends a training after its first batch, as its last: with the optimizer's step, validation and the hooks.
+    """Ends a training after its first batch, as its last.
+
+    With the optimizer's step, validation and the hooks.
 
     Args:
         folder: Folder for checkpoints, removed at the end.
@@ -256,7 +266,7 @@ class _Probe(Callback):
             trainer.strategy.load_model_state_dict(content, strict=pl_module.strict_loading)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note all monitors, and let callbacks and schedulers do without, so that none ends the batch."""
+        """Note all monitors, and let callbacks and schedulers do without: none ends the batch."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, lightning_callbacks.EarlyStopping) and callback.strict:
                 self.monitors.append((callback, callback.monitor))
@@ -306,7 +316,7 @@ class _Probe(Callback):
 
 
 class _SmokeCheck(ModelBuilder):
-    """Parses the config; builds each part by itself, so that each error is found, and runs one batch.
+    """Parses the config; builds each part alone, so that each error is found, and runs one batch.
 
     Args:
         stage_config: Config of the stage.
@@ -340,7 +350,10 @@ class _SmokeCheck(ModelBuilder):
         self.config_init = self.config
 
     def run(self) -> dict[str, Any]:
-        """Build the parts, run one batch of each loop, and return the report; errors are added to the problems."""
+        """Build the parts, run one batch of each loop, and return the report.
+
+        Errors are added to the problems.
+        """
         stage = self._stage
         probe = self._probe
         model = self._section.get("model")
@@ -431,7 +444,7 @@ class _SmokeCheck(ModelBuilder):
             "warnings": warnings + ([warning] if needed_bytes > _TIGHT_MEMORY * available else []),
         }
 
-    # -- the parts -----------------------------------------------------------------------------------------------------
+    # -- the parts ---------------------------------------------------------------------------------
 
     def _build(self, key: str, value: Any) -> Any:
         """Build one part; None where that fails."""
@@ -449,7 +462,10 @@ class _SmokeCheck(ModelBuilder):
         return built
 
     def _build_entries(self, name: str) -> list[Any]:
-        """Build the trainer's callbacks or loggers; list those that take part in the batch, and note their keys."""
+        """Build the trainer's callbacks or loggers.
+
+        List those that take part in the batch, and note their keys.
+        """
         value = self._trainer_section.get(name)
         entries = (
             {f".{n}": entry for n, entry in enumerate(value)}
@@ -505,7 +521,7 @@ class _SmokeCheck(ModelBuilder):
                 setattr(trainer, limit, 1)
         return trainer
 
-    # -- the batch -----------------------------------------------------------------------------------------------------
+    # -- the batch ---------------------------------------------------------------------------------
 
     def _run_loops(self, trainer: Trainer) -> None:
         """Run one batch of each loop of the stage, and after a training the test of the model."""
@@ -530,7 +546,7 @@ class _SmokeCheck(ModelBuilder):
             except DataError as error:  # the run needs none
                 self._not_tried["test"] = str(error).partition("\n")[0]
 
-    # -- errors --------------------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------
 
     def _add_error(self, path: KeyPath, text: str) -> None:
         self.problems.add(error_at(f"{dotted(path)}: {text}", self._resolved.origin_of(path)))
@@ -584,10 +600,13 @@ class _SmokeCheck(ModelBuilder):
             else:
                 self._add_error(path, "\n".join(lines))
 
-    # -- metrics and disks ---------------------------------------------------------------------------------------------
+    # -- metrics and disks -------------------------------------------------------------------------
 
     def _list_monitors(self) -> Iterator[tuple[KeyPath, str, str]]:
-        """List the metrics that are needed: key, metric, and the reader where the model's code makes it."""
+        """List the metrics that are needed.
+
+        Key, metric, and the reader where the model's code makes it.
+        """
         for reader, metric in self._probe.monitors:
             if id(reader) in self._built_from:
                 yield (*self._built_from[id(reader)][0], "init_args", "monitor"), metric, ""
@@ -617,7 +636,7 @@ class _SmokeCheck(ModelBuilder):
                 yield ("sweep", "constraints", str(name)), str(name), ""
 
     def _check_slices(self) -> None:
-        """Check that the data has each class of the gate's slices, and that a class has the metric."""
+        """Check that the data has each class of the gate's slices, and a class the metric."""
         assert self.model is not None
         settings = read_gate(self._resolved)
         if not settings.slices or settings.metric is None or self.datamodule is None:
@@ -639,8 +658,8 @@ class _SmokeCheck(ModelBuilder):
     def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Compare what the checkpoints of a run take with what is free on each disk.
 
-        Only one checkpoint is written at a time, whatever the number of callbacks, and a callback takes its share of a
-        disk together with all others on it.
+        Only one checkpoint is written at a time, whatever the number of callbacks, and a callback
+        takes its share of a disk together with all others on it.
         """
         places = [
             self._describe_checkpoints(callback, trainer)
@@ -714,7 +733,9 @@ def _add_up(sizes: Iterable[int | None]) -> int | None:
 def _describe_gate(
     settings: GateSettings, batches: dict[str, dict[str, Any]]
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Describe what the split of a gate can show of an accuracy, with warnings; None where that is not known.
+    """Describe what the split of a gate can show of an accuracy, with warnings.
+
+    None where that is not known.
 
     Args:
         settings: The gate.
@@ -747,7 +768,10 @@ def _describe_gate(
 
 
 def _list_user_frames(error: BaseException) -> list[tuple[Path, int, str]]:
-    """List file, line and function of the user's code that led to an error, innermost first; else the last frame."""
+    """List file, line and function of the user's code that led to an error, innermost first.
+
+    Else the last frame.
+    """
     text = "".join(traceback.format_exception(error, chain=False))
     frames = [
         (Path(file), int(line), name)
@@ -759,11 +783,14 @@ def _list_user_frames(error: BaseException) -> list[tuple[Path, int, str]]:
 
 
 def _count_checkpoints(callback: Any, arguments: Any, trainer: Trainer) -> int | None:
-    """Count the checkpoints that a callback keeps of a whole training; None where nothing bounds them.
+    """Count the checkpoints that a callback keeps of a whole training.
+
+    None where nothing bounds them.
 
     Args:
         callback: The callback.
-        arguments: Its arguments in the config: the intervals are no public attributes in Lightning 2.6.
+        arguments: Its arguments in the config: the intervals are no public attributes in Lightning
+            2.6.
         trainer: After its batch.
     """
     if isinstance(callback, Checkpoint):

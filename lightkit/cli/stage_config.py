@@ -30,7 +30,8 @@ from lightkit.runs.index import read_config
 from lightkit.runs.resume import RunSettings, find_checkpoint
 
 ROW_DATA = ("TableData", "TextData")
-"""Data modules of rows of a table; one of another name has ``row_kind`` in its run's manifest, see `describe`."""
+"""Data modules of rows of a table; one of another name has ``row_kind`` in its run's manifest, see
+`describe`."""
 _SECTIONS = ("model", "data")
 """Sections of which a script may fix the class."""
 _PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
@@ -41,12 +42,15 @@ class StageConfig:
     """One command line and its config, resolved for this machine.
 
     Args:
-        invocation: The command line; its command is `fit`, `validate`, `test`, `predict` or `export`, and empty where a
-            script runs none.
-        print_config: What to leave out of the config that is printed instead of a run: `skip_default`, `skip_unset`
-            or `skip_null`, the first two as in LightningCLI; None runs the stage.
-        is_script: Whether it is a script with a `LightkitCLI`, whose own parser decides which keys there are.
-        only_checks: Whether the invocation ends once its config is parsed, before anything is built.
+        invocation: The command line; its command is `fit`, `validate`, `test`, `predict` or
+            `export`, and empty where a script runs none.
+        print_config: What to leave out of the config that is printed instead of a run:
+            `skip_default`, `skip_unset` or `skip_null`, the first two as in LightningCLI; None runs
+            the stage.
+        is_script: Whether it is a script with a `LightkitCLI`, whose own parser decides which keys
+            there are.
+        only_checks: Whether the invocation ends once its config is parsed, before anything is
+            built.
         resolved: The config.
         hardware: The resolved hardware keys.
         launch: The config's `launch` section.
@@ -138,7 +142,8 @@ def load_stage_config(
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
         is_script: Whether a script's own parser decides which keys there are.
-        fixed_classes: Classes that a script fixes, so that its config has their arguments alone, by their sections.
+        fixed_classes: Classes that a script fixes, so that its config has their arguments alone, by
+            their sections.
         machine: Machine whose hardware the config must fit; None to check against none.
 
     Returns:
@@ -200,10 +205,12 @@ def load_stage_config(
 
 
 def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str, str]) -> None:
-    """Check that the run that `--run` names has a config of the form that is read here, with classes or without.
+    """Check that the run that `--run` names has a config of the form that is read here.
 
-    A script with `LightkitCLI(Model, Data)` fixes the classes, and the configs of its runs have their arguments alone;
-    runs of commands and of other scripts may stand under the same name.
+    With classes or without.
+
+    A script with `LightkitCLI(Model, Data)` fixes the classes, and the configs of its runs have
+    their arguments alone; runs of commands and of other scripts may stand under the same name.
 
     Args:
         loaded: The command line and its config.
@@ -240,7 +247,10 @@ def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str
 
 
 def _name_newest(base: runs.Run, fixed_classes: Mapping[str, str]) -> str:
-    """Name the newest run of the job whose config names the classes that are not fixed here, and none that is."""
+    """Name the job's newest run whose config names the classes not fixed here.
+
+    And none that is fixed.
+    """
     for run in runs.list_runs(base.root, base.name):
         saved = read_config(run)
         named = {section: find_named_class(saved.get(section)) for section in _SECTIONS}
@@ -264,7 +274,9 @@ def names_row_data(resolved: config.Resolved, base: runs.Run | None) -> bool:
 
 
 def _refuse_numbers(resolved: config.Resolved, word: str) -> None:
-    """Refuse a table on the command line where the data of a config is numbers in a table, of which it is a split.
+    """Refuse a table on the command line where the data of a config is numbers in a table.
+
+    It is a split of that table.
 
     Raises:
         ConfigError: With the command that predicts the rows of the table ``word``.
@@ -306,7 +318,9 @@ def _read_print_flags(invocation: Invocation) -> tuple[str, ...] | None:
 def _find_named_checkpoint(
     options: Mapping[str, Any], resolved: config.Resolved, base: runs.Run | None
 ) -> str | None:
-    """Return the checkpoint that the command line or the config names; of a run by default the best.
+    """Return the checkpoint that the command line or the config names.
+
+    Of a run by default the best.
 
     Raises:
         ConfigError: If the run has none of this name.
@@ -320,7 +334,10 @@ def _find_named_checkpoint(
 
 
 def read_run_settings(stage_config: StageConfig) -> RunSettings:
-    """Read the `run` section of a config that jsonargparse has not parsed, in which values of flags are text."""
+    """Read the `run` section of a config that jsonargparse has not parsed.
+
+    Values of flags are text in it.
+    """
     given = stage_config.resolved.section("run")
     for setting in fields(RunSettings):
         value = given.get(setting.name)

@@ -1,4 +1,7 @@
-"""Commands of lightkit as processes of their own, forked from one server that has imported torch. No torch here."""
+"""Commands of lightkit as processes of their own, forked from one server that has imported torch.
+
+No torch here.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,8 @@ class CommandProcess:
         code = self.process.exitcode
         if code is None:
             return None
-        # The fork server, which alone knows exit codes, is gone where it is this one: wait for the command itself.
+        # The fork server, which alone knows exit codes, is gone where it is this one: wait for the
+        # command itself.
         if code == _LOST_CODE and is_running(self.pid):
             time.sleep(wait_s)
             return None
@@ -126,12 +130,13 @@ class CommandProcess:
 class StageProcesses:
     """Run commands of lightkit and forward signals to the running ones; a context manager.
 
-    Each command is a process, forked from one fork server: a command that crashes or fills the memory of a GPU leaves
-    the others alone. Between two commands a signal is remembered. Signals that this process was started to ignore are
-    left alone, but for SIGTERM.
+    Each command is a process, forked from one fork server: a command that crashes or fills the
+    memory of a GPU leaves the others alone. Between two commands a signal is remembered. Signals
+    that this process was started to ignore are left alone, but for SIGTERM.
 
     Args:
-        preloads: Whether the fork server imports torch, Lightning and MLflow, once for all commands.
+        preloads: Whether the fork server imports torch, Lightning and MLflow, once for all
+            commands.
         modules: The modules that it imports.
     """
 
@@ -139,7 +144,8 @@ class StageProcesses:
         self.received: int | None = None
         """The first signal that came."""
         self.reason = ""
-        """Why the last command ended as it did, in its own words; empty if it has printed no error."""
+        """Why the last command ended as it did, in its own words; empty if it has printed no
+        error."""
         self._preloads = preloads and sys.platform == "linux"  # elsewhere torch survives no fork
         self._modules = modules
         self._running: list[CommandProcess] = []
@@ -173,14 +179,14 @@ class StageProcesses:
     ) -> CommandProcess:
         """Start a command.
 
-        It gets SIGTERM if this process is killed. If the fork server is killed, which has as much memory as torch
-        takes, the command goes on without it.
+        It gets SIGTERM if this process is killed. If the fork server is killed, which has as much
+        memory as torch takes, the command goes on without it.
 
         Args:
             args: The arguments after the program's name.
             environment: Variables in addition to those of this process.
-            output: File to which standard output and error are appended; without one they are those of this process,
-                and a terminal stays one.
+            output: File to which standard output and error are appended; without one they are those
+                of this process, and a terminal stays one.
         """
         context = multiprocessing.get_context("forkserver")
         receiver, sender = context.Pipe(duplex=False)
@@ -220,8 +226,9 @@ class StageProcesses:
         if self.received is not None and not self._running:
             raise _GivenUp
 
-        # Blocked in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
-        # end of the stage. The tracker, if it is not running yet, would unblock them.
+        # Blocked in the fork server too, which a signal to all processes of a job must not end: it
+        # would seem to be the end of the stage. The tracker, if it is not running yet, would
+        # unblock them.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -229,8 +236,8 @@ class StageProcesses:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-        # The server answers once it has imported its modules, which takes seconds. What it forks for a start that was
-        # given up ends with this process.
+        # The server answers once it has imported its modules, which takes seconds. What it forks
+        # for a start that was given up ends with this process.
         process.start()
         self._is_starting = False
 

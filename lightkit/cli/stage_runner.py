@@ -1,4 +1,7 @@
-"""Run a stage: load its config, start the ranks that it asks for or join them, and run LightkitCLI in this process."""
+"""Run a stage.
+
+Load its config, start the ranks that it asks for or join them, and run LightkitCLI in this process.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ def run_stage(
     Args:
         invocation: The command line.
         watch: Handler of the signals.
-        notifier: Gets the run and the message of an error in another process, for a caller that goes on.
+        notifier: Gets the run and the message of an error in another process, for a caller that
+            goes on.
     """
     notifier = notifier or CommandNotifier(invocation)
     complete_torch_variables(os.environ)
@@ -94,7 +98,8 @@ def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNoti
         if stage_config.base is not None and not is_export:
             warn_of_lost_addresses(resolved, stage_config.base)
 
-        # A rank of a launch runs the stage; so does an export, which is one process on any hardware.
+        # A rank of a launch runs the stage; so does an export, which is one process on any
+        # hardware.
         ranks = join_ranks(stage_config)
         run = partial(run_in_process, watch=watch, notifier=notifier, ranks=ranks)
         if is_export or (ranks is not None and ranks.supervised):
@@ -123,7 +128,10 @@ def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNoti
 
 
 def _set_deadline(stage_config: StageConfig) -> StageConfig:
-    """Read ``--deadline``, and put the moment in its place, from which ranks that start later count, too."""
+    """Read ``--deadline``, and put the moment in its place.
+
+    Ranks that start later count from it, too.
+    """
     is_resolved = (
         bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN))
         or join_launch(os.environ) is not None
@@ -190,7 +198,10 @@ def run_in_process(
 
 
 def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) -> EarlyImages | None:
-    """Begin to read the images that `predict` names, where the config tells how they are prepared; None elsewhere."""
+    """Begin to read the images that `predict` names, where the config tells how they are prepared.
+
+    None elsewhere.
+    """
     is_alone = ranks is None and not stage_config.only_prints
     if stage_config.command != "predict" or not stage_config.images or not is_alone:
         return None
@@ -205,7 +216,9 @@ def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) ->
 
 
 def _check_training(trainer: Trainer, session: Session) -> bool:
-    """Check after a fit that it has trained and written its checkpoint; return whether there is anything to report.
+    """Check after a fit that it has trained and written its checkpoint.
+
+    Return whether there is anything to report.
 
     Raises:
         CheckpointError: If it has written none.
@@ -334,7 +347,10 @@ def _open_announced_run(supervisor: Supervisor) -> runs.Run | None:
 
 
 def _describe_interruption(signum: int, run: runs.Run | None) -> LaunchResult:
-    """Return the result of a launch that a signal has ended, with the checkpoint that the run resumes from."""
+    """Return the result of a launch that a signal has ended.
+
+    With the checkpoint that the run resumes from.
+    """
     checkpoint = None if run is None else runs.last_good(run.checkpoints)
     interruption = Interrupted(signum, checkpoint=checkpoint)
     return LaunchResult(
@@ -350,7 +366,7 @@ def _mask_result(result: LaunchResult, resolved: Resolved) -> LaunchResult:
 
 
 def _print_end(result: LaunchResult, run: runs.Run | None) -> None:
-    """Print why the ranks ended, and where their logs are if the message is not the whole reason."""
+    """Print why the ranks ended, and where their logs are if the message is not all."""
     if not result.message:
         return
     if run is not None and result.code not in _EXPLAINED_CODES:
@@ -360,7 +376,10 @@ def _print_end(result: LaunchResult, run: runs.Run | None) -> None:
 
 
 def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchResult) -> None:
-    """Copy the launcher's log, and write the end of the run if rank 0, which writes the records, was killed."""
+    """Copy the launcher's log, and write the end of the run if rank 0 was killed.
+
+    Rank 0 writes the records.
+    """
     log = supervisor.launcher_log
     if log.is_file() and log.stat().st_size:
         (run.folder / "logs").mkdir(exist_ok=True)
@@ -388,7 +407,8 @@ def open_stage_config(
 
     Args:
         invocation: The command line.
-        full: Whether jsonargparse is asked for more errors also where the schema describes every class.
+        full: Whether jsonargparse is asked for more errors also where the schema describes every
+            class.
         machine: Machine whose hardware the config must fit; None to check against none.
 
     Raises:
@@ -415,7 +435,7 @@ def open_stage_config(
 
 
 def open_command_config(invocation: Invocation) -> StageConfig:
-    """Load the config of a command, by which all that follows is printed, and raise every error in it.
+    """Load the config of a command; all that follows is printed by it; raise every error in it.
 
     Raises:
         ConfigError: If anything in it is wrong.

@@ -21,7 +21,8 @@ _NUM_ROWS = 512  # of a mask
 _MOST_CLASSES = 300  # a photo has more colours
 _SHOWN_CLASSES = 12
 _FEW_IMAGES = 1000
-_DEVIATION = 0.1  # of the difference of the IoU of an image between two trainings, for the suggestion of a margin
+# of the difference of the IoU of an image between two trainings, for the suggestion of a margin
+_DEVIATION = 0.1
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def _name_classes(summary: MaskSummary) -> tuple[dict[str, Any] | None, dict[str
     """Name the values of masks.
 
     Returns:
-        The argument ``classes``, None where the values are 0, 1, 2 and so on; and the share of each class in the pixels
-        that count, by name.
+        The argument ``classes``, None where the values are 0, 1, 2 and so on; and the share of each
+        class in the pixels that count, by name.
     """
     from lightkit.images.mask_file import IGNORED_VALUE  # here: numpy
 
@@ -182,7 +183,10 @@ trainer: {{max_epochs: 30}}
 
 
 def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
-    """Write the conditions on the IoU, in one line with the reasons above it; empty without test images."""
+    """Write the conditions on the IoU, in one line with the reasons above it.
+
+    Empty without test images.
+    """
     from lightkit.reports.statistics import suggest_mean_margin  # here: it loads numpy
 
     if not num_test or not shares:

@@ -76,8 +76,8 @@ def compose_row_config(
     Args:
         path: The table.
         name: File name of the config.
-        format_comparison: Writes the conditions of the gate on a comparison with the champion, for a number of samples
-            of the test and their name.
+        format_comparison: Writes the conditions of the gate on a comparison with the champion, for
+            a number of samples of the test and their name.
     """
     summary = summarize_rows(path)
     guess = summary.guesses[summary.target]
@@ -127,7 +127,10 @@ data:
 
 
 def _format_notes(path: Path, summary: RowSummary) -> str:
-    """Write comments on the columns that the model does not have, and on those of texts; each a line."""
+    """Write comments on the columns that the model does not have, and on those of texts.
+
+    Each a line.
+    """
     lines = []
     for name, guess in summary.guesses.items():
         reason = explain_left_out(name, guess)
@@ -160,7 +163,10 @@ def _has_texts(guess: TypeGuess) -> bool:
 
 
 def _count_test_rows(summary: RowSummary) -> int:
-    """Count the rows of the test: those that a column ``split`` names, else about the share that is kept for it."""
+    """Count the rows of the test.
+
+    Those that a column ``split`` names, else about the share that is kept for it.
+    """
     splits = summary.guesses.get("split")
     if splits is None:
         return round(summary.guesses[summary.target].num_rows * _TEST_FRACTION)

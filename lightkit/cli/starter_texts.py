@@ -1,4 +1,7 @@
-"""The config that `lightkit init --data` writes for texts, and how it knows them from images and numbers."""
+"""The config that `lightkit init --data` writes for texts.
+
+And how it knows them from images and numbers.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ class TextSummary:
 
     @property
     def share(self) -> float:
-        """Share of the texts that the most frequent class has; of labels that a label has on average."""
+        """Share of the texts that the most frequent class has.
+
+        Of labels that a label has on average.
+        """
         if self.is_multilabel:
             return sum(self.classes.values()) / self.num_texts / len(self.classes)
         return max(self.classes.values()) / self.num_texts
@@ -126,7 +132,9 @@ def _find_in_table(path: Path) -> TextSummary | None:
 
 
 def _look_at(path: Path, columns: TextColumns) -> TextSummary | None:
-    """Look at the texts and labels of two columns; None where the first has no texts of several words.
+    """Look at the texts and labels of two columns.
+
+    None where the first has no texts of several words.
 
     Raises:
         DataError: If a row cannot be used, or there is one class.

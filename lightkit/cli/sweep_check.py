@@ -1,4 +1,7 @@
-"""Check the `sweep` section against the config that it searches: each choice, and each end of a range, is tried."""
+"""Check the `sweep` section against the config that it searches.
+
+Each choice, and each end of a range, is tried.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def read_plan(resolved: Resolved) -> Plan:
 
 
 def check_space(stage_config: StageConfig, plan: Plan) -> None:
-    """Check that the config has each searched key, and takes each choice and both ends of each range.
+    """Check that the config has each searched key and takes each choice and each end of each range.
 
     Args:
         stage_config: The invocation of a fit, whose config is right without the sweep.
@@ -89,7 +92,7 @@ def _find_errors(stage_config: StageConfig, layer: Path) -> Iterator[str]:
 def write_layer(
     path: Path, space: Space, params: Params, *, head: str = "", seed: int | None = None
 ) -> None:
-    """Write the layer of a trial: the values of the searched keys, on top of a layer that is searched.
+    """Write the layer of a trial: the values of the searched keys, on a layer that is searched.
 
     Args:
         path: The file.
@@ -118,7 +121,10 @@ def write_layer(
 
 
 def read_own_values(resolved: Resolved, space: Space) -> dict[str, Any]:
-    """Return the values that the config itself has of the searched keys: its own, else the defaults of its classes."""
+    """Return the values that the config itself has of the searched keys.
+
+    Its own, else the defaults of its classes.
+    """
     found: dict[str, Any] = {}
     for dimension in space.dimensions:
         if dimension.kind == "layers" or not _may_be_active(space, dimension.key, found):
@@ -154,7 +160,7 @@ def _find_value(resolved: Resolved, key: str) -> tuple[bool, Any]:
 
 
 def _shorten_class(value: Any, choices: tuple[Any, ...]) -> Any:
-    """Return the name of a class as the choices have it, where the value is one without arguments."""
+    """Return the name of a class as the choices have it, where the value has no arguments."""
     if not isinstance(value, Mapping) or {*value} - {"class_path"}:
         return value
     path = str(value.get("class_path"))

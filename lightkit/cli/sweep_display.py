@@ -107,7 +107,10 @@ class Display:
         return "" if best is None else f"; best {best.value:.4g} of trial {best.number}"
 
     def format_status(self, trials: Sequence[Trial], metric: str | None, mode: str | None) -> str:
-        """Write the state: counts, the time that is left, the best trial, and the newest ones in a table."""
+        """Write the state: counts, the time that is left, the best trial.
+
+        And the newest ones in a table.
+        """
         finished = [each for each in trials if each.is_finished]
         of_search = [each for each in finished if each.kind != "confirm"]
         counts = ", ".join(f"{number} {state}" for state, number in count_states(trials).items())

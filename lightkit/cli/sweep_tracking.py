@@ -29,7 +29,9 @@ def track_sweep(
     metric: str | None,
     mode: str | None,
 ) -> None:
-    """Put the MLflow runs of the trials below one of the sweep; a tracker that is away is a warning.
+    """Put the MLflow runs of the trials below one of the sweep.
+
+    A tracker that is away is a warning.
 
     Args:
         resolved: The config, which says where MLflow is.

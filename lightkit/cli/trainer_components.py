@@ -1,4 +1,7 @@
-"""Parts that a recorded run adds to the trainer of its config: callbacks, checkpoint plugin, parts of an engine."""
+"""Parts that a recorded run adds to the trainer of its config.
+
+Callbacks, checkpoint plugin, parts of an engine.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,10 @@ _Kind = TypeVar("_Kind")
 
 
 def set_devices(trainer: Namespace, rank: Rank | None) -> None:
-    """Set the trainer's devices, nodes and strategy as the launcher counts them; the saved config keeps the user's."""
+    """Set the trainer's devices, nodes and strategy as the launcher counts them.
+
+    The saved config keeps the user's.
+    """
     if rank is None or rank.engine not in ("torchrun", "slurm"):
         return
     if not isinstance(trainer.get("devices"), list):
@@ -94,8 +100,8 @@ def set_threads(num_threads: int | None, process: StageProcess) -> None:
     """Set torch's threads, and those of processes that are started later, until the stage ends.
 
     Args:
-        num_threads: Of the config. None: a rank of a launcher of the user's own takes its share of the cores; else the
-            variable, or torch, decides.
+        num_threads: Of the config. None: a rank of a launcher of the user's own takes its share of
+            the cores; else the variable, or torch, decides.
         process: This process.
     """
     rank = process.rank
@@ -119,7 +125,10 @@ def set_threads(num_threads: int | None, process: StageProcess) -> None:
 
 
 def share_cores(num_cores: int, num_ranks: int) -> int:
-    """Return the threads of one of a machine's ranks, whose launcher may have bound some of them to the same cores."""
+    """Return the threads of one of a machine's ranks.
+
+    The launcher may have bound some of them to the same cores.
+    """
     num_shared = num_cores
     if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < (
         all_of := os.sched_getaffinity(os.getppid())
@@ -129,7 +138,10 @@ def share_cores(num_cores: int, num_ranks: int) -> int:
 
 
 def as_list(value: Any) -> list[Any]:
-    """List the callbacks or plugins of a trainer's argument, where a single one, or nothing, may stand."""
+    """List the callbacks or plugins of a trainer's argument.
+
+    A single one, or nothing, may stand there.
+    """
     if isinstance(value, list):
         return list(value)
     return [value] if value else []
@@ -138,7 +150,9 @@ def as_list(value: Any) -> list[Any]:
 def list_checkpoint_callbacks(
     resolved: Resolved, trainer: Mapping[str, Any], callbacks: Sequence[Callback]
 ) -> list[Callback]:
-    """List what is added so that a run can be resumed: `Checkpoint`, or its `resume.ckpt` next to a `ModelCheckpoint`.
+    """List what is added so that a run can be resumed.
+
+    `Checkpoint`, or its `resume.ckpt` next to a `ModelCheckpoint`.
 
     Args:
         resolved: The config; with `callbacks: {checkpoint: null}` nothing is added.
@@ -154,7 +168,9 @@ def list_checkpoint_callbacks(
 
 
 def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> list[Callback]:
-    """Build the callback that applies the section `accelerator`; none where it leaves torch's defaults.
+    """Build the callback that applies the section `accelerator`.
+
+    None where it leaves torch's defaults.
 
     Args:
         section: The section.
@@ -203,7 +219,10 @@ def build_components(
 
 
 def _build_plugins(session: Session, trainer: Mapping[str, Any]) -> list[Any]:
-    """Build the trainer's plugins: the config's, with a writer of checkpoints and the processes of this launch."""
+    """Build the trainer's plugins.
+
+    The config's, with a writer of checkpoints and the processes of this launch.
+    """
     plugins = as_list(trainer.get("plugins"))
     resolved = session.stage_config.resolved
     build_io = partial(
@@ -272,7 +291,7 @@ def _warn_of_environment(environment: ClusterEnvironment, rank: Rank | None) -> 
 
 
 class _NoProfiler(PassThroughProfiler):
-    """Lightning's default profiler without a new context for each of the hundred hooks of a step."""
+    """Lightning's default profiler without a new context for each of a hundred hooks of a step."""
 
     _CONTEXT = nullcontext()
 
@@ -393,7 +412,10 @@ def _check_same_data(
 
 
 def _log_config(session: Session, trainer: Trainer, _module: LightningModule) -> None:
-    """Log the whole config, or what flags and variables changed in it to a logger that has the config as a file."""
+    """Log the whole config.
+
+    Or what flags and variables changed in it, to a logger that has the config as a file.
+    """
     changed = {
         dotted(path): to_plain(node)
         for path, node in walk(session.stage_config.resolved.tree)
@@ -417,14 +439,17 @@ def _begin_training(session: Session, trainer: Trainer, module: LightningModule)
 
 
 def finish_trainer(session: Session, trainer: Trainer) -> None:
-    """Check the checkpoint, give the user's checkpoint callbacks their folder, and hide secrets from loggers.
+    """Check the checkpoint, give the user's checkpoint callbacks their folder.
+
+    Hide secrets from loggers.
 
     Raises:
         ConfigError: If the checkpoint is unreadable, needs code, or is not enough to resume from.
     """
     checkpoint = session.start.checkpoint
     resolved = session.stage_config.resolved
-    # A folder of shards is read by its processes together; a file is read here, before data are prepared.
+    # A folder of shards is read by its processes together; a file is read here, before data are
+    # prepared.
     is_read_later = checkpoint is None or (checkpoint.is_dir() and is_sharded(trainer))
     if (
         checkpoint is not None
@@ -450,10 +475,12 @@ def finish_trainer(session: Session, trainer: Trainer) -> None:
 
 
 def rank_as_best(callback: Callback) -> int:
-    """Return the place of a callback in the trainer's list: Lightning takes the first one's checkpoint for the best.
+    """Return the place of a callback in the trainer's list.
 
-    One that chooses by a metric comes before those that keep all or the newest, and `resume.ckpt` last, behind those
-    that LightningCLI adds.
+    Lightning takes the first one's checkpoint for the best.
+
+    One that chooses by a metric comes before those that keep all or the newest, and `resume.ckpt`
+    last, behind those that LightningCLI adds.
     """
     if not isinstance(callback, ModelCheckpoint):
         return 0
@@ -463,7 +490,10 @@ def rank_as_best(callback: Callback) -> int:
 
 
 def find_reached_limit(trainer: Trainer, session: Session) -> str | None:
-    """Say which limit of the trainer has left nothing to train in a new run; None where none has."""
+    """Say which limit of the trainer has left nothing to train in a new run.
+
+    None where none has.
+    """
     if session.has_trained or session.start.is_old:
         return None
     epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
@@ -482,7 +512,9 @@ _NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of the same time
 
 
 def make_watchdog(session: Session, settings: WatchdogSettings) -> Watchdog:
-    """Make the watchdog of a stage; a stall that it ends gently leaves the stack as the error `Stalled`.
+    """Make the watchdog of a stage.
+
+    A stall that it ends gently leaves the stack as the error `Stalled`.
 
     Args:
         session: The stage, whose run has begun.
@@ -506,7 +538,10 @@ def make_watchdog(session: Session, settings: WatchdogSettings) -> Watchdog:
 
 
 def _start_resource_log(session: Session) -> Callable[[], object]:
-    """Return what writes a row of resources.csv in a fit; rank 0 alone does, for itself and its loader workers."""
+    """Return what writes a row of resources.csv in a fit.
+
+    Rank 0 alone does, for itself and its loader workers.
+    """
     rank = session.process.rank
     if session.stage_config.command != "fit" or (rank is not None and rank.rank):
         return lambda: None
@@ -592,7 +627,7 @@ def _kill_children() -> None:
         child.kill()
 
 
-# -- the screen --------------------------------------------------------------------------------------------------------
+# -- the screen ------------------------------------------------------------------------------------
 
 
 def _describe_training(session: Session, trainer: Trainer, module: LightningModule) -> str:
@@ -631,7 +666,10 @@ def _describe_training(session: Session, trainer: Trainer, module: LightningModu
 
 
 def _describe_best_to_come(trainer: Trainer) -> str:
-    """Return why the newest weights will be the best, where that is known before training; else nothing."""
+    """Return why the newest weights will be the best, where that is known before training.
+
+    Else nothing.
+    """
     keeper = trainer.checkpoint_callback
     newest = keeper.explain_newest(trainer) if isinstance(keeper, Checkpoint) else None
     return "" if newest is None else f"the newest weights: {newest}"
@@ -693,7 +731,10 @@ def _list_callbacks(trainer: Trainer, kind: type[_Kind]) -> list[_Kind]:
 
 
 def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -> list[str]:
-    """List the best checkpoint, the folder, what a tracker has missed, and the next commands, a line each."""
+    """List the best checkpoint, the folder, what a tracker has missed.
+
+    And the next commands, a line each.
+    """
     summary = runs.read_json(run.summary_path) or {}
     lines = []
     if (checkpoint := locate_checkpoint(run, "best")) is not None:
@@ -730,7 +771,10 @@ def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -
 
 
 def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
-    """Return in brackets what the best checkpoint was chosen by; nothing where a user's callback does not say it."""
+    """Return in brackets what the best checkpoint was chosen by.
+
+    Nothing where a user's callback does not say it.
+    """
     best = summary.get("best") or {}
     keeper = trainer.checkpoint_callback
     if best.get("monitor") is None or best.get("value") is None:
@@ -751,7 +795,10 @@ def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
 
 
 def _describe_steps(trainer: Trainer) -> str:
-    """Describe steps of an epoch, samples of a step and learning rate, all for the number of ranks in use."""
+    """Describe steps of an epoch, samples of a step and learning rate.
+
+    All for the number of ranks in use.
+    """
     parts = []
     accumulated = trainer.accumulate_grad_batches
     loader = trainer.train_dataloader

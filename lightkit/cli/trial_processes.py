@@ -1,4 +1,7 @@
-"""The running trials of a sweep: each a fit in a process of its own, followed, judged and resumed. No torch."""
+"""The running trials of a sweep: each a fit in a process of its own, followed, judged and resumed.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ from lightkit.sweep.search import Search
 from lightkit.sweep.settings import Plan
 
 FATAL = (2, 3, 74)
-"""Exit codes that each further trial would have, too: the config or the data is wrong, or the output is lost."""
+"""Exit codes that each further trial would have, too: the config or the data is wrong, or the
+output is lost."""
 _STALLED = 70
 _INTERRUPTED = 75
 _MOST_RESUMES = 3  # of a trial that ends with 75 though nobody has asked it to
@@ -152,10 +156,12 @@ class TrialProcesses:
         self._runs_of_others: dict[int, set[str]] = {}
         self._memory_s = 0.0
 
-    # -- the start -----------------------------------------------------------------------------------------------------
+    # -- the start ---------------------------------------------------------------------------------
 
     def start(self, trial: Trial, *, resumes: bool = False) -> Active | None:
-        """Start a trial, or go on with one that was interrupted; None where it turns out to be done.
+        """Start a trial, or go on with one that was interrupted.
+
+        None where it turns out to be done.
 
         Args:
             trial: The trial.
@@ -217,7 +223,7 @@ class TrialProcesses:
             self._job.root, self._job.job, self._job.name_trial(trial), but=others
         )
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def poll(self) -> list[Trial]:
         """Look after all trials, and return those that are finished now."""
@@ -365,7 +371,10 @@ class TrialProcesses:
                 self._follow(active)
 
     def _cut_pruned(self, active: Active) -> bool:
-        """Return whether a trial was stopped early; then it has the values up to that epoch alone."""
+        """Return whether a trial was stopped early.
+
+        Then it has the values up to that epoch alone.
+        """
         trial = active.trial
         if self.search is None or trial.kind != "search":
             return False
@@ -382,7 +391,9 @@ class TrialProcesses:
             runs.write_summary(run.summary_path, {**summary, "status": PRUNED})
 
     def _measure_constraints(self, trial: Trial, summary: Mapping[str, Any]) -> dict[str, float]:
-        """Return the value of each bounded name; one that was not measured would count as within its bounds.
+        """Return the value of each bounded name.
+
+        One that was not measured would count as within its bounds.
 
         Raises:
             TrialFailed: If one is missing or not finite.
@@ -401,7 +412,7 @@ class TrialProcesses:
         return found
 
     def _needs_test(self, active: Active, summary: Mapping[str, Any]) -> bool:
-        """Return whether something of the test split is bounded, and the trial was not tested yet."""
+        """Return whether something of the test split is bounded and the trial not tested yet."""
         return (
             self._plan.needs_test
             and not active.is_tested
@@ -418,7 +429,7 @@ class TrialProcesses:
         ]
         self._start_command(active, [*words, *self._job.words_of_test])
 
-    # -- while it runs -------------------------------------------------------------------------------------------------
+    # -- while it runs -----------------------------------------------------------------------------
 
     def _follow(self, active: Active) -> None:
         """Read the new events of a trial, and answer each epoch."""

@@ -1,4 +1,7 @@
-"""``lightkit fit --if-changed``: compare config, data and code with those of the last successful fit. No torch."""
+"""``lightkit fit --if-changed``.
+
+Compare config, data and code with those of the last successful fit. No torch.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ class Comparison(NamedTuple):
     """The inputs of a fit compared with those of earlier ones.
 
     Args:
-        run: The run since which nothing has changed that could give another model; None where a training could.
+        run: The run since which nothing has changed that could give another model; None where a
+            training could.
         inputs: Inputs of this fit, as far as they were computed.
         reason: Why it trains.
     """
@@ -52,11 +56,13 @@ class Comparison(NamedTuple):
 
 
 def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | None]:
-    """Return the exit code if ``--if-changed`` is given and nothing has changed since the last fit; else None.
+    """Return the exit code if ``--if-changed`` is given and nothing has changed since the last fit.
 
-    Three things are compared: the identity of the config as written; the content of the files that the data section
-    names; and the Python files of the working directory and of the classes that the config names. No lock is taken: a
-    fit that is needed waits for the job's lock itself.
+    Else None.
+
+    Three things are compared: the identity of the config as written; the content of the files that
+    the data section names; and the Python files of the working directory and of the classes that
+    the config names. No lock is taken: a fit that is needed waits for the job's lock itself.
 
     Returns:
         The exit code, and the inputs that were computed, for the run's records.
@@ -97,7 +103,7 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
 
 
 def compare_inputs(stage_config: StageConfig) -> Comparison:
-    """Compare the inputs of a fit with those of the job's last one, and of the runs that were promoted.
+    """Compare the inputs of a fit with those of the job's last one, and of the promoted runs.
 
     Raises:
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
@@ -128,7 +134,10 @@ def compare_inputs(stage_config: StageConfig) -> Comparison:
 
 
 def _find_last_fit(stage_config: StageConfig) -> tuple[Run | None, str]:
-    """Return the newest fit of the job if it has ended well; else None and why there is nothing to compare with."""
+    """Return the newest fit of the job if it has ended well.
+
+    Else None and why there is nothing to compare with.
+    """
     root = stage_config.run_root
     name = stage_config.job_name
     for run in runs.list_runs(root, name):
@@ -140,7 +149,10 @@ def _find_last_fit(stage_config: StageConfig) -> tuple[Run | None, str]:
 
 
 def _describe_bad_end(run: Run, name: str) -> str | None:
-    """Describe why a fit is not one to compare with; None where it has ended well and all of it is there."""
+    """Describe why a fit is not one to compare with.
+
+    None where it has ended well and all of it is there.
+    """
     summary = runs.read_json(run.summary_path) or {}
     where = shown_path(run.folder)
     if summary.get("status") != "done" or summary.get("exit_code") != 0:
@@ -157,7 +169,10 @@ def _describe_bad_end(run: Run, name: str) -> str | None:
 def _find_change(
     stage_config: StageConfig, where: str, before: Inputs | None, now: Inputs
 ) -> str | None:
-    """Return why a training could give another model than that run's; None if it would repeat it."""
+    """Return why a training could give another model than that run's.
+
+    None if it would repeat it.
+    """
     if before is None or before.data is None:
         return (
             f"{where} has no record of"
@@ -169,7 +184,10 @@ def _find_change(
 
 
 def _explain_unseen(stage_config: StageConfig, now: Inputs) -> str | None:
-    """Return which data of a config cannot be compared, so that it trains each time; None where all can be."""
+    """Return which data of a config cannot be compared, so that it trains each time.
+
+    None where all can be.
+    """
     if now.unseen:
         return (
             f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or"
@@ -207,7 +225,8 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
     Args:
         stage_config: Config of the fit.
         salt: Salt of the digests of values that must not be seen.
-        asked: Whether ``--if-changed`` asks for it; else data of more than 1 GB or 20,000 files are left out.
+        asked: Whether ``--if-changed`` asks for it; else data of more than 1 GB or 20,000 files are
+            left out.
 
     Raises:
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
@@ -242,21 +261,27 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
 
 
 def _list_unseen(texts: Mapping[str, str], resolved: Resolved) -> tuple[str, ...]:
-    """List the keys of addresses whose content is not compared; lightkit's own classes use those of http in `fetch`."""
+    """List the keys of addresses whose content is not compared.
+
+    lightkit's own classes use those of http in `fetch`.
+    """
     is_own = _find_lightkit_class(resolved) is not None
     addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
     return tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
 
 
 def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, str]:
-    """Return the digests of the config, the data and the code by which a run is scored, without its checkpoint.
+    """Return the digests of the config, the data and the code by which a run is scored.
+
+    Without its checkpoint.
 
     Args:
         stage_config: The command on the run.
         run: The run, whose id is the salt of values that must not be seen.
 
     Returns:
-        Empty where one of them cannot be seen, or is too large to be read, so that nothing can be compared.
+        Empty where one of them cannot be seen, or is too large to be read, so that nothing can be
+        compared.
     """
     try:
         inputs = compute_inputs(replace(stage_config, ckpt_path=None), salt=run.id, asked=False)
@@ -270,10 +295,13 @@ def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, st
 
 
 def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> dict[str, str]:
-    """Compute the digests of the Python files of the working directory, and of the own classes that a config names.
+    """Compute the digests of the Python files of the working directory.
 
-    In a git work tree they are the files that git tracks or would add; else all but those in hidden folders, virtual
-    environments and the folder of runs. A class from elsewhere, or of a file that git ignores, counts with its package.
+    And of the own classes that a config names.
+
+    In a git work tree they are the files that git tracks or would add; else all but those in hidden
+    folders, virtual environments and the folder of runs. A class from elsewhere, or of a file that
+    git ignores, counts with its package.
 
     Args:
         run_root: Folder of all runs.
@@ -299,7 +327,10 @@ def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> d
 
 
 def list_class_paths(resolved: Resolved) -> list[str]:
-    """List the paths of the classes that a config names, without those of lightkit, Lightning and torch."""
+    """List the paths of the classes that a config names.
+
+    Without those of lightkit, Lightning and torch.
+    """
     values = resolved.values
     found = [resolved.class_named(section) for section in ("model", "data")]
     found += _list_named_classes(values)
@@ -331,7 +362,8 @@ def record_inputs(
 ) -> dict[str, Any] | None:
     """Write ``inputs.json``, and return its entry in the manifest.
 
-    A run that is resumed with other inputs than it began with has no record: its model is made from both.
+    A run that is resumed with other inputs than it began with has no record: its model is made from
+    both.
 
     Args:
         stage_config: The invocation.
@@ -355,7 +387,10 @@ def record_inputs(
 
 
 def _digest_earlier(stage_config: StageConfig, inputs: Inputs) -> str:
-    """Return the digest of the config by the list of earlier versions, by which models were rolled back."""
+    """Return the digest of the config by the list of earlier versions.
+
+    Models were rolled back by it.
+    """
     config, hidden = split_values(stage_config, inputs.salt, is_in_earlier_identity)
     digest: str = replace(inputs, config=config, hidden=hidden).digests["config"]
     return digest
@@ -366,7 +401,9 @@ def split_values(
     salt: str,
     counts: Callable[[str, Mapping[str, Any]], bool] = is_in_identity,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the identity's values as written, without secrets, and salted digests of the secret ones, by dotted key.
+    """Return the identity's values as written, without secrets.
+
+    With salted digests of the secret ones, by dotted key.
 
     Args:
         stage_config: The invocation.
@@ -394,7 +431,10 @@ def _find_lightkit_class(resolved: Resolved) -> ClassDescription | None:
 
 
 def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
-    """List the texts that may name data by their dotted keys, with the defaults of the data module's arguments."""
+    """List the texts that may name data by their dotted keys.
+
+    With the defaults of the data module's arguments.
+    """
     data = stage_config.resolved.value_of("data")
     described = _find_lightkit_class(stage_config.resolved)
     texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
@@ -434,7 +474,10 @@ def _find_path(text: str) -> Path | None:
 
 
 def _list_files(path: Path, run_root: Path) -> Iterator[tuple[str, str]]:
-    """List the files of a folder, the newest commit of a Delta table, or a file: the name within, and the path."""
+    """List the files of a folder, the newest commit of a Delta table, or a file.
+
+    The name within, and the path.
+    """
     log = path / "_delta_log"
     if log.is_dir():  # each state of the table has a new commit, and its files never change
         names = (entry.name for entry in log.iterdir() if _COMMIT.fullmatch(entry.name))
@@ -447,7 +490,10 @@ def _list_files(path: Path, run_root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _walk(top: Path, run_root: Path) -> Iterator[tuple[str, str]]:
-    """List the visible files below a folder, also below links, without virtual environments and the runs."""
+    """List the visible files below a folder.
+
+    Also below links, without virtual environments and the runs.
+    """
     seen = {str(run_root.resolve())}
     for folder, folders, names in os.walk(top, followlinks=True):
         real = os.path.realpath(folder)

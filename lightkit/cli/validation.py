@@ -92,7 +92,9 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
-    """Validate by the signatures of the config's own classes, too, and return the config without its errors.
+    """Validate by the signatures of the config's own classes, too.
+
+    Return the config without its errors.
 
     jsonargparse finds the same errors, but stops at the first of a class.
 
@@ -139,16 +141,20 @@ def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> V
 
 
 def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = None) -> None:
-    """Check the choices and paths that the classes of model and data name; call ``check_installed`` of the data's.
+    """Check the choices and paths that the classes of model and data name.
+
+    Call ``check_installed`` of the data's.
 
     Args:
         resolved: The config.
-        starts_training: Whether training starts without a checkpoint, so that the model's files are needed.
-        parsed: The config as jsonargparse parsed it, whose classes are imported; None to check the classes that the
-            schema describes, without importing them.
+        starts_training: Whether training starts without a checkpoint, so that the model's files are
+            needed.
+        parsed: The config as jsonargparse parsed it, whose classes are imported; None to check the
+            classes that the schema describes, without importing them.
 
     Raises:
-        ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the place of the class.
+        ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the
+            place of the class.
         DataError: If a path does not exist, or is a file in place of a folder.
     """
     problems = Problems()
@@ -205,7 +211,10 @@ def _check_paths(
     resolved: Resolved,
     problems: Problems,
 ) -> None:
-    """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
+    """Check the arguments that name files.
+
+    An address, such as ``s3://bucket/table``, is not asked for.
+    """
     for name, kind in described.paths.items():
         value = given.get(name)
         if not value:
@@ -226,7 +235,10 @@ def _check_paths(
 
 
 def _describe_wrong_folders(folder: Path) -> str | None:
-    """Describe why a folder's folders are not those of splits and classes with images; None where they are."""
+    """Describe why a folder's folders are not those of splits and classes with images.
+
+    None where they are.
+    """
     if not folder.is_dir():
         return None
     from lightkit.images.image_index import (
@@ -246,10 +258,12 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> Li
 
 
 def _describe_missing(value: str, kind: str) -> str | None:
-    """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is.
+    """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both.
 
-    ``class_folders`` is a folder whose content is checked too, by `check_class_folders`, and ``table`` a file or folder
-    that may be a table.
+    None where nothing is.
+
+    ``class_folders`` is a folder whose content is checked too, by `check_class_folders`, and
+    ``table`` a file or folder that may be a table.
     """
     is_table = kind == "table"
     kind = {"class_folders": "folder", "table": "any"}.get(kind, kind)
@@ -351,7 +365,7 @@ def _check_named_checkpoint(named: Any) -> None:
 
 
 def _check_tracking(resolved: Resolved, problems: Problems) -> None:
-    """Check that the installed MLflow knows the local databases in which the config's loggers record.
+    """Check that the installed MLflow knows the local databases that the config's loggers use.
 
     Args:
         resolved: The config.
@@ -380,7 +394,10 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
 
 
 def _list_loggers(resolved: Resolved) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """List the loggers of a config, each with its path, by the section `logger` and by the trainer's own key."""
+    """List the loggers of a config, each with its path.
+
+    By the section `logger` and by the trainer's own key.
+    """
     own = resolved.section("trainer").get("logger")
     sections: list[tuple[KeyPath, Any]] = [
         (("logger",), resolved.value_of("logger")),
@@ -418,7 +435,9 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
 
 
 def find_missing_forward(resolved: Resolved) -> ConfigError | None:
-    """Return why the model cannot be promoted by the config's gate, for it has no `forward`; None where it can.
+    """Return why the model cannot be promoted by the config's gate, for it has no `forward`.
+
+    None where it can.
 
     Lightning trains and scores a module without one. A registered model is called by it.
 
@@ -465,6 +484,9 @@ def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: 
 
 
 def lacks_forward(cls: type) -> bool:
-    """Return whether a class of modules has no `forward` of its own; no torch, as the class was imported."""
+    """Return whether a class of modules has no `forward` of its own.
+
+    No torch, as the class was imported.
+    """
     forward = getattr(cls, "forward", None)
     return getattr(forward, "__module__", None) == "pytorch_lightning.core.module"

@@ -132,7 +132,7 @@ def _choose_machine(invocation: Invocation) -> Machine | None:
 
 
 def _list_mistakes(error: LightkitError) -> list[dict[str, Any]]:
-    """List the errors of a config for JSON: the message, and the first place in a file, if there is one."""
+    """List the errors of a config for JSON: the message, and the first place in a file, if any."""
     mistakes = []
     for each in error.problems if isinstance(error, ConfigError) else (error,):
         place = next(
@@ -221,7 +221,10 @@ def _check_config(
 def _check_later_use(
     stage_config: StageConfig, problems: Problems, *, imports: bool, export: ExportOptions | None
 ) -> None:
-    """Check that the class of the model has what an export needs; warn where it lacks what a promotion needs."""
+    """Check that the class of the model has what an export needs.
+
+    Warn where it lacks what a promotion needs.
+    """
     has_gate = stage_config.resolved.section("gate").get("metric") is not None
     if imports and has_gate and stage_config.command == "fit":
         missing = find_missing_forward(stage_config.resolved)

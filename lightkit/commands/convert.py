@@ -102,7 +102,7 @@ def convert(invocation: Invocation) -> int:
 
 
 def _choose_format(invocation: Invocation, table: Path) -> str:
-    """Return `delta` or `parquet`: what `--format` asks for, else by the end of the table's name."""
+    """Return `delta` or `parquet`: what `--format` asks for, else by the table's name."""
     by_name = "parquet" if table.suffix.lower() in (".parquet", ".pq") else "delta"
     return str(invocation.options.get("format", by_name))
 

@@ -26,7 +26,10 @@ def devices(invocation: Invocation) -> int:
 
 
 def _list_rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
-    """List the rows of the table, each with its label, which is empty in rows that go on with the one above."""
+    """List the rows of the table, each with its label.
+
+    It is empty in rows that go on with the one above.
+    """
     memory = (
         f"{_format_size(machine.memory_bytes)}, {_format_size(machine.memory_available_bytes)}"
         " available"
@@ -74,7 +77,7 @@ def _describe_gpus(machine: Machine) -> str:
 
 
 def _describe_horovod(horovod: Horovod) -> str:
-    """Describe Horovod's version and the libraries that it was built with, or why it cannot be used."""
+    """Describe Horovod's version and the libraries it was built with, or why it cannot be used."""
     if not horovod.version:
         return "not installed: make horovod"
     if horovod.problem is not None:

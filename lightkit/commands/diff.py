@@ -1,4 +1,7 @@
-"""`lightkit diff`: what differs between two runs, or two configs. No torch for classes that the schema describes."""
+"""`lightkit diff`: what differs between two runs, or two configs.
+
+No torch for classes that the schema describes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ _RECORDED = {
 _SPEED = "samples_per_s"  # it always differs, and is no result
 
 _Value = Mapping[str, Any]
-"""A value as `value`, and the place that set it as `set_by`, which what a run has recorded lacks."""
+"""A value as `value`, and the place that set it as `set_by`, which what a run has recorded
+lacks."""
 _Values = dict[KeyPath, _Value]
 
 
@@ -78,7 +82,8 @@ def _read_input(name: str, root: Path) -> tuple[str, MappingNode, _Values, bool]
     """Read the config file or the run that a word names.
 
     Returns:
-        Its name; the config; each value of the config, and of a run's manifest and summary; and whether it is a run.
+        Its name; the config; each value of the config, and of a run's manifest and summary; and
+        whether it is a run.
 
     Raises:
         ConfigError: If it is missing, or cannot be read.
@@ -117,7 +122,7 @@ def _read_records(run: runs.Run) -> dict[KeyPath, Any]:
 
 
 def _load_layers(invocation: Invocation) -> Resolved:
-    """Load a config without the variables of this process that are layers, and resolve its hardware keys.
+    """Load a config without this process's variables as layers; resolve its hardware keys.
 
     Raises:
         ConfigError: If a layer cannot be read.
@@ -137,7 +142,7 @@ def _load_layers(invocation: Invocation) -> Resolved:
 def _list_changes(
     trees: Sequence[MappingNode], inputs: Sequence[_Values], are_runs: Sequence[bool]
 ) -> list[dict[str, Any]]:
-    """List what differs, as `--json` prints it: in the configs, and between two runs in their records.
+    """List what differs, as for `--json`: in the configs, and between two runs in their records.
 
     The elements of a list of mappings are compared one by one; other lists are one value.
     """
@@ -164,7 +169,10 @@ def _list_changes(
 
 
 def _name_change(there: Mapping[str, _Value]) -> str | None:
-    """Return what has become of a value, which stands on one side or both; None where it is the same."""
+    """Return what has become of a value, which stands on one side or both.
+
+    None where it is the same.
+    """
     if len(there) == 1:
         return "added" if "new" in there else "removed"
     texts = {repr(value["value"]) for value in there.values()}  # 1, 1.0 and true differ
@@ -174,7 +182,9 @@ def _name_change(there: Mapping[str, _Value]) -> str | None:
 def _complete_file(
     path: KeyPath, in_run: _Value | None, in_file: _Value | None, tree: MappingNode
 ) -> tuple[_Value | None, _Value | None]:
-    """Add to a file's config what a run writes out and the file does not: a default, or the full name of a class.
+    """Add to a file's config what a run writes out and the file does not.
+
+    A default, or the full name of a class.
 
     Args:
         path: Path of the value.
@@ -195,7 +205,10 @@ def _complete_file(
 
 
 def _find_default_value(tree: MappingNode, path: KeyPath) -> _Value | None:
-    """Return the default at a path; None where there is none, or its class cannot be imported here."""
+    """Return the default at a path.
+
+    None where there is none, or its class cannot be imported here.
+    """
     with suppress(ConfigError):
         found = find_default(tree, path)
         if found is not None and found["set_by"]["kind"] != "unset":
@@ -204,7 +217,10 @@ def _find_default_value(tree: MappingNode, path: KeyPath) -> _Value | None:
 
 
 def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
-    """Return whether a run has written a file's value out: the full name of a class, or a number of another type."""
+    """Return whether a run has written a file's value out.
+
+    The full name of a class, or a number of another type.
+    """
     if (
         path[-1] == "class_path"
         and "." not in str(in_file)

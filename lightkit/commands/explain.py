@@ -130,7 +130,7 @@ def _format_all(
 def _describe_json(
     resolved: Resolved, complete: Resolved, found: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the fields of the keys, or without any the whole config with those of all its values."""
+    """Return the fields of the keys, or else the whole config with those of all its values."""
     if found:
         return {"schema": 1, "keys": found}
     config = redact_node(resolved, resolved.tree, ())
@@ -150,10 +150,13 @@ def _print_note(problems: Problems) -> None:
 
 
 def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolved]:
-    """Resolve the hardware keys of a config that may have errors, whether or not this machine has the hardware.
+    """Resolve the hardware keys of a config that may have errors.
+
+    Whether or not this machine has the hardware.
 
     Returns:
-        The config with the trainer's keys; and the same with the hardware keys as the layers write them, in addition.
+        The config with the trainer's keys; and the same with the hardware keys as the layers write
+        them, in addition.
     """
     written = _name_run(loaded)
     unusable = {
@@ -190,7 +193,7 @@ def _name_run(loaded: LoadedConfig) -> Resolved:
     return replace(written, tree=put(written.tree, ("run", "name"), name))
 
 
-# -- one key -----------------------------------------------------------------------------------------------------------
+# -- one key ---------------------------------------------------------------------------------------
 
 
 def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict[str, Any], str]:
@@ -251,7 +254,9 @@ def _explain_leaves(
 def _explain_node(
     resolved: Resolved, complete: Resolved, path: KeyPath, node: Node, *, imports: bool = False
 ) -> dict[str, Any]:
-    """Return what is known of a value, without secrets: the fields of `--json`, of which the text is made.
+    """Return what is known of a value, without secrets.
+
+    The fields of `--json`, of which the text is made.
 
     Args:
         resolved: The config with the trainer's keys.
@@ -280,7 +285,10 @@ def _find_schema(complete: Resolved, path: KeyPath, *, imports: bool) -> Mapping
 
 
 def _format(fields: Mapping[str, Any], yaml: str) -> str:
-    """Write what is known of a key for people; a mapping or list as YAML, with the place of each value in a comment."""
+    """Write what is known of a key for people.
+
+    A mapping or list as YAML, with the place of each value in a comment.
+    """
     key = ".".join(part for part in fields["key"].split(".") if part != "init_args")
     set_by = fields["set_by"]
     rows: list[tuple[str, str]] = []
@@ -324,7 +332,10 @@ def _label_first(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 def _list_hardware(
     resolved: Resolved, complete: Resolved, path: KeyPath, node: Node
 ) -> list[dict[str, Any]]:
-    """List the other hardware keys, as they count here, for a key that is one, or was set by one, with their places."""
+    """List the other hardware keys, as they count here, with their places.
+
+    For a key that is one, or was set by one.
+    """
     same = [key for key, value in walk(complete.tree) if key and value.origin == node.origin]
     if not {path, *same} & {*_HARDWARE_KEYS}:
         return []

@@ -37,7 +37,8 @@ def collect(invocation: Invocation) -> int:
     """Delete runs, and return the exit code.
 
     Raises:
-        ConfigError: If a word is wrong, a run cannot be deleted, or it is unknown which runs the registry needs.
+        ConfigError: If a word is wrong, a run cannot be deleted, or it is unknown which runs the
+            registry needs.
         ServerAway: If MLflow does not answer.
     """
     rules = _parse_rules(invocation)
@@ -118,7 +119,10 @@ def _plan(
 
 
 def _list_trials_in_need(root: Path, entries: Sequence[IndexedRun]) -> set[str]:
-    """List the runs that unfinished sweeps need, as ``NAME/ID``; one whose record cannot be read may need each."""
+    """List the runs that unfinished sweeps need, as ``NAME/ID``.
+
+    One whose record cannot be read may need each.
+    """
     records: dict[str, SweepRecord | None] = {}
     needed = set()
     for each in entries:
@@ -206,7 +210,9 @@ def _list_addresses(
 def _ask_registries(
     root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]
 ) -> set[str]:
-    """Ask every MLflow that may know one of the runs which it needs; a promoted run is kept if its one is not asked.
+    """Ask every MLflow that may know one of the runs which it needs.
+
+    A promoted run is kept if its one is not asked.
 
     Raises:
         ConfigError: If the address is unknown.

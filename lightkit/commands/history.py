@@ -22,7 +22,9 @@ _HEAD = ("time", "what", "version", "by", "score", "baseline", "reason")
 
 
 def history(invocation: Invocation) -> int:
-    """Print the promotion log of a model, or the registered models where none is named, and return the exit code.
+    """Print the promotion log of a model, or the registered models where none is named.
+
+    Return the exit code.
 
     Raises:
         ConfigError: If the arguments are wrong, or there is no such model.

@@ -1,4 +1,4 @@
-"""`lightkit init`: write a starter project, or a config for images, for texts, or for a table of rows."""
+"""`lightkit init`: write a starter project, or a config for images, texts or a table of rows."""
 
 from __future__ import annotations
 
@@ -288,7 +288,10 @@ def _summarize_table(path: Path) -> ImageData:
 
 
 def _summarize_bytes(path: Path, table: Any, *, image: str, label: str) -> ImageData:
-    """Count the classes and the splits of a table of image bytes, and read some sizes where it has them."""
+    """Count the classes and the splits of a table of image bytes.
+
+    Read some sizes where it has them.
+    """
     columns = table.schema.names
     read = [label, "split"] if "split" in columns else [label]
     rows = table.to_table(columns=read).to_pydict()
@@ -428,7 +431,10 @@ def _find_labels(names: Sequence[str], rows: Sequence[TableRow]) -> str | list[s
 
 
 def _find_separator(cells: Sequence[Any]) -> str | None:
-    """Find the character between several labels in one cell: the one of | ; and , that occurs; None where none does."""
+    """Find the character between several labels in one cell: the one of | ; and , that occurs.
+
+    None where none does.
+    """
     texts = [cell for cell in cells if isinstance(cell, str)]
     found = [each for each in _SEPARATORS if any(each in text for text in texts)]
     return found[0] if len(found) == 1 else None
@@ -457,7 +463,7 @@ def _explain_columns(path: Path, columns: Mapping[str, str], image: str | None) 
 
 
 def _split(number: int) -> dict[str, int]:
-    """Return how many images ImageFolder and Table train and test with where no splits are given."""
+    """Return how many images ImageFolder and Table train and test with without given splits."""
     return {"train": round(number * 0.7), "test": round(number * 0.1)}
 
 
@@ -564,10 +570,12 @@ gate:   # for lightkit gate, promote and retrain
 
 
 def _format_comparison(num_test: int, noun: str = "image") -> str:
-    """Write the conditions on a comparison with the champion, and what so many test images or texts can show.
+    """Write the conditions on a comparison with the champion.
 
-    A test of non-inferiority, and a bound on many small steps down; of few images, whose interval says nothing, none
-    more may be wrong than of the champion.
+    And what so many test images or texts can show.
+
+    A test of non-inferiority, and a bound on many small steps down; of few images, whose interval
+    says nothing, none more may be wrong than of the champion.
     """
     from lightkit.reports.statistics import smallest_drop, suggest_margin  # here: it loads numpy
 

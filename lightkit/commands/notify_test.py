@@ -75,7 +75,7 @@ def notify_test(invocation: Invocation) -> int:
 def _list_tests(
     resolved: Resolved, kinds: Sequence[str], job: str
 ) -> Iterator[tuple[str, str, Deliver]]:
-    """List each message: its receiver as the config calls it, its kind, and the call that sends it."""
+    """List each message: its receiver as the config calls it, its kind, and the call to send it."""
     for name, notifier in build_notifiers(resolved):
         from lightkit.callbacks.notifiers import create_message  # here: it loads torch
 

@@ -99,7 +99,8 @@ def _lock_promotion(stage_config: StageConfig) -> Iterator[None]:
     """Keep other promotions of the run out.
 
     Raises:
-        ConfigError: If the file of the lock cannot be opened: it is a link, a folder, or must not be written.
+        ConfigError: If the file of the lock cannot be opened: it is a link, a folder, or must not
+            be written.
         RunLocked: If another process promotes the run.
     """
     assert stage_config.base is not None
@@ -207,7 +208,10 @@ class _Request:
     is_forced: bool
 
     def find_version(self, registry: Registry) -> ModelVersion | None:
-        """Return the newest version that was registered with this checkpoint; None where there is none."""
+        """Return the newest version that was registered with this checkpoint.
+
+        None where there is none.
+        """
         found = None
         for version in list_versions(registry, self.name):
             if version.tags.get("checkpoint_sha256") == self.sha256:
@@ -216,7 +220,10 @@ class _Request:
 
 
 def _promote(stage_config: StageConfig, options: Mapping[str, Any]) -> str:
-    """Evaluate the gate, register, keep the checkpoint, and move the alias, as far as needed; return what was done."""
+    """Evaluate the gate, register, keep the checkpoint, and move the alias, as far as needed.
+
+    Return what was done.
+    """
     configure_console(stage_config.mode, stage_config.resolved.masked)
     quiet_libraries()
     request = _read_request(stage_config, options)
@@ -224,7 +231,8 @@ def _promote(stage_config: StageConfig, options: Mapping[str, Any]) -> str:
     with open_registry(
         address_of_run(request.tracking_uri, run, stage_config.resolved)
     ) as registry:
-        # Read first: if another process moves the alias from here on, the gate's decision is not about its champion.
+        # Read first: if another process moves the alias from here on, the gate's decision is not
+        # about its champion.
         before = alias_version(registry, request.name, request.alias)
         version = request.find_version(registry)
         weights = None if version is None else version.tags.get(WEIGHTS)
@@ -381,7 +389,8 @@ def _move(registry: Registry, request: _Request, move: Move) -> tuple[Move, bool
     """Move the alias, and note it in the run folders and the gate's page.
 
     Returns:
-        The move as the log has it, and whether it was not noted in the run's folder yet, as also after a kill.
+        The move as the log has it, and whether it was not noted in the run's folder yet, as also
+        after a kill.
     """
     run = request.run
     noted = runs.read_json(run.folder / PROMOTED) or {}
@@ -449,8 +458,8 @@ def describe_worse(move: Move, settings: GateSettings, *, mode: str | None) -> s
     Args:
         move: The promotion.
         settings: The gate.
-        mode: Whether large (`max`) or small (`min`) values of the metric are good, as the gate has decided; None where
-            nothing tells.
+        mode: Whether large (`max`) or small (`min`) values of the metric are good, as the gate has
+            decided; None where nothing tells.
     """
     new, old = (move.scores.get(which) for which in ("challenger", "baseline"))
     if new is None or old is None or move.metric is None or mode is None:
@@ -481,7 +490,10 @@ def describe_worse(move: Move, settings: GateSettings, *, mode: str | None) -> s
 def _keep_model(
     registry: Registry, version: ModelVersion, files: Sequence[Path], *, weights: str
 ) -> None:
-    """Keep config and checkpoint in MLflow, and note the weights: the run folder may be elsewhere or gone later."""
+    """Keep config and checkpoint in MLflow, and note the weights.
+
+    The run folder may be elsewhere or gone later.
+    """
     if not version.tags.get(WEIGHTS):
         with registry.attempt("tag the version"):
             registry.client.set_model_version_tag(version.name, version.version, WEIGHTS, weights)
@@ -542,7 +554,10 @@ def _require_not_rejected(
 
 
 def _read_weights(tags: Mapping[str, str] | None) -> str | None:
-    """Compute the digest of the weights of a version from before versions had one; None without its checkpoint."""
+    """Compute the digest of the weights of a version from before versions had one.
+
+    None without its checkpoint.
+    """
     checkpoint = Path((tags or {}).get("run_folder", ""), (tags or {}).get("checkpoint", ""))
     if (
         not tags
@@ -563,7 +578,7 @@ def decision_holds(
     inputs: Mapping[str, str],
     in_retrain: bool,
 ) -> bool:
-    """Return whether a decision is of today, and on this checkpoint, baseline, settings, data and code.
+    """Return whether a decision is of today, on this checkpoint, baseline, settings, data and code.
 
     Args:
         decision: Content of gate.json.
@@ -571,8 +586,10 @@ def decision_holds(
         name: The registered model.
         sha256: Digest of the checkpoint.
         baseline: Version that it is compared with now; None for none.
-        inputs: Digests of the config, the data and the code of now; empty where one of them is unknown.
-        in_retrain: Whether the gate was the stage before: then what cannot be compared has not changed.
+        inputs: Digests of the config, the data and the code of now; empty where one of them is
+            unknown.
+        in_retrain: Whether the gate was the stage before: then what cannot be compared has not
+            changed.
     """
     yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
     is_of_baseline = runs.find_value(decision, "against", "version") == baseline

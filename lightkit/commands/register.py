@@ -17,7 +17,8 @@ def register(invocation: Invocation) -> int:
     """Register the model of a run, and return the exit code.
 
     Raises:
-        ConfigError: If the arguments are wrong, there is no such run or checkpoint, or MLflow refuses.
+        ConfigError: If the arguments are wrong, there is no such run or checkpoint, or MLflow
+            refuses.
         ExportError: If the model cannot be written so that it gives the same answers.
         ServerAway: If MLflow does not answer.
     """

@@ -40,8 +40,8 @@ def reproduce(invocation: Invocation) -> int:
         invocation: The command line.
 
     Raises:
-        ConfigError: If the arguments are wrong, there is no such run, it is no finished fit, it had no seed, or its
-            code, packages or hardware differ from those here.
+        ConfigError: If the arguments are wrong, there is no such run, it is no finished fit, it had
+            no seed, or its code, packages or hardware differ from those here.
         DataError: If only its data differs.
     """
     is_json = invocation.has("json")
@@ -75,7 +75,10 @@ def reproduce(invocation: Invocation) -> int:
 
 
 def _drop_variables() -> None:
-    """Unset the variables that are layers: the run's config has the values that they had when it was trained."""
+    """Unset the variables that are layers.
+
+    The run's config has the values that they had when it was trained.
+    """
     for name in [*os.environ]:
         if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
             del os.environ[name]
@@ -157,7 +160,10 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
 def _list_differences(
     run: runs.Run, manifest: Mapping[str, Any], stage_config: StageConfig
 ) -> dict[str, list[str]]:
-    """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
+    """List the differences from a run's records.
+
+    Under ``code``, ``packages``, ``data`` and ``hardware``.
+    """
     code, data = _list_changed_inputs(run, stage_config)
     differences = {
         "code": [*_list_changed_commits(manifest), *code],
@@ -244,8 +250,9 @@ def compare_runs(run: runs.Run, again: runs.Run, *, is_trusting: bool = False) -
         is_trusting: Load checkpoints that hold more than tensors and plain values.
 
     Returns:
-        Plain values, NaN among them. `equal`; `data`: the difference of the data, if any; `metrics`: each
-        value that differs; `weights`: of each checkpoint the number of tensors, of those that differ, and the tensor
+        Plain values, NaN among them. `equal`; `data`: the difference of the data, if any;
+        `metrics`: each value that differs; `weights`: of each checkpoint the number of tensors, of
+            those that differ, and the tensor
         that differs most and by how much: None where its two versions cannot be subtracted.
 
     Raises:
@@ -352,7 +359,10 @@ def _format_metrics(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _compare_weights(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare two state dicts; those that differ have the largest difference, or None where they have none."""
+    """Compare two state dicts.
+
+    Those that differ have the largest difference, or None where they have none.
+    """
     gaps: dict[str, float | None] = {}
     for key in dict.fromkeys([*before, *again]):
         if not _are_equal(before.get(key), again.get(key)):

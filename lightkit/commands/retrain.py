@@ -1,4 +1,7 @@
-"""`lightkit retrain`: fit, test, export, gate and promote, one after another, each in a process of its own."""
+"""`lightkit retrain`: fit, test, export, gate and promote.
+
+One after another, each in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -190,12 +193,15 @@ class StageState:
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it was begun and is not done: a process that is killed leaves it running."""
+        """Return whether it was begun and is not done: a killed process leaves it running."""
         return self.status in ("failed", "interrupted", "running")
 
 
 def read_stages(run: runs.Run) -> list[StageState] | None:
-    """Read the stages of a run's ``retrain.json``; None if there are none, or they are of another version."""
+    """Read the stages of a run's ``retrain.json``.
+
+    None if there are none, or they are of another version.
+    """
     record = runs.read_json(run.folder / _FILE) or {}
     try:
         stages = [StageState(**each) for each in record["stages"]]
@@ -218,19 +224,21 @@ def _ask_again(stages: Sequence[StageState]) -> None:
 class Retrain:
     """The stages of one job's retrain. The caller holds the job's lock.
 
-    Its progress is in ``retrain.json`` of the run, so that the next start goes on there. The file is replaced as a
-    whole at each step; a process that is killed leaves a stage ``running``.
+    Its progress is in ``retrain.json`` of the run, so that the next start goes on there. The file
+    is replaced as a whole at each step; a process that is killed leaves a stage ``running``.
 
-    ===========  =====================================================================================================
+    ===========  ===================================================================================
     schema       1
     run          ``NAME/ID``
     config       digest of the config that the retrain was started with
     began        ISO 8601, UTC; ``ended`` too, which is null until nothing is left to do
-    outcome      ``promoted``; ``not promoted``: the gate rejected the model; ``trained``: without a promotion; null
-    stages       in their order: ``stage``, ``status`` (pending, running, done, failed, interrupted, skipped),
-                 ``began``, ``ended``, ``seconds`` and ``exit_code`` of the last attempt, number of ``attempts`` and of
-                 ``failures``, and ``message``: why it was skipped, or what ended it
-    ===========  =====================================================================================================
+    outcome      ``promoted``; ``not promoted``: the gate rejected the model; ``trained``: without a
+                 promotion; null
+    stages       in their order: ``stage``, ``status`` (pending, running, done, failed, interrupted,
+                 skipped), ``began``, ``ended``, ``seconds`` and ``exit_code`` of the last attempt,
+                 number of ``attempts`` and of ``failures``, and ``message``: why it was skipped, or
+                 what ended it
+    ===========  ===================================================================================
 
     Args:
         stage_config: Config of the command, as that of a fit.
@@ -295,8 +303,8 @@ class Retrain:
         """Run the stages that are left, and return the exit code.
 
         Raises:
-            GateFailed: If nothing may be promoted: the champion is held, or a training would repeat one whose model was
-                rolled back.
+            GateFailed: If nothing may be promoted: the champion is held, or a training would repeat
+                one whose model was rolled back.
             OutOfTime: If the deadline leaves no time for the next stage.
         """
         self._choose_run()
@@ -323,7 +331,7 @@ class Retrain:
         return code
 
     def _run_stages(self) -> int:
-        """Run the stages that are left until one ends otherwise than well, and return the exit code.
+        """Run the stages left until one ends otherwise than well, and return the exit code.
 
         Raises:
             OutOfTime: If the deadline leaves no time for the next stage.
@@ -344,10 +352,13 @@ class Retrain:
         return 0
 
     def _choose_run(self) -> None:
-        """Choose the run to go on with, if there is one, and refuse to train where nothing may be promoted.
+        """Choose the run to go on with, if there is one.
+
+        Refuse to train where nothing may be promoted.
 
         Raises:
-            GateFailed: If the champion is held, or a training would repeat one whose model was rolled back.
+            GateFailed: If the champion is held, or a training would repeat one whose model was
+                rolled back.
         """
         if self._settings.resume == "auto":
             self._resume()
@@ -363,7 +374,9 @@ class Retrain:
             self._require_promotable()
 
     def _resume(self) -> None:
-        """Go on with the unfinished retrain of the job, unless its `fit` is not done, which finds what to resume.
+        """Go on with the unfinished retrain of the job.
+
+        Not where its `fit` is not done, which finds what to resume.
 
         Only the newest training counts: an unfinished retrain before it is history.
         """
@@ -393,7 +406,10 @@ class Retrain:
         _log.info(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
 
     def _find_unfinished(self) -> tuple[runs.Run | None, Mapping[str, Any]]:
-        """Return the newest training of the job and its record, if it is done and the stages after it are not."""
+        """Return the newest training of the job and its record.
+
+        If it is done and the stages after it are not.
+        """
         for run in self._earlier:
             if run.is_fit:
                 is_trained = runs.find_value(runs.read_json(run.summary_path), "status") == "done"
@@ -449,7 +465,8 @@ class Retrain:
         A registry that does not answer now is asked again by the promotion.
 
         Raises:
-            GateFailed: If the champion is held, or a training would repeat one whose model was rolled back.
+            GateFailed: If the champion is held, or a training would repeat one whose model was
+                rolled back.
         """
         name = self._model
         try:
@@ -469,7 +486,9 @@ class Retrain:
                 )
 
     def _ask_registry(self) -> list[tuple[Rejection, Path | None]]:
-        """Return the models that were rolled back, each with its run folder if known, unless the champion is held.
+        """Return the models that were rolled back.
+
+        Each with its run folder if known, unless the champion is held.
 
         Raises:
             GateFailed: If it is held.
@@ -560,7 +579,8 @@ class Retrain:
                 else []
             )
             return args + {"json": ["--json"], "quiet": ["--quiet"]}.get(mode, [])
-        # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
+        # Today's conditions, which may differ from those of the run's config; null first, or its
+        # slices would stay
         args += ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
         args += (
             ["--reason", options["reason"]] if stage == "promote" and "reason" in options else []
@@ -600,7 +620,7 @@ class Retrain:
         return [f"--deadline={of_training.word}"]
 
     def _find_usual_times(self) -> dict[str, float]:
-        """Return the median of the seconds that each stage took in the newest retrains of the job."""
+        """Return the median of the seconds of each stage in the newest retrains of the job."""
         seconds: dict[str, list[float]] = {}
         for run in self._earlier:
             for state in read_stages(run) or []:
@@ -697,14 +717,16 @@ class Retrain:
         return code
 
     def _is_tested(self) -> bool:
-        """Return whether the test is done and of the last day, so that the gate may read its scores."""
+        """Return whether the test is done and of the last day: the gate may read its scores."""
         tested = self._stages["test"]
         return tested.status == "done" and datetime.fromisoformat(
             str(tested.ended)
         ) > _now() - timedelta(days=1)
 
     def _interpret_end(self, stage: str, status: int) -> tuple[int, str]:
-        """Return the exit code of a stage's process, and why it is none that is well; say what was killed.
+        """Return the exit code of a stage's process, and why it is none that is well.
+
+        Say what was killed.
 
         Args:
             stage: The stage.
@@ -755,7 +777,8 @@ class Retrain:
     def _note_failure(self, stage: str, code: int, reason: str, *, was_killed: bool) -> None:
         """Send the end of this command, unless the stage has sent its own.
 
-        The trainer's stages send their ends, and the gate its decision; what was killed has sent nothing.
+        The trainer's stages send their ends, and the gate its decision; what was killed has sent
+        nothing.
         """
         notifier = self._notifier
         notifier.message = f"{stage}: {reason}"
@@ -778,7 +801,7 @@ class Retrain:
         return False
 
     def _find_run(self) -> None:
-        """Keep the state in the run's folder as soon as `fit` has noted in the job's lock which it is."""
+        """Keep the state in the run folder once `fit` has noted in the job's lock which it is."""
         folder = runs.find_value(runs.read_json(self._lock.path), "folder")
         if (
             folder is not None
@@ -843,7 +866,10 @@ class Retrain:
         return cases
 
     def _find_blocked(self) -> str | None:
-        """Return the stage that was not begun any more; None where one has failed, or all are over."""
+        """Return the stage that was not begun any more.
+
+        None where one has failed, or all are over.
+        """
         if any(state.has_failed for state in self._stages.values()):
             return None
         for stage, state in self._stages.items():
@@ -852,14 +878,19 @@ class Retrain:
         return None
 
     def _describe_end(self, reason: str) -> str:
-        """Describe how the retrain has ended: its outcome, or the stage with which the same command goes on."""
+        """Describe how the retrain has ended.
+
+        Its outcome, or the stage with which the same command goes on.
+        """
         if self._ended:
             return str(self._outcome)
         left = [stage for stage, state in self._stages.items() if not state.is_over]
         return f"{reason} not finished: the same command goes on with {left[0]}".strip()
 
     def _print_table(self, run: runs.Run, reason: str, details: Mapping[str, str]) -> None:
-        """Print a line for each stage, how the retrain has ended, and where; the CI step's page gets the same.
+        """Print a line for each stage, how the retrain has ended, and where.
+
+        The CI step's page gets the same.
 
         Args:
             run: The run.
@@ -889,7 +920,10 @@ class Retrain:
         self._ci.add_page(f"### lightkit retrain: {run.name}/{run.id}: {end}\n\n{table}")
 
     def _describe_stage(self, state: StageState) -> str:
-        """Return why a stage stands as it does: the reasons of the gate's decision, else its message."""
+        """Return why a stage stands as it does.
+
+        The reasons of the gate's decision, else its message.
+        """
         if self._run is not None and state.stage == "gate" and state.exit_code in (0, _REJECTED):
             reasons = runs.find_value(runs.read_json(self._run.folder / RECORD), "reasons")
             if reasons:

@@ -78,7 +78,10 @@ def show_runs(invocation: Invocation) -> int:
 
 
 class _Values(NamedTuple):
-    """Values of the runs by `IndexedRun.key`, of the metrics and of the keys of the config that are shown."""
+    """Values of the runs by `IndexedRun.key`.
+
+    Of the metrics and of the keys of the config that are shown.
+    """
 
     metrics: dict[str, dict[str, Any]]
     columns: dict[str, dict[str, Any]]

@@ -54,7 +54,8 @@ _SUGGESTED = {
     "precision": ["auto", *PRECISIONS],
     "memory_format": ["auto", "contiguous", "channels_last"],
 }
-"""Words that an editor offers for hardware keys; other values are taken too, since a variable may stand there."""
+"""Words that an editor offers for hardware keys; other values are taken too, since a variable may
+stand there."""
 _CLASS_SECTIONS = {
     "model": "The model: a LightningModule",
     "data": "The data: a LightningDataModule",
@@ -100,7 +101,10 @@ def schema(invocation: Invocation) -> int:
 def _describe_table(
     properties: Mapping[str, Schema], *, dotted: Collection[str] = (), others: Any = False
 ) -> Schema:
-    """Take a mapping of these keys, and ``trainer.max_epochs: 3`` below some, of which only the first key is judged."""
+    """Take a mapping of these keys, and ``trainer.max_epochs: 3`` below some.
+
+    Only the first key of these is judged.
+    """
     pattern = rf"^({'|'.join(dotted)})\.[^.]+(\.[^.]+)*$"
     below = {pattern: {"description": "A key below that, as on the command line"}} if dotted else {}
     return {
@@ -132,7 +136,7 @@ def _describe_stepping() -> dict[str, Schema]:
 
 
 class _Writer:
-    """Writes the schema of a file, draft 2020-12, and collects the definitions that it refers to."""
+    """Writes the schema of a file, draft 2020-12, and collects the definitions it refers to."""
 
     def __init__(self) -> None:
         self._schema = load_schema()
@@ -247,7 +251,10 @@ class _Writer:
         return {"anyOf": [{"type": kinds}, *others, *digits, _REFERENCE]}
 
     def _describe_branch(self, branch: Schema) -> Schema:
-        """Write one alternative of a type: a function, a class, or a collection with the types of its elements."""
+        """Write one alternative of a type.
+
+        A function, a class, or a collection with the types of its elements.
+        """
         if branch.get("callable"):
             return {"type": ["string", "object"]}
         if "class" in branch:
@@ -260,7 +267,7 @@ class _Writer:
             described["prefixItems"] = [self._describe_type(item) for item in branch["prefixItems"]]
         return described
 
-    # -- classes -----------------------------------------------------------------------------------------------
+    # -- classes -----------------------------------------------------------------------------------
 
     def _class_place(self, bases: Collection[str]) -> Schema:
         """Refer to what may stand where a class that derives from any of several does."""
@@ -270,9 +277,8 @@ class _Writer:
         key = f"any {' or '.join(bases)}"
         if key not in self._definitions:
             self._definitions[key] = {}  # an argument of such a class may ask for such a class
-            own = (  # a short name of one's own class is good only where something else has loaded it
-                r"\.|\$\{"
-            )
+            # a short name of one's own class is good only where something else has loaded it
+            own = r"\.|\$\{"
             names = {
                 "anyOf": [
                     {"enum": [name for names in named.values() for name in names]},
@@ -311,7 +317,10 @@ class _Writer:
         return {"$ref": f"#/$defs/{key.replace(' ', '%20')}"}
 
     def _describe_class(self, path: str) -> Schema:
-        """Refer to the mapping of one class: ``class_path``, ``init_args``, and its arguments next to them."""
+        """Refer to the mapping of one class.
+
+        ``class_path``, ``init_args``, and its arguments next to them.
+        """
         if path not in self._definitions:
             self._definitions[path] = {}
             described = self._schema.classes[path]
@@ -337,7 +346,10 @@ class _Writer:
         return {"$ref": f"#/$defs/{path}"}
 
     def _named_entries(self, section: str) -> Schema:
-        """Take entries by name; the class of a known name is judged unless the entry names another one."""
+        """Take entries by name.
+
+        The class of a known name is judged unless the entry names another one.
+        """
         place = self._class_place(self._schema.bases[section])
         known = {}
         for name, path in NAMED_CLASSES[section].items():

@@ -54,7 +54,8 @@ def serve(invocation: Invocation) -> int:
 
     Raises:
         ConfigError: If an option is wrong, there is no such model, or the port is taken.
-        DataError: If the file is damaged, is not what was exported, or takes neither pictures nor rows.
+        DataError: If the file is damaged, is not what was exported, or takes neither pictures nor
+            rows.
         ExportFailedError: If the run's model cannot be exported.
     """
     if importlib.util.find_spec("litserve") is None:
@@ -106,7 +107,9 @@ def _read_size(invocation: Invocation) -> int:
 
 @contextmanager
 def _find_file(invocation: Invocation) -> Iterator[Path]:
-    """Yield the file that the command line names; that of a run or a registered model is made where there is none.
+    """Yield the file that the command line names.
+
+    That of a run or a registered model is made where there is none.
 
     Raises:
         ConfigError: If none or two are named, or the file is of another format.

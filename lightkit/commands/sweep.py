@@ -1,4 +1,4 @@
-"""`lightkit sweep`: a search whose trials are ordinary runs, and which goes on where it was stopped."""
+"""`lightkit sweep`: a search whose trials are ordinary runs, and which goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -212,7 +212,9 @@ def _compute_digest(stage_config: StageConfig, search: Mapping[str, Any]) -> str
 def find_record(
     stage_config: StageConfig, plan: Plan, root: Path, job: str, *, creates: bool = True
 ) -> SweepRecord:
-    """Find the record of a sweep, or begin one: ``sweeps/NAME``, or ``sweeps/NAME-2`` next to that of another search.
+    """Find the record of a sweep, or begin one.
+
+    ``sweeps/NAME``, or ``sweeps/NAME-2`` next to that of another search.
 
     Args:
         stage_config: Command line and config of a fit.
@@ -330,7 +332,7 @@ class Sweep:
             raise
         return self._end()
 
-    # -- the loop ------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def _loop(self) -> None:
         self._resume_unfinished()
@@ -354,7 +356,7 @@ class Sweep:
         return self._deadline is not None and self._deadline.left_s <= self._reserve_s
 
     def _resume_unfinished(self) -> None:
-        """Go on with the trials that an earlier start has left, all at once, as many as there are."""
+        """Go on with the trials that an earlier start has left, all at once."""
         left = [each for each in self._record.trials if not each.is_finished]
         self._trials.num_slots = max(len(left), self._count_slots())
         for trial in left:
@@ -439,7 +441,7 @@ class Sweep:
         running = len(self._trials.active)  # whose memory is no longer available
         return max(1, min(groups, in_memory + running))
 
-    # -- which trial comes next ----------------------------------------------------------------------------------------
+    # -- which trial comes next --------------------------------------------------------------------
 
     def _prepare_search(self) -> None:
         """Build the study from the record, once it is known which values are good."""
@@ -527,7 +529,7 @@ class Sweep:
             words.append(f"--seed_everything={trial.seed}")
         return words
 
-    # -- the end of a trial --------------------------------------------------------------------------------------------
+    # -- the end of a trial ------------------------------------------------------------------------
 
     def _finish(self, trial: Trial) -> None:
         """Record the end of a trial, and write what is known so far."""
@@ -582,7 +584,7 @@ class Sweep:
             head += "\nthe config itself: nothing beat it"
         write_layer(path, self._plan.space, {} if best.number == 0 else best.params, head=head)
 
-    # -- the end of the sweep ------------------------------------------------------------------------------------------
+    # -- the end of the sweep ----------------------------------------------------------------------
 
     def _end(self) -> int:
         """Report how it ended, and return the exit code.
@@ -642,7 +644,7 @@ class Sweep:
         return choose_best(self._record.trials, self._plan, str(self._mode)) is not None
 
     def _suggest_next(self) -> list[str]:
-        """Return the command that trains with the best values, where they are not those of the config."""
+        """Return the command that trains with the best values, where the config has others."""
         best = None
         if self._plan.sampler != "seeds":
             best = choose_best(self._record.trials, self._plan, str(self._mode))
@@ -781,7 +783,7 @@ def _add_failure(failures: list[str], trial: Trial) -> list[str]:
 
 
 def _without_numbers(reason: str) -> str:
-    """Return a reason without what differs from trial to trial: numbers of steps, ids and values."""
+    """Return a reason without what differs from trial to trial: step numbers, ids and values."""
     return re.sub(r"\w*\d[\w.+-]*", "#", reason)
 
 
@@ -798,7 +800,7 @@ def _create_error(code: int, text: str) -> LightkitError:
     return error
 
 
-# -- without running anything ----------------------------------------------------------------------------------------
+# -- without running anything ----------------------------------------------------------------------
 
 
 def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:

@@ -1,4 +1,7 @@
-"""`lightkit tune`: measure which settings train the real model fastest here, and write them as a layer."""
+"""`lightkit tune`: measure which settings train the real model fastest here.
+
+Write them as a layer.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
 
 _HEAD = ("setting", "ms a step", "samples/s", "gain", "")
 _LEAST_GAIN = 1.05
-"""A larger batch is worth its memory where it gives more than this times as many samples a second."""
+"""A larger batch is worth its memory where it gives more than this times as many samples a
+second."""
 
 
 def tune(invocation: Invocation) -> int:
@@ -127,7 +131,10 @@ def _list_searches(invocation: Invocation, stage_config: StageConfig) -> list[st
 
 
 def _list_open_keys(stage_config: StageConfig) -> list[str]:
-    """List the settings for speed that the config does not fix: not set, or chosen by the rule for auto."""
+    """List the settings for speed that the config does not fix.
+
+    Not set, or chosen by the rule for auto.
+    """
     values = stage_config.resolved.values
     chosen = stage_config.hardware.chosen
     homes = {key: ("accelerator", key) for key in ("memory_format", "compile", "fused", "tf32")}
@@ -155,10 +162,13 @@ def _measure(
     *,
     budget_s: float,
 ) -> tuple[dict[str, tuple[Any, str]], Benchmark]:
-    """Measure the open settings: memory format and precision together, since some gain only together; then one by one.
+    """Measure the open settings.
+
+    Memory format and precision together, since some gain only together; then one by one.
 
     Returns:
-        By key of the section `accelerator`: the value that gained, and its number as text; and all trials.
+        By key of the section `accelerator`: the value that gained, and its number as text; and all
+        trials.
     """
     import torch  # here, as all that loads torch: arguments and config are checked before
 
@@ -294,7 +304,10 @@ def _consider_changes(benchmark: Benchmark, keys: Collection[str], device: str) 
 
 @contextmanager
 def _limit_memory() -> Iterator[None]:
-    """Limit memory to nine tenths of what is free, so that an allocation fails before the kernel ends the process."""
+    """Limit memory to nine tenths of what is free.
+
+    So an allocation fails before the kernel ends the process.
+    """
     import psutil  # here: it takes as long as reading a config
 
     before = resource.getrlimit(resource.RLIMIT_AS)

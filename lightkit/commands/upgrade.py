@@ -18,7 +18,8 @@ def upgrade(invocation: Invocation) -> int:
     """List the changes of one file, and return the exit code.
 
     Raises:
-        ConfigError: If a word is wrong, the config cannot be read, or it holds keys without an equivalent.
+        ConfigError: If a word is wrong, the config cannot be read, or it holds keys without an
+            equivalent.
     """
     file = Path(invocation.get_input("one config"))
     name = shown_path(file)

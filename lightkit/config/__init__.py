@@ -1,4 +1,4 @@
-"""Configs from layers: files, ``LIGHTKIT_*`` variables and flags, merged, with the place of every value.
+"""Configs from layers: files, ``LIGHTKIT_*`` variables and flags, merged, with each value's place.
 
 ::
 
@@ -8,14 +8,18 @@
     dump_yaml(resolved.with_references(resolved.name_entries(dumped)))  # what is saved
 
 - `resolve` merges the layers and gives a `Resolved`.
-- `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
-- `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
+- `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x,
+  into the trainer's.
+- `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file
+  with its places.
 - `Problems` collects all errors instead of the first.
-- `error_at`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
+- `error_at`, `near` and `dotted` make errors that show a place, hint at a near word, and name a
+  key.
 
-Layers, lowest first: each file after what it extends, variables, flags. Mappings merge key by key; scalars
-and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments of the class that it replaces.
-Apart, and without torch, so that mistakes in a config are reported before anything heavy is loaded.
+Layers, lowest first: each file after what it extends, variables, flags. Mappings merge key by key;
+scalars and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments of the class
+that it replaces. Apart, and without torch, so that mistakes in a config are reported before
+anything heavy is loaded.
 """
 
 from lightkit.config.accelerator import Hardware, resolve_hardware

@@ -1,4 +1,6 @@
-"""Bounds of numbers, written into the types of a signature: a check without torch and a constructor read the same ones.
+"""Bounds of numbers, written into the types of a signature.
+
+A check without torch and a constructor read the same ones.
 
 jsonargparse 4.53 takes the number and leaves what `Annotated` adds to it to us.
 """
@@ -13,7 +15,8 @@ from functools import cache
 from typing import Annotated, Any, TypeGuard, get_args, get_origin, get_type_hints
 
 _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-"""Names of bounds in pydantic's `annotated_types`, which count in a class of the user's own too, and in JSON Schema."""
+"""Names of bounds in pydantic's `annotated_types`, which count in a class of the user's own too,
+and in JSON Schema."""
 
 
 BOUNDS = tuple(_KEYWORDS.values())
@@ -47,7 +50,7 @@ Part = Annotated[float, Bounds(ge=0, lt=1)]
 
 @cache
 def find_bounds(cls: type) -> dict[str, dict[str, float]]:
-    """Return the bounds of a constructor's arguments, those that it passes on to its bases included.
+    """Return the bounds of a constructor's arguments, also of those passed on to its bases.
 
     Returns:
         Keywords of JSON Schema, such as ``{"minimum": 1}``, by the name of the argument.
@@ -87,12 +90,18 @@ def _read_bounds(hint: Any) -> dict[str, float]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a number that a float can hold; infinity, NaN, true and false are none."""
+    """Return whether a value is a number that a float can hold.
+
+    Infinity, NaN, true and false are none.
+    """
     return is_any_number(value) and abs(value) <= sys.float_info.max
 
 
 def is_any_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a number, an infinite one and NaN included; true and false are none."""
+    """Return whether a value is a number, an infinite one and NaN included.
+
+    True and false are none.
+    """
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

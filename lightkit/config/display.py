@@ -54,7 +54,7 @@ def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> 
 
 
 def describe_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> dict[str, Any]:
-    """Return the value as `redact_node`, and the place that set it as `set_by`, both fit for JSON."""
+    """Return the value as `redact_node`, and the place that set it as `set_by`, for JSON."""
     origin = node.origin
     set_by: dict[str, Any] = {"kind": origin.kind, "name": resolved.masked(origin.name)}
     set_by |= {"line": origin.line, "column": origin.column} if origin.kind == "file" else {}
@@ -117,7 +117,7 @@ def _format_scalar(value: Any, *, in_list: bool) -> str:
 
 
 def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
-    """Write a value and all below it as YAML, with the place of each, and what it replaced, in a comment.
+    """Write a value as YAML, with the place of each, and what it replaced, as comments.
 
     Args:
         resolved: The config that holds it.
@@ -191,7 +191,7 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
 
 
 def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
-    """List the values below a node with their paths: scalars, lists of scalars, and what is empty."""
+    """List the values below a node with their paths: scalars, lists of scalars, and empty ones."""
     if isinstance(node, MappingNode) and node.entries:
         for key, child in node.entries.items():
             yield from iterate_leaves(child, (*path, key))
@@ -208,7 +208,8 @@ class Written(NamedTuple):
     Args:
         values: Values without secrets, as JSON has them, by dotted key.
         secrets: Values that are secret or came from the environment, as JSON, by dotted key.
-        origins: The place that set each value, by its `setting_key`; of a packaged config by its short name.
+        origins: The place that set each value, by its `setting_key`; of a packaged config by its
+            short name.
     """
 
     values: dict[str, Any]

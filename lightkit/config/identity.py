@@ -1,8 +1,9 @@
-"""The identity of a model: the values of a config that can change a weight or a metric of its training.
+"""The identity of a model: the values of a config that can change its weights or metrics.
 
-An interrupted fit is resumed, `--if-changed` trains nothing, and a retrain goes on as long as the identity is the same.
-Every key is in it but those listed here, so that a key of the user's own, or one that this list forgot, counts: the
-worst of that is a training too many, never a model that is taken for another.
+An interrupted fit is resumed, `--if-changed` trains nothing, and a retrain goes on as long as the
+identity is the same. Every key is in it but those listed here, so that a key of the user's own, or
+one that this list forgot, counts: the worst of that is a training too many, never a model that is
+taken for another.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _OBSERVERS = {
     "RichProgressBar": ("lightning", "pytorch_lightning"),
     "TQDMProgressBar": ("lightning", "pytorch_lightning"),
 }
-"""Callbacks that read a training and change nothing in it, each with the packages that it may come from."""
+"""Callbacks that read a training and change nothing in it, each with the packages that it may come
+from."""
 _EXACT_LOADERS = {
     "DrawnBouquets": ("lightkit",),
     "DrawnFlowers": ("lightkit",),
@@ -135,7 +137,10 @@ def _find_class(place: tuple[str, ...], values: Mapping[str, Any]) -> str:
 
 
 def _is_of(classes: Mapping[str, Collection[str]], class_path: str) -> bool:
-    """Check whether a class is one of some, named by its path in one of their packages or by its name alone."""
+    """Check whether a class is one of some.
+
+    Named by its path in one of their packages or by its name alone.
+    """
     name = class_path.rpartition(".")[2]
     package = class_path.partition(".")[0]
     return name in classes and (package == name or package in classes[name])

@@ -1,4 +1,7 @@
-"""Resolve OmegaConf's ``${...}`` once all layers are merged, and record what came from the environment."""
+"""Resolve OmegaConf's ``${...}`` once all layers are merged.
+
+Record what came from the environment.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ from lightkit.errors import ConfigError
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([^${}:,\s]+)\s*\}")
 _SHORTEST_SECRET = 4  # characters; masking "3" in a log would mask half of its numbers
 _MAX_CYCLE_PLACES = 5
-_NEAR_VARIABLE = 0.8  # least likeness, from 0 to 1: some of the many variables of a machine are always a bit alike
+# least likeness, from 0 to 1: some of the many variables of a machine are always a bit alike
+_NEAR_VARIABLE = 0.8
 _NO_DEFAULT = object()
 _RESOLVER_LOCK = threading.Lock()  # OmegaConf's resolvers are global
 
@@ -38,7 +42,8 @@ class Interpolated:
 
     Args:
         tree: The values.
-        references: Text of each interpolation that used the environment, also through other keys, by its path.
+        references: Text of each interpolation that used the environment, also through other keys,
+            by its path.
         secrets: What the environment gave, each with the reference that stands for it.
         unresolved: Paths of the texts that cannot be resolved, which stay in the tree as they are.
         texts: Text of every interpolation, by its path.
@@ -91,7 +96,10 @@ def _is_text(value: Any) -> bool:
 def _check_size(
     tree: MappingNode, nodes: Sequence[tuple[KeyPath, Node]], texts: Mapping[KeyPath, Leaf]
 ) -> ConfigError | None:
-    """Return an error, at the largest interpolation or section, if the config with all interpolations is too large."""
+    """Return an error, at the largest interpolation or section.
+
+    If the config with all interpolations is too large.
+    """
     if not texts and len(nodes) <= MAX_NODES and max(len(path) for path, _ in nodes) <= MAX_DEPTH:
         return None
     sizes: dict[KeyPath, tuple[int, int]] = {}
@@ -129,7 +137,10 @@ def _list_parts(tree: MappingNode, path: KeyPath, node: Node) -> Iterator[tuple[
 
 
 def list_references(text: str, path: KeyPath) -> list[KeyPath]:
-    """List the paths of the keys that a text at a path refers to, by ``${key}`` or the relative ``${..key}``."""
+    """List the paths of the keys that a text at a path refers to.
+
+    By ``${key}`` or the relative ``${..key}``.
+    """
     found = []
     for dots, key in _REFERENCE.findall(text):
         base = path[: max(0, len(path) - len(dots))] if dots else ()
@@ -154,7 +165,8 @@ def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
     """Return whether a text is an interpolation by OmegaConf's grammar; add the error if not."""
     if problems.is_full:  # the error would not be shown
         return False
-    # OmegaConf is imported late: it takes 80 ms, more than all the rest that reads a config, and few configs need it.
+    # OmegaConf is imported late: it takes 80 ms, more than all the rest that reads a config, and
+    # few configs need it.
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -194,7 +206,7 @@ class _Resolution:
     def note_variables(
         self, path: KeyPath, text: str, value: Any, used: Mapping[str, str | None]
     ) -> None:
-        """Note the environment variables that a text uses: their values are written as references."""
+        """Note the environment variables that a text uses: their values become references."""
         self.references[path] = text
         given = {found: f"${{oc.env:{name}}}" for name, found in used.items() if found is not None}
         if isinstance(value, str) and given:
@@ -204,7 +216,10 @@ class _Resolution:
                 self.secrets[found] = reference
 
     def report(self, problems: Problems) -> None:
-        """Add the errors: the causes, or where there are none all; and one for the texts of a cycle."""
+        """Add the errors: the causes, or where there are none all.
+
+        And one for the texts of a cycle.
+        """
         causes = [error for is_cause, error in self.failures if is_cause]
         for failure in causes or [failure for _, failure in self.failures]:
             problems.add(failure)
@@ -227,7 +242,8 @@ def _resolve(
     """Resolve texts with OmegaConf; ``problems`` collects the errors.
 
     Returns:
-        The values of the texts that can be resolved, and the references and secrets of `Interpolated`.
+        The values of the texts that can be resolved, and the references and secrets of
+        `Interpolated`.
     """
     from omegaconf import OmegaConf  # late, as above
     from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
@@ -290,7 +306,10 @@ def _explain(
     *,
     environ: Collection[str],
 ) -> tuple[bool, ConfigError]:
-    """Word OmegaConf's error, and tell whether the text is itself the cause, and not another that it refers to."""
+    """Word OmegaConf's error.
+
+    Tell whether the text is itself the cause, and not another that it refers to.
+    """
     from omegaconf.errors import (
         InterpolationKeyError,
         UnsupportedInterpolationType,

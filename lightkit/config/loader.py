@@ -52,7 +52,7 @@ _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50
 
 
-# -- layers ------------------------------------------------------------------------------------------------------------
+# -- layers ----------------------------------------------------------------------------------------
 
 
 def resolve(
@@ -71,11 +71,14 @@ def resolve(
         files: Config files in order, each after what it extends.
         flags: Keys that the command line sets, in order.
         environ: Environment variables.
-        subcommand: Subcommand that runs; a top-level block of its name is merged over the rest of its file.
+        subcommand: Subcommand that runs; a top-level block of its name is merged over the rest of
+            its file.
         subcommands: All subcommands; the blocks of others are dropped.
-        class_sections: Top-level keys that hold one class each. A section whose class is fixed in Python, as in
-            ``LightningCLI(Net)``, holds its arguments directly and must not be among them.
-        problems: Collects all errors, after which the config is what is left; they are raised where it is None.
+        class_sections: Top-level keys that hold one class each. A section whose class is fixed in
+            Python, as in ``LightningCLI(Net)``, holds its arguments directly and must not be among
+            them.
+        problems: Collects all errors, after which the config is what is left; they are raised where
+            it is None.
 
     Raises:
         ConfigError: If anything in them is wrong; it shows the places.
@@ -148,8 +151,8 @@ def layers_of(
 
     Args:
         file: File to read.
-        seen: Resolved paths that are layers already; one that two files extend counts once, at its lowest place.
-            The files read are added.
+        seen: Resolved paths that are layers already; one that two files extend counts once, at its
+            lowest place. The files read are added.
         chain: Files that led here by extending one another.
         problems: Collects the errors after which other layers can still be read.
 
@@ -227,10 +230,13 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
 def _expand(
     layer: MappingNode, subcommand: str | None, subcommands: Collection[str], problems: Problems
 ) -> list[MappingNode]:
-    """List the layers that a layer stands for: files that its sections name, itself, dotted keys, and the block.
+    """List the layers that a layer stands for.
 
-    ``fit: {trainer: ...}`` is merged over the rest when ``fit`` runs; the blocks of other subcommands are dropped.
-    ``trainer.max_epochs: 3``, a key that reaches into a section as LightningCLI allows, comes after the section.
+    Files that its sections name, itself, dotted keys, and the block.
+
+    ``fit: {trainer: ...}`` is merged over the rest when ``fit`` runs; the blocks of other
+    subcommands are dropped. ``trainer.max_epochs: 3``, a key that reaches into a section as
+    LightningCLI allows, comes after the section.
     """
     below: list[MappingNode] = []
     own: dict[Any, Node] = {}
@@ -278,7 +284,10 @@ def _names_file(section: Node) -> TypeGuard[Leaf]:
 
 
 def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
-    """Read the file that a section names, next to the file that names it, else in the working directory."""
+    """Read the file that a section names.
+
+    Next to the file that names it, else in the working directory.
+    """
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]
     for folder in folders:
         if (folder / node.value).is_file():
@@ -292,7 +301,8 @@ def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
 def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
     """Check that every named entry can name its class, and give the places of those that cannot.
 
-    An entry that is neither mapping, class name nor null, or whose name is unknown and that has no class, is a problem.
+    An entry that is neither mapping, class name nor null, or whose name is unknown and that has no
+    class, is a problem.
     """
     wrong: set[KeyPath] = set()
     for section, known in NAMED_CLASSES.items():
@@ -322,7 +332,7 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
 
 
 def _check_texts(tree: MappingNode, problems: Problems) -> set[KeyPath]:
-    """Return the places of texts that have been reported, and of class names that are too long to be any.
+    """Return the places of reported texts, and of class names that are too long to be any.
 
     To import one of a thousand parts takes minutes.
     """
@@ -361,7 +371,7 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
     return None  # the schema checks its class
 
 
-# -- secrets of a config ---------------------------------------------------------------------------------------------
+# -- secrets of a config ---------------------------------------------------------------------------
 
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
 _PLAIN_WORD = re.compile(r"[a-z]+")
@@ -385,12 +395,14 @@ _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
 
 def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, str]:
-    """Return the secrets that the environment holds, each with what stands for it, whether a config uses them or not.
+    """Return the secrets that the environment holds.
+
+    Each with what stands for it, whether a config uses them or not.
 
     Args:
         environ: Environment variables.
-        public: Text that everybody sees, such as the path of the runs: what is in it hides nothing, and a variable
-            that has nothing to do with the training must not make it unreadable.
+        public: Text that everybody sees, such as the path of the runs: what is in it hides nothing,
+            and a variable that has nothing to do with the training must not make it unreadable.
     """
     found: dict[str, str] = {}
     for name, value in environ.items():
@@ -401,7 +413,10 @@ def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, s
 
 
 def _public_text(tree: MappingNode, files: Iterable[Path]) -> str:
-    """Write what names a run's folder, which records and messages show: the root, and the job's name."""
+    """Write what names a run's folder: the root, and the job's name.
+
+    Records and messages show it.
+    """
     run = to_plain(tree.entries["run"]) if "run" in tree.entries else {}
     said = run if isinstance(run, dict) else {}
     root = Path(root_in(said)).expanduser().absolute()
@@ -409,7 +424,10 @@ def _public_text(tree: MappingNode, files: Iterable[Path]) -> str:
 
 
 def _is_word(name: str, value: str) -> bool:
-    """Return whether a variable that no tracker or store reads holds a plain word, which other texts may well hold."""
+    """Return whether a variable that no tracker or store reads holds a plain word.
+
+    Other texts may well hold that word.
+    """
     return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
 
 
@@ -424,7 +442,8 @@ def _find_secrets(
         texts: Text of every interpolation, by its path.
 
     Returns:
-        What stands for each value that must not be saved, by its path; and the secrets, each with what stands for it.
+        What stands for each value that must not be saved, by its path; and the secrets, each with
+        what stands for it.
     """
     references: dict[KeyPath, str] = {}
     secrets: dict[str, str] = {}
@@ -478,7 +497,10 @@ def _gives_secret(value: str, text: str, secrets: Collection[str]) -> bool:
 
 
 def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
-    """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
+    """List what is wrong with a config in which ``***`` stands for a value.
+
+    As it does in that of a run.
+    """
     for path, leaf, is_hidden in _leaves(tree, (), is_hidden=False):
         value = leaf.value
         if isinstance(value, str) and (
@@ -515,7 +537,10 @@ def refuse_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -
 
 
 def _leaves(node: Node, path: KeyPath, *, is_hidden: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
-    """List the scalars, each with whether a key says that it is secret; below such a key all are but classes."""
+    """List the scalars, each with whether a key says that it is secret.
+
+    Below such a key all are but classes.
+    """
     if isinstance(node, Leaf):
         yield path, node, is_hidden
     elif isinstance(node, Items):

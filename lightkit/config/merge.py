@@ -42,15 +42,17 @@ NAMED_CLASSES = {
         "wandb": "lightkit.loggers.WandB",
     },
 }
-"""Top-level keys that hold named entries, each with what an entry's name stands for where it has no class_path."""
+"""Top-level keys that hold named entries, each with what an entry's name stands for where it has no
+class_path."""
 
 
 @dataclass(frozen=True)
 class MergeRules:
     """The merge of layers, and which places in them name classes.
 
-    A mapping with ``class_path`` is a class wherever it stands. At the places given here, and in named entries, it is
-    one also where it comes as a string, or with arguments next to ``class_path``.
+    A mapping with ``class_path`` is a class wherever it stands. At the places given here, and in
+    named entries, it is one also where it comes as a string, or with arguments next to
+    ``class_path``.
 
     Args:
         class_sections: Top-level keys that hold one class each, such as ``model``.
@@ -80,7 +82,10 @@ class MergeRules:
         )
 
     def _key_of_word(self, path: KeyPath) -> str:
-        """Return the key that a single word at a path stands for; empty where a word is a value like others."""
+        """Return the key that a single word at a path stands for.
+
+        Empty where a word is a value like others.
+        """
         if path == ("accelerator",):  # `accelerator: cpu` is `accelerator: {kind: cpu}`
             return "kind"
         return "class_path" if self.is_class_place(path) else ""
@@ -88,7 +93,10 @@ class MergeRules:
     def _write_in_full(
         self, lower: Node | None, upper: Node, path: KeyPath
     ) -> tuple[Node | None, Node]:
-        """Write in full what a single word stands for, and the arguments of a class inside its ``init_args``."""
+        """Write in full what a single word stands for.
+
+        And the arguments of a class inside its ``init_args``.
+        """
         key = self._key_of_word(path)
         if key:
             lower = _in_full(lower, key)
@@ -113,7 +121,9 @@ class MergeRules:
         return len(path) == 2 and path[0] in NAMED_CLASSES
 
     def expand(self, tree: MappingNode, paths: Iterable[KeyPath]) -> MappingNode:
-        """Write classes in full where interpolations have given them; the rest of a merged tree has them so.
+        """Write classes in full where interpolations have given them.
+
+        The rest of a merged tree has them so.
 
         Args:
             tree: All layers, merged and interpolated.
@@ -132,7 +142,7 @@ class MergeRules:
     def _with_arguments_inside(
         self, lower: Node | None, upper: MappingNode, path: KeyPath
     ) -> MappingNode:
-        """Move arguments given in short, next to ``class_path`` or without it, into ``init_args``."""
+        """Move arguments in short form, beside ``class_path`` or without it, into ``init_args``."""
         lower_keys = set(lower.entries) if isinstance(lower, MappingNode) else set()
         if self._is_entry(path):
             by_name = NAMED_CLASSES[path[0]].get(path[1])
@@ -181,7 +191,7 @@ class MergeRules:
         entries[key] = self.merge(below, node, (*path, key))
 
     def _append(self, entries: dict[Any, Node], key: str, node: Node, path: KeyPath) -> None:
-        """Append to the list that is set, or keep the ``key+`` for the layer that it will be merged over."""
+        """Append to the set list, or keep the ``key+`` for the layer that it is merged over."""
         target = key[:-1] if key[:-1] in entries else key
         added = _as_items(node)
         below = entries.get(target)
@@ -203,7 +213,10 @@ class MergeRules:
             raise error_at(f"{text}; set {where} to a list first", node.origin, below.origin)
 
     def _into_list(self, lower: Items, upper: MappingNode, path: KeyPath) -> Items:
-        """Reach into a list by a dotted key: the element of that index, else the last one, as jsonargparse does."""
+        """Reach into a list by a dotted key.
+
+        The element of that index, else the last one, as jsonargparse does.
+        """
         index = len(lower.items) - 1
         inner = upper
         keys = list(upper.entries)
@@ -260,7 +273,10 @@ def _as_items(node: Node) -> Items:
 
 
 def _is_class_name(value: Any) -> bool:
-    """Return whether a string can name a class; ``${key}`` may stand for a mapping, and a path names a file."""
+    """Return whether a string can name a class.
+
+    ``${key}`` may stand for a mapping, and a path names a file.
+    """
     if (
         not isinstance(value, str)
         or not value.strip()
@@ -274,7 +290,7 @@ def _is_class_name(value: Any) -> bool:
 
 
 def _looks_like_class(node: Node) -> bool:
-    """Distinguish a class's name from a word such as ``ddp``, which stands for a class at some places."""
+    """Distinguish a class's name from a word such as ``ddp``, a class at some places."""
     name = (
         node.value.rpartition(".")
         if isinstance(node, Leaf) and isinstance(node.value, str)
@@ -291,14 +307,20 @@ def _in_full(node: Any, key: str = "class_path") -> Any:
 
 
 def _may_be_class(lower: Node | None, upper: Node) -> bool:
-    """Return whether a value is a class by what it holds, or a word that may name one and gets arguments."""
+    """Return whether a value is a class by what it holds.
+
+    Or a word that may name one and gets arguments.
+    """
     if isinstance(lower, MappingNode):
         return "class_path" in lower.entries
     return isinstance(lower, Leaf) and isinstance(upper, MappingNode)
 
 
 def _is_other_class(lower: MappingNode, upper: MappingNode) -> bool:
-    """Return whether ``upper`` names another class than ``lower``; ``Adam`` and ``torch.optim.Adam`` are one."""
+    """Return whether ``upper`` names another class than ``lower``.
+
+    ``Adam`` and ``torch.optim.Adam`` are one.
+    """
     new = class_of(upper)
     old = class_of(lower)
     if new is None or old is None or real_name(new) == real_name(old):

@@ -1,4 +1,7 @@
-"""Origins of values, their places as messages show them, and the mistakes of a config, collected for one report."""
+"""Origins of values, their places as messages show them, and the mistakes of a config.
+
+Collected for one report.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError, cut, near
 
 KeyPath = tuple[Any, ...]
-"""Keys from the top of a config down to a value: strings, list indices, and other scalars that YAML allows as keys."""
+"""Keys from the top of a config down to a value: strings, list indices, and other scalars that YAML
+allows as keys."""
 
 _LONGEST_SOURCE_LINE = 160  # characters; a longer line is cut around its caret
 _LONGEST_VALUE = 80
@@ -36,8 +40,8 @@ class Origin:
         end_column: Column after its last character on that line.
         source: That line of the file.
         key: Place of the key, for errors about the key and not its value.
-        word: Hardware key as it was written (`lightkit.config.accelerator.setting.Setting`), where the value stands
-            under a key of the trainer that it was translated to.
+        word: Hardware key as it was written (`lightkit.config.accelerator.setting.Setting`), where
+            the value stands under a key of the trainer that it was translated to.
     """
 
     kind: Literal["default", "file", "variable", "flag", "signature", "unset"]
@@ -91,7 +95,10 @@ def error_at(text: str, *origins: Origin | None) -> ConfigError:
 
 
 def _width(text: str) -> int:
-    """Count the columns that a text takes on a terminal, where Chinese characters and most pictures take two."""
+    """Count the columns that a text takes on a terminal.
+
+    Chinese characters and most pictures take two.
+    """
     widths = (
         2 if east_asian_width(letter) in "WF" else 0 if combining(letter) else 1 for letter in text
     )
@@ -104,12 +111,18 @@ def dotted(path: Iterable[Any]) -> str:
 
 
 def setting_key(path: Iterable[Any]) -> str:
-    """Write a path as tables do: ``model.backbone`` for ``model.init_args.backbone``, and of a class its section."""
+    """Write a path as tables do: ``model.backbone`` for ``model.init_args.backbone``.
+
+    And of a class its section.
+    """
     return dotted(part for part in path if part not in ("init_args", "class_path"))
 
 
 def near_files(file: Path, *, is_folder: bool = False) -> str:
-    """Say which files next to a missing one look most like it; of a missing folder, which folders."""
+    """Say which files next to a missing one look most like it.
+
+    Of a missing folder, which folders.
+    """
     if not file.parent.is_dir():
         return f": there is no folder {shown_path(file.parent)}"
     try:
@@ -143,7 +156,10 @@ _MAX_REPORTED = 100  # a config that has more errors is not the one that was mea
 
 
 class UnreadableText(str):
-    """The text of a value that is reported as an error, kept so that the rest around it can be validated."""
+    """The text of a value that is reported as an error.
+
+    Kept so that the rest around it can be validated.
+    """
 
     __slots__ = ()
 
@@ -167,7 +183,7 @@ class Problems:
 
     @property
     def is_full(self) -> bool:
-        """Return whether further errors are counted only, so that looking for near names is of no use."""
+        """Return whether further errors are only counted, without near names."""
         return len(self._found) > _MAX_REPORTED
 
     def add(self, error: LightkitError) -> None:
@@ -178,7 +194,10 @@ class Problems:
                 self._found.append(problem)
 
     def read(self, file: Path) -> None:
-        """Note that a file is the next layer above those read before it; errors are reported in this order."""
+        """Note that a file is the next layer above those read before it.
+
+        Errors are reported in this order.
+        """
         if file not in self._files:
             self._files.append(file)
 
@@ -187,7 +206,8 @@ class Problems:
         """Keep the error that the block raises, and go on after it.
 
         Args:
-            leaves_gap: Whether the block gives a part of the config, which is missing where it fails.
+            leaves_gap: Whether the block gives a part of the config, which is missing where it
+                fails.
         """
         try:
             yield
@@ -196,7 +216,10 @@ class Problems:
             self.is_incomplete = self.is_incomplete or leaves_gap
 
     def error(self) -> LightkitError | None:
-        """Make one error of all of them, in the order of their places; None where there are none."""
+        """Make one error of all of them, in the order of their places.
+
+        None where there are none.
+        """
         found = self._in_order()
         if len(found) < 2:
             return next(iter(found), None)
@@ -223,7 +246,10 @@ class Problems:
             raise error.reworded(mask)
 
     def _in_order(self) -> list[LightkitError]:
-        """Sort by place: files from the lowest layer up, then by line; the rest stays as it was found."""
+        """Sort by place: files from the lowest layer up, then by line.
+
+        The rest stays as it was found.
+        """
         places = [
             next((each for each in problem.places if isinstance(each, Origin)), None)
             for problem in self._found

@@ -13,7 +13,8 @@ from lightkit.errors import ConfigError, cut
 
 PREFIX = "LIGHTKIT_"
 RESERVED_VARIABLES = ("LIGHTKIT_DATA",)
-"""Variables with the prefix that are no layer. ``LIGHTKIT_DATA`` is the folder of `Flowers`' photos."""
+"""Variables with the prefix that are no layer. ``LIGHTKIT_DATA`` is the folder of `Flowers`'
+photos."""
 
 _NULLS = ("~", "null", "Null", "NULL")
 
@@ -36,7 +37,10 @@ class Flag:
 
 
 def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
-    """Make a layer of each flag; ``problems`` collects keys with an empty part and values that cannot be read."""
+    """Make a layer of each flag.
+
+    ``problems`` collects keys with an empty part and values that cannot be read.
+    """
     layers = []
     for flag in flags:
         with problems.noted():
@@ -56,11 +60,14 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
 def variable_layers(
     environ: Mapping[str, str], lower: MappingNode, problems: Problems
 ) -> list[MappingNode]:
-    """Read the variables ``LIGHTKIT_TRAINER__MAX_EPOCHS=3`` as layers, those of sections before those inside them.
+    """Read the variables ``LIGHTKIT_TRAINER__MAX_EPOCHS=3`` as layers.
+
+    Those of sections before those inside them.
 
     Args:
         environ: Variables by name. `RESERVED_VARIABLES` are passed over.
-        lower: Merged layers below: a key there that differs in case only, such as ``T_max``, is the one meant.
+        lower: Merged layers below: a key there that differs in case only, such as ``T_max``, is the
+            one meant.
         problems: Collects the errors: a name with an empty part, a value that cannot be read.
     """
     layers = []
@@ -82,7 +89,10 @@ def variable_layers(
 
 
 def _find_keys(parts: Sequence[str], lower: MappingNode) -> list[str]:
-    """Return the keys that the parts of a variable's name mean: those of the layers below, in their case."""
+    """Return the keys that the parts of a variable's name mean.
+
+    Those of the layers below, in their case.
+    """
     keys: list[str] = []
     node: Node | None = lower
     for part in parts:
@@ -113,13 +123,15 @@ def nest(keys: Sequence[str], value: Node, origin: Origin) -> MappingNode:
 
 
 def _read_value(text: str, origin: Origin) -> Node:
-    """Read the value of a flag or variable: mappings, lists and null as YAML, other scalars as text.
+    """Read the value of a flag or variable: mappings, lists and null as YAML, other scalars text.
 
-    Only the type of the argument can tell whether ``123`` is a number or a name. ``title: subtitle``, which YAML takes
-    for a mapping, and ``{epoch}``, a part of file names, stay text too.
+    Only the type of the argument can tell whether ``123`` is a number or a name.
+    ``title: subtitle``, which YAML takes for a mapping, and ``{epoch}``, a part of file names, stay
+    text too.
 
     Raises:
-        ConfigError: If a mapping repeats a key, or the value nests too deeply or grows too large by its aliases.
+        ConfigError: If a mapping repeats a key, or the value nests too deeply or grows too large by
+            its aliases.
     """
     stripped = text.strip()
     if stripped in _NULLS:

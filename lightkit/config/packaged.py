@@ -23,7 +23,9 @@ def packaged_configs() -> dict[str, Path]:
 
 
 def suggest_packaged(file: Path) -> str:
-    """Return the hint at the packaged config that a missing file may mean: ``lightkit:flowers`` for ``flowers.yaml``.
+    """Return the hint at the packaged config that a missing file may mean.
+
+    ``lightkit:flowers`` for ``flowers.yaml``.
 
     ``configs/flowers.yaml``, its path in a checkout, means it, too. Empty where none has this name.
     """

@@ -1,4 +1,7 @@
-"""A config after all layers: its values with their places, what LightningCLI takes, and what may be saved."""
+"""A config after all layers.
+
+Its values with their places, what LightningCLI takes, and what may be saved.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,13 @@ class Resolved:
     Args:
         tree: The values with their origins.
         class_sections: Top-level keys that hold one class each.
-        references: What stands in saved configs for a value that came from the environment, also through other keys,
-            or whose key or form says that it is secret, by its path.
-        secrets: What the environment gave and what is secret, each with what stands for it, longest first.
+        references: What stands in saved configs for a value that came from the environment, also
+            through other keys, or whose key or form says that it is secret, by its path.
+        secrets: What the environment gave and what is secret, each with what stands for it, longest
+            first.
         subcommand: Subcommand that it is for.
-        unresolved: Paths of the values that have been reported already: interpolations, text that cannot be read,
-            and entries that name no class.
+        unresolved: Paths of the values that have been reported already: interpolations, text that
+            cannot be read, and entries that name no class.
         is_incomplete: Whether a layer could not be read, so that what seems missing may be there.
         removed: Paths of what has been left out because it was wrong.
         texts: Text of every interpolation, by its path.
@@ -70,7 +74,10 @@ class Resolved:
         return find_named_class(self.value_of(section))
 
     def section(self, name: str) -> dict[str, Any]:
-        """Return a section as plain values; an empty one where it is missing, or an error is in its place."""
+        """Return a section as plain values.
+
+        An empty one where it is missing, or an error is in its place.
+        """
         value = self.value_of(name)
         return value if isinstance(value, dict) else {}
 
@@ -88,8 +95,9 @@ class Resolved:
         """Return the place that set a value, or the nearest above it that is known.
 
         Args:
-            key: Path, or dotted key as LightningCLI's errors write it (``trainer.callbacks.0.init_args.patience``).
-                In a dotted key, an index into ``trainer.callbacks`` counts the named entries too.
+            key: Path, or dotted key as LightningCLI's errors write it
+                (``trainer.callbacks.0.init_args.patience``). In a dotted key, an index into
+                ``trainer.callbacks`` counts the named entries too.
         """
         taken, node, _ = descend(
             self.tree, self.lightkit_path(key) if isinstance(key, str) else key
@@ -97,7 +105,10 @@ class Resolved:
         return node.origin if taken else None
 
     def rank_of(self, origin: Origin) -> int:
-        """Return the number of the layer from which a value comes; a higher layer has a higher number, from 1 on."""
+        """Return the number of the layer from which a value comes.
+
+        A higher layer has a higher number, from 1 on.
+        """
         return self._ranks.get(origin, 0)
 
     @cached_property
@@ -110,11 +121,15 @@ class Resolved:
             for _, node in walk(part)
         }
 
-    # -- named entries, and the lists under ``trainer`` that LightningCLI takes in their place -------------------------
+    # -- named entries, and the lists under ``trainer`` that LightningCLI takes in their place
+    # -------------------------
 
     @property
     def lightning_values(self) -> dict[str, Any]:
-        """The config as LightningCLI takes it: named entries are lists under ``trainer``, before the user's own."""
+        """The config as LightningCLI takes it.
+
+        Named entries are lists under ``trainer``, before the user's own.
+        """
         values = self._list_entries()[0]
         values.pop("sweep", None)  # of a search, whose trials it describes
         return values
@@ -140,7 +155,8 @@ class Resolved:
     def name_entries(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Put the named entries of a config that LightningCLI dumped back under their names.
 
-        Entries that a layer removed stay ``null``, as `callbacks: {checkpoint: null}`, which a replay keeps.
+        Entries that a layer removed stay ``null``, as `callbacks: {checkpoint: null}`, which a
+        replay keeps.
         """
         result = dict(config)
         for section in NAMED_CLASSES:
@@ -171,13 +187,16 @@ class Resolved:
         return result
 
     def _list_entries(self) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
-        """Turn named entries into the lists under ``trainer``: the entries in their order, then the user's own list.
+        """Turn named entries into the lists under ``trainer``.
+
+        The entries in their order, then the user's own list.
 
         ``trainer.logger: false`` leaves only the entries of higher layers.
 
         Returns:
             The values; and for each that stands elsewhere in this config, its path here:
-            ``("trainer", "callbacks", 0)`` is ``("callbacks", "early_stopping")``. What lies below moves along.
+            ``("trainer", "callbacks", 0)`` is ``("callbacks", "early_stopping")``. What lies below
+            moves along.
         """
         # An empty section sets nothing; jsonargparse would take its null for the section.
         values = {
@@ -200,7 +219,7 @@ class Resolved:
         return values, paths
 
     def _list_names(self, section: str) -> list[str]:
-        """List the entries that count: those that are not null, and above a ``false`` under ``trainer``."""
+        """List the entries that count: those not null, and above a ``false`` under ``trainer``."""
 
         def rank_of(node: Node) -> int:
             return max(self.rank_of(inner.origin) for _, inner in walk(node))
@@ -213,18 +232,22 @@ class Resolved:
             return names
         return [name for name in names if rank_of(given[name]) > rank_of(own)]
 
-    # -- what may be saved, printed and logged ---------------------------------------------------------------------
+    # -- what may be saved, printed and logged -----------------------------------------------------
 
     def with_references(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a config fit to be saved, printed or logged: what came from the environment is a reference again.
+        """Make a config fit to be saved, printed or logged.
+
+        What came from the environment is a reference again.
 
         A secret that a flag or a file gave is ``***``.
 
         Args:
-            config: Values in lightkit's form, such as `values` or what `name_entries` gives. Text that only looks like
-                an interpolation is escaped, so that reading the saved config gives it back.
+            config: Values in lightkit's form, such as `values` or what `name_entries` gives. Text
+                that only looks like an interpolation is escaped, so that reading the saved config
+                gives it back.
         """
-        # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.
+        # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value
+        # then.
         is_moved = not all(_holds(config, path) for path in self.references)
         everywhere = dict(self.secrets) if is_moved else {}
 
@@ -240,7 +263,10 @@ class Resolved:
         return {key: visit(child, (key,)) for key, child in config.items()}
 
     def masked(self, value: _Result) -> _Result:
-        """Return a text, or plain containers of texts, for logs: references stand in the place of secrets."""
+        """Return a text, or plain containers of texts, for logs.
+
+        References stand in the place of secrets.
+        """
         return mask(value, self._known)
 
     @cached_property
@@ -284,7 +310,10 @@ def _read_switch(value: Any) -> Any:
 
 
 def find_named_class(value: Any) -> str | None:
-    """Return the class that a plain value names, by a word or its ``class_path``; None where it names none."""
+    """Return the class that a plain value names, by a word or its ``class_path``.
+
+    None where it names none.
+    """
     named = value.get("class_path") if isinstance(value, Mapping) else value
     return named if isinstance(named, str) else None
 
@@ -293,7 +322,8 @@ def _class_name(entry: Any) -> str:
     return str(find_named_class(entry)).rpartition(".")[2]
 
 
-# -- a config without its errors, so that a check which stops at the first one finds the next ----------------------
+# -- a config without its errors, so that a check which stops at the first one finds the next
+# ----------------------
 
 
 class FollowUpError(ConfigError):
@@ -303,7 +333,7 @@ class FollowUpError(ConfigError):
 def collect_errors(
     resolved: Resolved, check: Callable[[Resolved], _Result], problems: Problems
 ) -> tuple[_Result | None, Resolved]:
-    """Run a check until it finds nothing more, each time without the places of the error that it found.
+    """Run a check until it finds nothing more, each time without the places of the last error.
 
     Args:
         resolved: The config.
@@ -311,7 +341,8 @@ def collect_errors(
         problems: Collects the errors.
 
     Returns:
-        What the check gives for the config without its errors, None where it cannot go on; and that config.
+        What the check gives for the config without its errors, None where it cannot go on; and that
+        config.
     """
     for _ in range(_MAX_ERRORS):
         try:

@@ -1,4 +1,7 @@
-"""The folder of all runs for commands without a config: `run.root` of the option and the variable, as in a config."""
+"""The folder of all runs for commands without a config.
+
+`run.root` of the option and the variable, as in a config.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ _VARIABLES = (f"{PREFIX}RUN", f"{PREFIX}RUN__ROOT")
 def find_run_root(
     flags: Sequence[Flag] | str | None = None, *, environ: Mapping[str, str] | None = None
 ) -> Path:
-    """Return the folder of all runs, as a config with these flags and variables alone would have it.
+    """Return the folder of all runs, as a config with only these flags and variables has it.
 
     Args:
-        flags: Keys that the command line sets, of which `run.root` counts; or the value of its option `--root`.
+        flags: Keys that the command line sets, of which `run.root` counts; or the value of its
+            option `--root`.
         environ: Environment variables; those of this process if None.
 
     Raises:
@@ -43,7 +47,10 @@ def find_run_root(
 
 
 def _drop_other_keys(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that set other keys; interpolations may use all that set none."""
+    """Return the variables without those that set other keys.
+
+    Interpolations may use all that set none.
+    """
     others = {
         name for name in environ if name.startswith(PREFIX) and name.upper() not in _VARIABLES
     }

@@ -1,8 +1,11 @@
-"""The keys of `lr_scheduler` that say when a schedule is stepped, and its numbers of steps. No torch.
+"""The keys of `lr_scheduler` that say when a schedule is stepped, and its numbers of steps.
 
-LightningCLI has no place for them: ``interval`` and ``frequency`` stand next to ``class_path``, ``monitor`` of a
-plateau class of one's own and the word ``auto`` in ``init_args``. jsonargparse gets them in ``dict_kwargs``, which it
-takes for any class and Lightning 2.6 leaves out when it builds a schedule.
+No torch.
+
+LightningCLI has no place for them: ``interval`` and ``frequency`` stand next to ``class_path``,
+``monitor`` of a plateau class of one's own and the word ``auto`` in ``init_args``. jsonargparse
+gets them in ``dict_kwargs``, which it takes for any class and Lightning 2.6 leaves out when it
+builds a schedule.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ STEPPING_SCHEMAS: dict[str, Schema] = {
 }
 """Values of the keys next to ``class_path``."""
 COUNTS = ("total_steps", "T_max", "total_iters")
-"""Arguments that say after how many of its steps a schedule ends; ``auto`` counts those of the training."""
+"""Arguments that say after how many of its steps a schedule ends; ``auto`` counts those of the
+training."""
 AUTO = "auto"
 PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 _PLACEHOLDER = 10**9
-"""Stands for ``auto`` until training starts: only then is the number of batches known, without starting a loader."""
+"""Stands for ``auto`` until training starts: only then is the number of batches known, without
+starting a loader."""
 _FAR = 2
 """Times the epochs planned from which on a number of steps cannot be meant as one of epochs."""
 _DEFAULT_EPOCHS = 1000  # of Lightning, where neither epochs nor steps are limited
@@ -63,7 +68,8 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
 
     Args:
         section: The config's `lr_scheduler`, which may also be a name, a file or nothing.
-        takes: Gives the arguments of a class, by its name, and whether it goes by a metric. Asked only where needed.
+        takes: Gives the arguments of a class, by its name, and whether it goes by a metric. Asked
+            only where needed.
     """
     if not isinstance(section, dict) or not isinstance(section.get("class_path"), str):
         return section
@@ -83,7 +89,8 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
         if is_plateau and "monitor" in arguments and "monitor" not in own:
             hidden["monitor"] = arguments.pop("monitor")
 
-    # jsonargparse takes an argument of the class out of dict_kwargs, so that their names stand under one key.
+    # jsonargparse takes an argument of the class out of dict_kwargs, so that their names stand
+    # under one key.
     counted = [name for name in COUNTS if arguments.get(name) == AUTO]
     if counted:
         arguments |= dict.fromkeys(counted, _PLACEHOLDER)
@@ -97,7 +104,7 @@ def _replace_keys(
     arguments: Mapping[str, Any],
     hidden: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return a class without some of its keys, and with arguments of the class and those for others."""
+    """Return a class without some of its keys, with arguments of the class and for others."""
     shown = {key: value for key, value in section.items() if key not in keys}
     if arguments:
         shown["init_args"] = arguments
@@ -145,7 +152,7 @@ def read_schedule(section: Any) -> Schedule:
 
 
 def check_stepping(section: Any, resolved: Resolved) -> None:
-    """Check the keys that `hide_schedule` has hidden, also of a class that the schema does not describe.
+    """Check the keys that `hide_schedule` has hidden, also of classes that the schema lacks.
 
     Raises:
         ConfigError: For the first that is wrong.
@@ -162,7 +169,10 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
 
 
 def find_long_schedules(resolved: Resolved) -> Iterator[tuple[str, KeyPath]]:
-    """Find numbers that count optimizer steps where the schedule is stepped once an epoch, each with its key."""
+    """Find numbers that count optimizer steps where the schedule is stepped once an epoch.
+
+    Each with its key.
+    """
     section = resolved.value_of(SECTION)
     if not isinstance(section, dict) or section.get("interval") == "step":
         return

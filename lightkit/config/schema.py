@@ -1,4 +1,7 @@
-"""The schema of a config: what ``schema.json`` describes, which of it holds for the installed versions, and types."""
+"""The schema of a config.
+
+What ``schema.json`` describes, which of it holds for the installed versions, and types.
+"""
 
 from __future__ import annotations
 
@@ -151,8 +154,9 @@ def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
 def accepts(schema: Schema, value: Any) -> bool:
     """Check whether jsonargparse 4.53 may take a value for a type that is no class.
 
-    Text is read as YAML where the type is not text: `'3'` is an integer. An integer is a number, but 1.0 is no integer,
-    1 is no boolean, and an integer no text. A single value is no list. Null stands for "not set" everywhere.
+    Text is read as YAML where the type is not text: `'3'` is an integer. An integer is a number,
+    but 1.0 is no integer, 1 is no boolean, and an integer no text. A single value is no list. Null
+    stands for "not set" everywhere.
     """
     return value is None or _takes_inside(schema, value)
 
@@ -190,7 +194,10 @@ def _takes(schema: Schema, value: Any) -> bool:
 
 
 def _takes_scalar(schema: Schema, kind: str, value: Any) -> bool:
-    """Return whether a value is of a type, where true is no number, and within the bounds of a number."""
+    """Return whether a value is of a type, and within the bounds of a number.
+
+    True is no number.
+    """
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return False
     return kind not in ("integer", "number") or is_within(schema, value)
@@ -361,7 +368,7 @@ class ConfigSchema:
 
     @property
     def section_names(self) -> list[str]:
-        """Every top-level key that holds other keys: those of plain values, and those of classes."""
+        """Every top-level key that holds other keys: of plain values, and of classes."""
         return [*self.data["sections"], *self.data["bases"]]
 
     @cached_property
@@ -442,7 +449,7 @@ def load_schema() -> ConfigSchema:
 
 
 def _find_version(name: str) -> str | None:
-    """Return the installed version of a distribution without what names a build, as in ``2.9.0+cpu``."""
+    """Return the installed version of a distribution without the build, as in ``2.9.0+cpu``."""
     try:
         return metadata.version(name).partition("+")[0]
     except metadata.PackageNotFoundError:

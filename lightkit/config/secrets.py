@@ -1,7 +1,10 @@
-"""Secrets: whether the value of a key is one, what stands for it where a config is saved, and the mask of a text.
+"""Secrets.
 
-`is_secret`, `choose_reference` and `mask` answer these three, `mask_line` the last for a line of a config; `list_forms`
-lists what a `Mask` is made of.
+Whether the value of a key is one, what stands for it where a config is saved, and the mask of a
+text.
+
+`is_secret`, `choose_reference` and `mask` answer these three, `mask_line` the last for a line of a
+config; `list_forms` lists what a `Mask` is made of.
 """
 
 from __future__ import annotations
@@ -218,18 +221,22 @@ _Value = TypeVar("_Value")
 
 
 def is_secret(key: Any, value: Any = "any text") -> bool:
-    """Return whether a value is not to be shown next to its key, such as ``password``, ``api_key``, ``webhook_url``.
+    """Return whether a value is not to be shown next to its key.
+
+    Such as ``password``, ``api_key``, ``webhook_url``.
 
     Args:
         key: The last word of a dotted key, or the name of a variable.
-        value: The value: null, a switch, an empty text or a reference is none, a number is no token, and a ``webhook``
-            is an address. Any text if it is left out.
+        value: The value: null, a switch, an empty text or a reference is none, a number is no
+            token, and a ``webhook`` is an address. Any text if it is left out.
     """
     return _can_be_secret(value) and _names_secret(str(key), value)
 
 
 def choose_reference(value: Any, *, is_secret: bool, text: str | None = None) -> str | None:
-    """Return the text that stands for a value where a config is saved; None if the value itself may stand there.
+    """Return the text that stands for a value where a config is saved.
+
+    None if the value itself may stand there.
 
     Args:
         value: The value.
@@ -263,7 +270,8 @@ def mask(
 ) -> _Value:
     """Return a text, or plain containers of texts, with references in the place of secrets.
 
-    Those are the known ones, the passwords and tokens of all addresses, and values whose key says that they are.
+    Those are the known ones, the passwords and tokens of all addresses, and values whose key says
+    that they are.
 
     Args:
         value: The value.
@@ -285,12 +293,15 @@ def mask(
 
 
 def list_forms(value: Any, reference: str = HIDDEN, *, is_secret: bool = True) -> dict[str, str]:
-    """List the texts that give a value away, each with its reference; not those that many other texts hold.
+    """List the texts that give a value away, each with its reference.
+
+    Not those that many other texts hold.
 
     Args:
         value: The value.
         reference: What stands for it.
-        is_secret: Whether all of it is secret; else the passwords and tokens of the addresses in it.
+        is_secret: Whether all of it is secret; else the passwords and tokens of the addresses in
+            it.
     """
     found: dict[str, str] = {}
     if is_secret and (reference != HIDDEN or (_can_be_secret(value) and value != HIDDEN)):
@@ -301,7 +312,7 @@ def list_forms(value: Any, reference: str = HIDDEN, *, is_secret: bool = True) -
     return found
 
 
-# -- keys and values -------------------------------------------------------------------------------------------------
+# -- keys and values -------------------------------------------------------------------------------
 
 
 def _can_be_secret(value: Any) -> bool:
@@ -325,7 +336,10 @@ def _names_secret(key: str, value: Any) -> bool:
 
 
 def _is_qualified(key: str, before: str, last: str, value: Any) -> bool:
-    """Judge a word that is secret only after some others, such as ``token``, or in the name of a variable."""
+    """Judge a word that is secret only after some others.
+
+    Such as ``token``, or in the name of a variable.
+    """
     if last == "webhook" and not before:  # the name of a callback, too
         return isinstance(value, str) and _ADDRESS.match(value) is not None
     if last in ("token", "pwd") and not before:
@@ -336,7 +350,10 @@ def _is_qualified(key: str, before: str, last: str, value: Any) -> bool:
 
 @cache
 def _is_near_secret(key: str) -> bool:
-    """Return whether a key is most likely a slip of one that says that its value is secret: ``tokne``, ``api_kye``."""
+    """Return whether a key is most likely a slip of one that says that its value is secret.
+
+    ``tokne``, ``api_kye``.
+    """
     words = [word.lower() for word in _WORD.findall(key)][-2:]
     if not words or words[-1] in _QUALIFIED:
         return False
@@ -349,7 +366,7 @@ def _is_near_secret(key: str) -> bool:
     return bool(pairs or difflib.get_close_matches(words[-1], alone, n=1, cutoff=0.8))
 
 
-# -- texts -----------------------------------------------------------------------------------------------------------
+# -- texts -----------------------------------------------------------------------------------------
 
 
 def _mask_addresses(text: str, *, hides_users: bool = False) -> str:
@@ -362,7 +379,7 @@ def _mask_addresses(text: str, *, hides_users: bool = False) -> str:
 
 @lru_cache(maxsize=1)  # a thousand errors in one line show it a thousand times
 def mask_line(line: str) -> str:
-    """Return a line of a config file or a flag, which ends where a key says that a secret begins."""
+    """Return a line of a config file or a flag, up to the key of a secret."""
     at = 0
     while setting := _SETTING.search(line, at):
         at = setting.start("value")
@@ -410,7 +427,7 @@ def _list_forms(secret: str, reference: str) -> dict[str, str]:
     }
 
 
-# -- secrets in the texts of others ----------------------------------------------------------------------------------
+# -- secrets in the texts of others ----------------------------------------------------------------
 
 _SHORTEST_PIECE = 4  # characters of a secret next to the dots of a cut; fewer give nothing away
 _LONGEST_PIECE = 1000  # what messages are cut to

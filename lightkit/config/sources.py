@@ -1,4 +1,7 @@
-"""Sources of an interpolated value: the keys and environment variables that its text uses, as `explain` shows them."""
+"""Sources of an interpolated value.
+
+The keys and environment variables that its text uses, as `explain` shows them.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,13 @@ def describe_interpolation(
     schema: Mapping[str, Any],
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Describe a value that an interpolation gave: the value itself, its text, its type and what it is made of.
+    """Describe a value that an interpolation gave.
 
-    A number or a switch is shown also where an environment variable gave it, unless a key or the variable says that it
-    is secret; of text from the environment the interpolation stands for it, as in saved configs.
+    The value itself, its text, its type and what it is made of.
+
+    A number or a switch is shown also where an environment variable gave it, unless a key or the
+    variable says that it is secret; of text from the environment the interpolation stands for it,
+    as in saved configs.
 
     Args:
         resolved: The config.
@@ -42,8 +48,9 @@ def describe_interpolation(
         environ: Environment variables.
 
     Returns:
-        ``value``, ``written``, ``type`` and ``sources``; empty for a value that was written as it is, and for a mapping
-        or a list. Without ``value`` and ``type`` where the value is not shown, or cannot be resolved.
+        ``value``, ``written``, ``type`` and ``sources``; empty for a value that was written as it
+        is, and for a mapping or a list. Without ``value`` and ``type`` where the value is not
+        shown, or cannot be resolved.
     """
     text = resolved.texts.get(path)
     if text is None or not isinstance(node, Leaf) or path in resolved.unresolved:
@@ -64,7 +71,10 @@ def describe_interpolation(
 
 
 def read_typed(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return text as a number, a switch or null where its argument takes no text, as jsonargparse converts it."""
+    """Return text as a number, a switch or null where its argument takes no text.
+
+    As jsonargparse converts it.
+    """
     takes_text = not schema or any(
         not branch or branch.get("type") in _TEXTS or "enum" in branch or "class" in branch
         for branch in list_branches(dict(schema))
@@ -93,7 +103,7 @@ def _may_be_shown(value: Any, path: KeyPath, sources: Sequence[Mapping[str, Any]
 def _list_sources(
     resolved: Resolved, path: KeyPath, text: str, environ: Mapping[str, str], *, seen: set[KeyPath]
 ) -> Iterator[dict[str, Any]]:
-    """List the variables and the keys that a text uses, those of an interpolated key after the key."""
+    """List the variables and the keys that a text uses, those of a key after the key."""
     for name in dict.fromkeys(_VARIABLE.findall(text)):
         yield {"variable": name, "is_set": name in environ}
     for there in list_references(text, path):

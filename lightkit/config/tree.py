@@ -17,7 +17,8 @@ class Leaf:
     Args:
         value: A string, number, boolean or null; from Python defaults anything.
         origin: Place that set it.
-        replaced: What stood in its place before, lowest layer first, each without what it had replaced itself.
+        replaced: What stood in its place before, lowest layer first, each without what it had
+            replaced itself.
     """
 
     value: Any
@@ -32,7 +33,8 @@ class Items:
     Args:
         items: Its elements.
         origin: Place that set it.
-        replaced: What stood in its place before, lowest layer first, each without what it had replaced itself.
+        replaced: What stood in its place before, lowest layer first, each without what it had
+            replaced itself.
     """
 
     items: tuple[Node, ...]
@@ -47,8 +49,10 @@ class MappingNode:
     Args:
         entries: Its values by key.
         origin: Place that set it first.
-        replaced: What stood in its place before, lowest layer first, each without what it had replaced itself.
-        partial: Whether it was only opened on the way to a dotted key, and so may reach into a list.
+        replaced: What stood in its place before, lowest layer first, each without what it had
+            replaced itself.
+        partial: Whether it was only opened on the way to a dotted key, and so may reach into a
+            list.
     """
 
     entries: Mapping[Any, Node]
@@ -102,7 +106,9 @@ def find(node: Node | None, path: KeyPath) -> Node | None:
 
 
 def descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
-    """Find the value at a path as people write it: without ``init_args`` or the ``+`` of a key, with an index as text.
+    """Find the value at a path as people write it.
+
+    Without ``init_args`` or the ``+`` of a key, with an index as text.
 
     Returns:
         Its whole path; the value; and the rest of the path that leads nowhere, if any.
@@ -133,7 +139,8 @@ def rebuild(node: Node, change: Callable[[KeyPath, Node], Node | None], path: Ke
 
     Args:
         node: The tree.
-        change: Returns another value for one below the top, None to drop it, or the value itself to go on below it.
+        change: Returns another value for one below the top, None to drop it, or the value itself to
+            go on below it.
         path: Path of the tree.
     """
 

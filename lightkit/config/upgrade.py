@@ -157,10 +157,10 @@ class _Upgrade:
     def _add(self, origin: Origin, was: str, today: Sequence[str], reason: str) -> None:
         self.changes.append(Change(origin, was, tuple(today), reason))
 
-    # -- arguments outside of the trainer ------------------------------------------------------------------------------
+    # -- arguments outside of the trainer ----------------------------------------------------------
 
     def _move_arguments(self, path: KeyPath, table: MappingNode) -> MappingNode:
-        """Copy a table with the arguments of the trainer that stand next to it under ``trainer``."""
+        """Copy a table with arguments of the trainer that stand beside it under ``trainer``."""
         own = table.entries.get("trainer")
         nodes = dict(own.entries) if isinstance(own, MappingNode) else {}
         for key, node in table.entries.items():
@@ -173,7 +173,7 @@ class _Upgrade:
         )
 
     def _check_moved(self, path: KeyPath, key: str, node: Node, trainer: Node | None) -> bool:
-        """Return whether an argument can stand under ``trainer``, and report the change or the error."""
+        """Check whether an argument may stand under ``trainer``; report the change or the error."""
         beside = trainer.entries.get(key, node) if isinstance(trainer, MappingNode) else node
         was = format_key((*path, key), to_plain(node))
         today = format_key((*path, "trainer", key), to_plain(beside))
@@ -192,7 +192,8 @@ class _Upgrade:
             self._add(node.origin.at_key(), was, [today], _OUTSIDE)
         return not problem
 
-    # -- arguments of the trainer and of classes -----------------------------------------------------------------------
+    # -- arguments of the trainer and of classes
+    # -----------------------------------------------------------------------
 
     def _apply(
         self,
@@ -231,7 +232,8 @@ class _Upgrade:
         Args:
             scope: Place of the sections: the top, or the block of a command.
             table: The config, or the block.
-            below: Arguments of the trainers below, lowest file first; the last ones are those of the same file.
+            below: Arguments of the trainers below, lowest file first; the last ones are those of
+                the same file.
         """
         own = table.entries.get("trainer")
         if not isinstance(own, MappingNode):
@@ -288,7 +290,7 @@ class _Upgrade:
                 results[key] = HARDWARE_REASONS[key], _find_keys(key, node, tree)
         return results
 
-    # -- classes -------------------------------------------------------------------------------------------------------
+    # -- classes -----------------------------------------------------------------------------------
 
     def _read_classes(self, tree: MappingNode) -> None:
         """Report the classes of Lightning that have another path or other arguments today."""
@@ -361,7 +363,10 @@ def _format_keys(path: KeyPath, scope: KeyPath, value: Any, keys: Keys) -> list[
 
 
 def _find_problem(path: KeyPath, value: Any, keys: Keys, others: Mapping[str, Node]) -> str:
-    """Return the reason for which an argument cannot be replaced by today's keys; empty where there is none."""
+    """Return the reason for which an argument cannot be replaced by today's keys.
+
+    Empty where there is none.
+    """
     if _is_interpolated(value) and (not keys or any(new is not KEEP for new in keys.values())):
         return _UNKNOWN_VALUE
     for name, new in keys.items():
@@ -384,7 +389,7 @@ def _convert(nodes: Mapping[str, Node], rules: Mapping[str, Rule]) -> Conversion
 
 
 def _rename_old_keys(given: Mapping[str, Node], results: Conversions) -> dict[str, Node]:
-    """Put ``distributed_backend`` and a strategy among the plugins where later versions of 1.x had them.
+    """Put ``distributed_backend`` and a strategy into the plugins, as later 1.x had them.
 
     Args:
         given: Hardware keys of the trainer.
@@ -441,7 +446,10 @@ def _find_keys(key: str, node: Node, tree: MappingNode) -> Keys | None:
 
 
 def _shorten_value(old: Node, new: Node) -> Any:
-    """Return a new value, by its name where it is a class without arguments, and `KEEP` where it is the old one."""
+    """Return a new value, by its name where it is a class without arguments.
+
+    `KEEP` where it is the old one.
+    """
     value = to_plain(new)
     named = class_of(new)
     renamed = None if named is None else find_class(named, "plugins")
@@ -457,7 +465,10 @@ def _is_interpolated(value: Any) -> bool:
 
 
 def _module_of(path: KeyPath) -> str | None:
-    """Return the module of Lightning's in which a class's name alone is looked up, by the trainer's key above it."""
+    """Return the module of Lightning's in which a class's name alone is looked up.
+
+    By the trainer's key above it.
+    """
     keys = [key for key in path if isinstance(key, str)]
     if not keys:
         return None
@@ -466,7 +477,10 @@ def _module_of(path: KeyPath) -> str | None:
 
 
 def _is_trainer_argument(key: str, node: Node) -> bool:
-    """Return whether a key next to ``trainer`` is an argument of the trainer, and nothing else that lightkit knows."""
+    """Return whether a key next to ``trainer`` is an argument of the trainer.
+
+    And nothing else that lightkit knows.
+    """
     if key == "accelerator":
         return str(to_plain(node)).lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
     if key in ("callbacks", "logger"):

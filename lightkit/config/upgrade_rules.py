@@ -22,7 +22,8 @@ KEEP = object()
 """The old value, as it is written."""
 Keys = dict[str, Any]
 Result = Keys | str | None
-"""Keys that replace an argument (``{}``: it is removed), advice with which it is refused, or None: it stays."""
+"""Keys that replace an argument (``{}``: it is removed), advice with which it is refused, or None:
+it stays."""
 
 
 class Rule(NamedTuple):
@@ -30,8 +31,9 @@ class Rule(NamedTuple):
 
     Args:
         reason: What Lightning changed.
-        convert: From its value and those of all arguments of the trainer or class. It returns arguments of the same
-            trainer or class; a key with a dot is one in a section, such as ``callbacks.NAME``.
+        convert: From its value and those of all arguments of the trainer or class. It returns
+            arguments of the same trainer or class; a key with a dot is one in a section, such as
+            ``callbacks.NAME``.
     """
 
     reason: str
@@ -209,7 +211,8 @@ RENAMED_CLASSES: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
         "FullyShardedNativeNativeMixedPrecisionPlugin": "plugins.FSDPPrecision",
         "TPUPrecisionPlugin": "plugins.XLAPrecision", "NativeMixedPrecisionPlugin": "plugins.MixedPrecision"}),
 ]
-"""Modules of Lightning's that an old class stood in or below, the reason, and its path today by its name."""
+"""Modules of Lightning's that an old class stood in or below, the reason, and its path today by its
+name."""
 _GONE_BY_STRATEGY = {
     "Bagua": "bagua", "Collaborative": "collaborative", "ColossalAI": "colossalai", "DDP2": "ddp2",
     "DataParallel": "dp", "DDPFullySharded": "ddp_fully_sharded", "DDPSharded": "ddp_sharded",
@@ -257,7 +260,8 @@ def find_class(path: str, module: str | None = None) -> tuple[str | None, str] |
         module: Module of Lightning's in which a name alone is looked up.
 
     Returns:
-        None where the path is today's, or of no class of Lightning's; a path of None where the class is gone.
+        None where the path is today's, or of no class of Lightning's; a path of None where the
+        class is gone.
     """
     found = LIGHTNING_CLASS.fullmatch(path)
     if found is None:
@@ -277,7 +281,8 @@ def _find_listed(module: str, name: str, *, is_short: bool) -> tuple[str | None,
     Args:
         module: Its module below Lightning's package.
         name: Its name.
-        is_short: Whether its name alone is given, so that today's is returned alone where its module is the same.
+        is_short: Whether its name alone is given, so that today's is returned alone where its
+            module is the same.
     """
     if f"{module}.{name}" in REMOVED_CLASSES:
         return None, REMOVED_CLASSES[f"{module}.{name}"]

@@ -1,7 +1,9 @@
-"""Validate a config by its schema, without torch: unknown keys, wrong types, missing arguments, wrong classes.
+"""Validate a config by its schema, without torch.
 
-What is reported here jsonargparse refuses too. What only it can judge, such as a class of the user's own, is left to
-it.
+Unknown keys, wrong types, missing arguments, wrong classes.
+
+What is reported here jsonargparse refuses too. What only it can judge, such as a class of the
+user's own, is left to it.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict",
 _DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""
 _CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
-"""Sections whose classes are called with their ``dict_kwargs``, each with the longest path of such a class.
+"""Sections whose classes are called with their ``dict_kwargs``, each with the longest path of such
+a class.
 
 Lightning makes optimizers and schedulers without them.
 """
@@ -75,7 +78,8 @@ _OWN_STRATEGIES = {
 _CHECKPOINT = "lightkit.callbacks.Checkpoint"
 _MODEL_CHECKPOINT = "pytorch_lightning.callbacks.ModelCheckpoint"
 _NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", "steps_per_epoch"))}
-"""Schedules that need one of several groups of arguments, none of which their signature requires."""
+"""Schedules that need one of several groups of arguments, none of which their signature
+requires."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
 _MOST_CHOICES = 10  # that an error lists
@@ -88,8 +92,8 @@ class ValidationResult:
 
     Args:
         problems: All errors, each with its place in the config.
-        undescribed: Names of the classes that the schema does not describe: the user's own, those of other packages,
-            and those of another version; empty where Python fixes the class.
+        undescribed: Names of the classes that the schema does not describe: the user's own, those
+            of other packages, and those of another version; empty where Python fixes the class.
         is_final: Whether jsonargparse would find no more: everything in the config is known.
         outdated: Files with keys or classes of Lightning 1.x, by their names.
     """
@@ -104,10 +108,12 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
     """Validate a config by the schema.
 
     Args:
-        resolved: The config, before or after its hardware keys are resolved; those are not checked here.
+        resolved: The config, before or after its hardware keys are resolved; those are not checked
+            here.
         schema: What can be named.
     """
-    # The module of a class that the schema lacks may bring others along, to which short names then lead.
+    # The module of a class that the schema lacks may bring others along, to which short names then
+    # lead.
     names_foreign, has_dotted_keys = _look_through(resolved, schema)
     is_described = not resolved.unresolved and not names_foreign
     is_known = is_described and schema.is_current
@@ -185,7 +191,10 @@ def is_choice(value: str, choices: Iterable[str]) -> bool:
 
 
 def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
-    """Return whether a text may name a class that the schema does not describe, and whether a key has dots in it."""
+    """Return whether a text may name a class that the schema does not describe.
+
+    And whether a key has dots in it.
+    """
     names_foreign = False
     has_dotted_keys = False
     for path, node in walk(resolved.tree):
@@ -207,7 +216,7 @@ class _Validator:
         self._schema = schema
         self._is_known = is_known
 
-    # -- sections ----------------------------------------------------------------------------------------------
+    # -- sections ----------------------------------------------------------------------------------
 
     def check_top_level(self, key: Any, node: Node) -> None:
         """Check a top-level key and all below it."""
@@ -269,7 +278,10 @@ class _Validator:
                 self._report((key,), text, node)
 
     def _hint_at_key(self, key: str, known: Collection[str], node: Node) -> str:
-        """Return what to write in place of a top-level key that there is not; empty where nothing is near."""
+        """Return what to write in place of a top-level key that there is not.
+
+        Empty where nothing is near.
+        """
         if key == "trust":
             return "; --trust is given on the command line, and by no config"
         if key in OLD_ARGUMENTS:
@@ -286,10 +298,12 @@ class _Validator:
 
     @cached_property
     def _keys_by_word(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
-        """The keys in sections, classes and entries that a word alone may mean: ``lr``, ``epochs``, ``early_stopping``.
+        """The keys in sections, classes and entries that a word alone may mean.
 
-        By their names and initials; and those that are less likely: by parts of their names, and in sections that the
-        config does not have.
+        ``lr``, ``epochs``, ``early_stopping``.
+
+        By their names and initials; and those that are less likely: by parts of their names, and in
+        sections that the config does not have.
         """
         by_name = defaultdict[str, list[str]](list)
         by_part = defaultdict[str, list[str]](list)
@@ -317,12 +331,18 @@ class _Validator:
         return by_name, by_part
 
     def _list_arguments(self, section: str) -> Collection[str]:
-        """List the arguments of the class that a section names; none of a class that is not described."""
+        """List the arguments of the class that a section names.
+
+        None of a class that is not described.
+        """
         described = find_section_class(section, self._resolved, self._schema)
         return () if described is None else described.arguments
 
     def _list_optimizer_keys(self) -> list[str]:
-        """List the arguments of all optimizers where none is named; each of them is meant by its whole name alone."""
+        """List the arguments of all optimizers where none is named.
+
+        Each of them is meant by its whole name alone.
+        """
         if self._resolved.value_of("optimizer") is not None:
             return []
         return [
@@ -395,7 +415,8 @@ class _Validator:
     def check_strategy(self, section: str) -> None:
         """Check the name of a strategy, which Lightning's signature calls text.
 
-        Only for a config that names no module of the user's own, since that may register strategies.
+        Only for a config that names no module of the user's own, since that may register
+        strategies.
         """
         node = _entries(self._resolved.tree.entries.get(section)).get("strategy")
         word = node.value if isinstance(node, Leaf) else None
@@ -416,10 +437,13 @@ class _Validator:
                 node,
             )
 
-    # -- values ------------------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------
 
     def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        """Check a value by the alternatives of its argument's type: a value, a class, or a list of classes."""
+        """Check a value by the alternatives of its argument's type.
+
+        A value, a class, or a list of classes.
+        """
         value = to_plain(node)
         if _is_unset(value, argument) or self._has_failed(path, node):
             return
@@ -439,7 +463,10 @@ class _Validator:
             self._report_value(path, node, argument)
 
     def _list_alternatives(self, path: KeyPath, node: Node, argument: Argument) -> list[Schema]:
-        """List the alternatives of an argument's type; those of an element, where one is appended to its list."""
+        """List the alternatives of an argument's type.
+
+        Those of an element, where one is appended to its list.
+        """
         branches = list_branches(argument.schema)
         if any(not branch or branch.get("callable") for branch in branches):
             self.result.is_final = False
@@ -452,7 +479,7 @@ class _Validator:
         return list(branches)
 
     def _has_failed(self, path: KeyPath, node: Node) -> bool:
-        """Check whether a single value, or an element of a list, is an interpolation that failed."""
+        """Check whether a single value, or an element of a list, is a failed interpolation."""
         return not isinstance(node, MappingNode) and self._is_unresolved(path)
 
     def _check_listed_classes(self, path: KeyPath, node: Items, branches: Sequence[Schema]) -> None:
@@ -464,7 +491,7 @@ class _Validator:
     def _check_class_mapping(
         self, path: KeyPath, node: MappingNode, classes: Sequence[Schema], *, has_default: bool
     ) -> None:
-        """Check a mapping where a class may stand: it names the class, or has arguments of a known one."""
+        """Check a mapping where a class may stand: it names it, or has arguments of a known one."""
         if "class_path" in node.entries:
             self._check_class(path, node, classes)
             return
@@ -480,7 +507,10 @@ class _Validator:
             )
 
     def _report_arguments_alone(self, path: KeyPath, node: MappingNode) -> None:
-        """Report arguments without their class, as a config of a script with `LightningCLI(Model, Data)` has them."""
+        """Report arguments without their class.
+
+        A config of a script with `LightningCLI(Model, Data)` has them.
+        """
         names = [str(name) for name in node.entries]
         text = (
             "names no class, only arguments"
@@ -494,7 +524,10 @@ class _Validator:
     def _check_class_name(
         self, path: KeyPath, node: Node, name: str, classes: Sequence[Schema], argument: Argument
     ) -> None:
-        """Check a class that text names, as in ``callbacks: [RichProgressBar]``; a file or function may stand there."""
+        """Check a class that text names, as in ``callbacks: [RichProgressBar]``.
+
+        A file or function may stand there.
+        """
         is_file = name.endswith(NESTED_FILES) or "/" in name or Path(name).exists()
         if is_file or any(branch.get("callable") for branch in classes):
             self.result.is_final = False
@@ -511,14 +544,14 @@ class _Validator:
                 path, MappingNode({"class_path": node}, node.origin), classes, place=path
             )
 
-    # -- classes -----------------------------------------------------------------------------------------------
+    # -- classes -----------------------------------------------------------------------------------
 
     def _may_mean(self, name: str, bases: Collection[str]) -> bool:
-        """Check whether a short name may stand for a class that derives from any of several bases."""
+        """Check whether a short name may mean a class that derives from any of several bases."""
         return self._is_name(name, bases) or not self._is_known or _is_loaded(name, bases)
 
     def _is_name(self, name: str, bases: Collection[str]) -> bool:
-        """Check whether a short name may be that of a class that derives from any of several bases."""
+        """Check whether a short name may be of a class that derives from any of several bases."""
         return any(name in self._schema.data["names"].get(base, (name,)) for base in bases)
 
     def _check_class(
@@ -583,7 +616,7 @@ class _Validator:
     def _check_spec_mapping(
         self, path: KeyPath, entry: MappingNode, expected: str, *, takes_empty: bool
     ) -> None:
-        """Check that the arguments of a class, or those that it passes on, are a mapping with names.
+        """Check that the arguments of a class, or those it passes on, are a mapping with names.
 
         Args:
             path: Their place.
@@ -608,7 +641,7 @@ class _Validator:
     def _find_class(
         self, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]
     ) -> ClassDescription | None:
-        """Find a class that the schema describes, and whose installed version is the described one."""
+        """Find a class that the schema describes, and whose installed version is that one."""
         schema = self._schema
         wanted = [base["class"] for base in bases]
         found = schema.find(name, wanted)
@@ -653,7 +686,10 @@ class _Validator:
     def _report_unknown_class(
         self, place: KeyPath, named: Node, name: str, bases: Collection[str]
     ) -> None:
-        """Report a name that leads to no class; one that only an import can find is noted as undescribed."""
+        """Report a name that leads to no class.
+
+        One that only an import can find is noted as undescribed.
+        """
         text = self._describe_unknown_class(named, name, bases)
         if text is None:
             found = self._schema.find(name, bases)
@@ -728,7 +764,10 @@ class _Validator:
     def _check_passed_on(
         self, path: KeyPath, entry: MappingNode, found: ClassDescription, named: Node
     ) -> dict[str, Node]:
-        """Check the arguments that a class passes on to others, which may know more than the class, and return them."""
+        """Check the arguments that a class passes on to others, and return them.
+
+        Others may know more than the class.
+        """
         free = _named_entries(entry.entries.get("dict_kwargs"))
         if free:
             self.result.is_final = False
@@ -745,7 +784,7 @@ class _Validator:
         named: Node,
         missing: Sequence[str],
     ) -> None:
-        """Report required arguments that are not set, unless one was left out because it was wrong."""
+        """Report required arguments that are not set, unless one was left out as wrong."""
         whole = (*path, "init_args")
         if self._resolved.is_incomplete or whole in self._resolved.unresolved:
             return
@@ -801,7 +840,10 @@ class _Validator:
             )
 
     def _uses_schedule(self) -> bool:
-        """Check whether a fit builds the schedule: with an optimizer of the config, or that of lightkit's models."""
+        """Check whether a fit builds the schedule.
+
+        With an optimizer of the config, or that of lightkit's models.
+        """
         if self._resolved.subcommand not in (None, "", "fit"):
             return False
         model = find_section_class("model", self._resolved, self._schema)
@@ -825,7 +867,10 @@ class _Validator:
         self._report(place, text, node, at_key=True)
 
     def _hint_at_class_argument(self, place: KeyPath, found: ClassDescription) -> str:
-        """Return where an argument goes that a class does not have, or a near name; empty without either."""
+        """Return where an argument goes that a class does not have, or a near name.
+
+        Empty without either.
+        """
         name = str(place[-1])
         base = name.removesuffix("+")
         if place[:-1] == (SECTION, "init_args") and name in STEPPING_KEYS:
@@ -840,7 +885,7 @@ class _Validator:
             return "; what it passes on to others goes under dict_kwargs"
         return hint
 
-    # -- reports -----------------------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def _report(
         self, path: KeyPath, text: str, node: Node, *others: Origin, at_key: bool = False
@@ -853,7 +898,10 @@ class _Validator:
             self.result.problems.append((path, error_at(f"{shown}: {text}", *places)))
 
     def _note_outdated(self, reason: str, node: Node) -> str:
-        """Note the file of an old word, of which `lightkit upgrade` lists today's, and return what has changed."""
+        """Note the file of an old word, and return what has changed.
+
+        `lightkit upgrade` lists today's words.
+        """
         if node.origin.file is not None:
             self.result.outdated.setdefault(
                 node.origin.name, replace(node.origin, line=None, column=None)
@@ -887,7 +935,7 @@ class _Validator:
 
 
 def _is_loaded(name: str, bases: Collection[str]) -> bool:
-    """Check whether jsonargparse or Lightning knows a short name of something that this process has loaded."""
+    """Check whether jsonargparse or Lightning knows a short name of something loaded here."""
     pending = [
         getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None)
         for path in bases
@@ -916,7 +964,10 @@ def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
 
 
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
-    """Describe that a name without a module is no class's; where it is a module's, a class in it is meant."""
+    """Describe that a name without a module is no class's.
+
+    Where it is a module's, a class in it is meant.
+    """
     if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
         return (
             f"{name} is a folder; `lightkit init --data {name}` writes a config for the images"
@@ -940,7 +991,7 @@ def _accepts_without_classes(branch: Schema, value: Any) -> bool:
 
 
 def _is_unset(value: Any, argument: Argument) -> bool:
-    """Check whether a value is null, or the default's, which jsonargparse takes whatever the type."""
+    """Check if a value is null, or the default's, which jsonargparse takes whatever the type."""
     default = argument.default
     return value is None or (type(value) is type(default) and bool(value == default))
 
@@ -974,7 +1025,10 @@ def _takes_only_classes(branch: Schema) -> bool:
 
 
 def _hint_at_argument(name: str, known: Mapping[str, Argument]) -> str:
-    """Return a near argument of a section; of one that is no list, that nothing can be appended to it."""
+    """Return a near argument of a section.
+
+    Of one that is no list, that nothing can be appended to it.
+    """
     base = name.removesuffix("+")
     return f"; {base} takes no list" if base in known else near(base, known)
 

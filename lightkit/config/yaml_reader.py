@@ -1,4 +1,7 @@
-"""Read YAML as trees in which every value has its file, line and column, with scalars as jsonargparse reads them."""
+"""Read YAML as trees in which every value has its file, line and column.
+
+With scalars as jsonargparse reads them.
+"""
 
 from __future__ import annotations
 
@@ -203,10 +206,12 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
 
     Args:
         file: File to read.
-        problems: Collects those errors after which the rest can still be read; they are raised where it is None.
+        problems: Collects those errors after which the rest can still be read; they are raised
+            where it is None.
 
     Raises:
-        ConfigError: If it cannot be read, is not UTF-8 or not YAML, repeats a key, or holds something else.
+        ConfigError: If it cannot be read, is not UTF-8 or not YAML, repeats a key, or holds
+            something else.
     """
     name = shown_path(file)
     try:
@@ -256,11 +261,13 @@ def read_text(
         text: The text.
         name: What errors and origins call it.
         file: File that holds it.
-        problems: Collects those errors after which the rest can still be read; they are raised where it is None.
+        problems: Collects those errors after which the rest can still be read; they are raised
+            where it is None.
 
     Raises:
         YamlSyntaxError: If it is not YAML.
-        ConfigError: If it repeats a key, or has too many values or levels once its aliases are expanded.
+        ConfigError: If it repeats a key, or has too many values or levels once its aliases are
+            expanded.
     """
     found = Problems() if problems is None else problems
     tree = _TreeBuilder(text, name, file, found).build()
@@ -388,9 +395,8 @@ class _TreeBuilder:
             return self._refuse_tag(node.tag, node.value, origin)
         try:
             value = self._constructor.construct_object(node)
-            str(
-                value
-            )  # Python writes no integer of more than 4300 digits, and reads one if it is hexadecimal
+            # Python writes no integer of more than 4300 digits, and reads one if it is hexadecimal
+            str(value)
         except (ValueError, KeyError, yaml.YAMLError):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "a plain value")
             text = (

@@ -1,6 +1,7 @@
 """Data modules, and the parts to build one's own from that resumes within an epoch.
 
-A data module of one's own resumes exactly, also in the middle of an epoch, with this loader and this dataset::
+A data module of one's own resumes exactly, also in the middle of an epoch, with this loader and
+this dataset::
 
     def train_dataloader(self):
         return train_loader(self.dataset, batch_size=32, seed=0, trainer=self.trainer)
@@ -10,18 +11,22 @@ A data module of one's own resumes exactly, also in the middle of an epoch, with
         with sample_randomness(seed, key):  # whatever is drawn here comes from (seed, epoch, index)
             return self.augment(self.images[key.index]), self.labels[key.index]
 
-`Transformed` is such a dataset. Whatever else it draws random numbers from, it must not be a state that lives from
-sample to sample. Data modules with loaders of another kind resume at the start of the last epoch.
+`Transformed` is such a dataset. Whatever else it draws random numbers from, it must not be a state
+that lives from sample to sample. Data modules with loaders of another kind resume at the start of
+the last epoch.
 
-A data module or a model may say what its arguments can be, and has that checked before anything is built; ``lightkit
-check`` shows a wrong one with its line. ``input_folders = ("root",)`` names arguments that are folders which exist,
-``input_files`` files, ``input_paths`` either, ``input_tables`` tables (Delta or Parquet), ``class_folders`` those of
-the folders that hold images in one folder a class, or splits with such folders, and ``input_choices = {"kind": ("cube",
-"ball_*")}`` gives the values of an argument (``*`` stands for any text; an argument that ``input_files`` names too may
-be a file instead). ``excluded_inputs = (("weight", "mixup", "augment"),)`` names pairs of arguments that exclude each
-other, unless the third one is false. Files of a model are needed where training starts without a checkpoint. Likewise a
-data module's class method ``check_installed()``, which raises a `lightkit.errors.ConfigError` where a package that it
-needs is not there or of the wrong version, is called before anything is built.
+A data module or a model may say what its arguments can be, and has that checked before anything is
+built; ``lightkit check`` shows a wrong one with its line. ``input_folders = ("root",)`` names
+arguments that are folders which exist, ``input_files`` files, ``input_paths`` either,
+``input_tables`` tables (Delta or Parquet), ``class_folders`` those of the folders that hold images
+in one folder a class, or splits with such folders, and
+``input_choices = {"kind": ("cube", "ball_*")}`` gives the values of an argument (``*`` stands for
+any text; an argument that ``input_files`` names too may be a file instead).
+``excluded_inputs = (("weight", "mixup", "augment"),)`` names pairs of arguments that exclude each
+other, unless the third one is false. Files of a model are needed where training starts without a
+checkpoint. Likewise a data module's class method ``check_installed()``, which raises a
+`lightkit.errors.ConfigError` where a package that it needs is not there or of the wrong version, is
+called before anything is built.
 """
 
 from importlib import import_module

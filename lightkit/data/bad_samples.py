@@ -1,9 +1,11 @@
-"""Samples that cannot be read: what a batch has in their place, how they are noted, and how many are too many.
+"""Samples that cannot be read.
 
-In training such a sample is replaced by the next one of the epoch's order that can be read, so that every batch has its
-size; that one counts twice in the means of the epoch. In validation and test, where it would count twice in the result,
-it is left out, and the batch is smaller. In predictions, whose rows stand beside the names of the files, it is an
-error.
+What a batch has in their place, how they are noted, and how many are too many.
+
+In training such a sample is replaced by the next one of the epoch's order that can be read, so that
+every batch has its size; that one counts twice in the means of the epoch. In validation and test,
+where it would count twice in the result, it is left out, and the batch is smaller. In predictions,
+whose rows stand beside the names of the files, it is an error.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ R = TypeVar("R")
 class Defects:
     """Samples that a data module cannot use.
 
-    Those that come up later are lines of a temporary file, which this process and all that were forked from it, or got
-    a pickled copy, append to: that needs no lock, which a killed process could leave held. This process removes it.
+    Those that come up later are lines of a temporary file, which this process and all that were
+    forked from it, or got a pickled copy, append to: that needs no lock, which a killed process
+    could leave held. This process removes it.
 
     Args:
         found: By the scan before training.
@@ -47,7 +50,8 @@ class Defects:
         self._spool = Path(
             tempfile.gettempdir(), f"lightkit-defects-{os.getpid()}-{secrets.token_hex(8)}"
         )
-        # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain, end without `atexit`.
+        # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain, end
+        # without `atexit`.
         Finalize(self, _remove, args=(self._spool,), exitpriority=0)
 
     def note(self, defect: Defect) -> None:
@@ -77,7 +81,10 @@ class Defects:
 
 
 def _remove(spool: Path) -> None:
-    """Remove the file; `Finalize` calls it in the process that made it, and in no worker, which has a copy."""
+    """Remove the file; `Finalize` calls it in the process that made it.
+
+    And in no worker, which has a copy.
+    """
     spool.unlink(missing_ok=True)
 
 
@@ -96,14 +103,15 @@ def read_samples(
         read: Reads one, or raises `UnreadableImageError`.
         name: The sample's name in lists and errors.
         defects: Notes what cannot be read; None where that is an error.
-        replacements: In training, generates the keys that follow one in the epoch's order; None leaves out what cannot
-            be read.
+        replacements: In training, generates the keys that follow one in the epoch's order; None
+            leaves out what cannot be read.
 
     Returns:
         The keys and samples that were read, in order.
 
     Raises:
-        UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample can be read.
+        UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample can
+            be read.
     """
     found: list[tuple[K, R]] = []
     for key in keys:
@@ -130,7 +138,9 @@ def read_samples(
 def check_bad_samples(
     defects: Defects, num_samples: int, *, what: str, max_fraction: float, trainer: Trainer | None
 ) -> None:
-    """Refuse to go on where too many samples could not be read since the scan; called by all ranks together.
+    """Refuse to go on where too many samples could not be read since the scan.
+
+    Called by all ranks together.
 
     Args:
         defects: Of the data module.

@@ -35,7 +35,10 @@ class CheckedImages(IndexedSplits, Generic[IndexT], _Module):
     _index: IndexT | None = None
 
     def prepare_data(self) -> None:
-        """Check all images on one process of each machine; the others then find what it found, and need not decode."""
+        """Check all images on one process of each machine.
+
+        The others then find what it found, and need not decode.
+        """
         with suppress(DataError):  # which every process is to meet in `setup`
             self.setup()
 
@@ -43,7 +46,8 @@ class CheckedImages(IndexedSplits, Generic[IndexT], _Module):
         """Find and check all images, once.
 
         Raises:
-            DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
+            DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that
+                there is none of.
         """
         index = self._index
         if index is None:

@@ -63,9 +63,11 @@ class FashionMNIST(ImageModule):
 
     Args:
         root: Folder that holds FashionMNIST/raw with the four files, as torchvision lays them.
-        val_fraction: Share of the 60,000 training images used for validation, chosen by their content.
+        val_fraction: Share of the 60,000 training images used for validation, chosen by their
+            content.
         crop_scale: Least and greatest share of an image's area that a random training crop keeps.
-        mirrors: Addresses of folders with the four .gz files, for `lightkit fetch`; default is torchvision's list.
+        mirrors: Addresses of folders with the four .gz files, for `lightkit fetch`; default is
+            torchvision's list.
         kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 

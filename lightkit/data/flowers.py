@@ -44,15 +44,16 @@ _CHUNK_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
 _NUM_ATTEMPTS = 5
 _TEMPORARY_STATUS = (408, 425, 429)  # and those of the server's own errors, from 500
-_VERSION = 2  # raise it with every change of the drawing, so that nobody trains on another version's pictures
+# raise it with every change of the drawing, so that nobody trains on another version's pictures
+_VERSION = 2
 
 
 class Flowers(ImageFolder):
-    """Five kinds of flowers: 3,670 photos once `lightkit fetch` has brought them, drawn pictures until then.
+    """Five kinds of flowers: 3,670 photos after `lightkit fetch`, drawn pictures until then.
 
     Args:
-        root: Folder with the photos. Default: the folder that LIGHTKIT_DATA names, or its flower_photos; else
-            data/flower_photos; else the drawn flowers.
+        root: Folder with the photos. Default: the folder that LIGHTKIT_DATA names, or its
+            flower_photos; else data/flower_photos; else the drawn flowers.
         url: Where `lightkit fetch` gets flower_photos.tgz from.
         sha256: Digest that the archive must have.
         size_bytes: Length that the archive must have.
@@ -81,7 +82,8 @@ class Flowers(ImageFolder):
         """Choose the photos or the drawn flowers, log which, and read them.
 
         Raises:
-            DataError: If a folder was named, by ``root`` or LIGHTKIT_DATA, that does not hold the photos.
+            DataError: If a folder was named, by ``root`` or LIGHTKIT_DATA, that does not hold the
+                photos.
         """
         if self._index is None:
             photos = self.root if self._is_given else flower_photos()
@@ -116,7 +118,8 @@ class Flowers(ImageFolder):
 class DrawnFlowers(ImageFolder):
     """Drawn pictures of five kinds of flowers that differ in shape and share their colours.
 
-    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default `~/.cache/lightkit`).
+    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default
+    `~/.cache/lightkit`).
 
     Args:
         num_images: Number of pictures, over all five kinds.
@@ -148,9 +151,12 @@ class DrawnFlowers(ImageFolder):
 
 
 class DrawnMasks(MaskFolder):
-    """The drawn pictures of DrawnFlowers, each with a mask: ``background``, with stems and leaves, and ``flower``.
+    """The drawn pictures of DrawnFlowers, each with a mask.
 
-    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default `~/.cache/lightkit`).
+    ``background``, with stems and leaves, and ``flower``.
+
+    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default
+    `~/.cache/lightkit`).
 
     Args:
         num_images: Number of pictures, over all five kinds.
@@ -182,9 +188,10 @@ class DrawnMasks(MaskFolder):
 
 
 class DrawnBouquets(ImageTable):
-    """Drawn pictures with a flower of each of some kinds, none to five, for models of several labels.
+    """Drawn pictures with a flower of some kinds each, none to five, for models of several labels.
 
-    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default `~/.cache/lightkit`).
+    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default
+    `~/.cache/lightkit`).
 
     Args:
         num_images: Number of pictures.
@@ -311,7 +318,9 @@ def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
 
 
 def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
-    """Connect once and append to ``part``, from its start if the server does not continue at byte ``begin``.
+    """Connect once and append to ``part``.
+
+    From its start if the server does not continue at byte ``begin``.
 
     Returns:
         Whether the file has all its bytes.
@@ -345,13 +354,14 @@ def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
 
 
 def _unpack(archive: Path, target: Path, *, member: str) -> None:
-    """Unpack a tar archive aside, and rename its folder ``member`` to ``target`` when it is complete.
+    """Unpack a tar archive aside; rename its folder ``member`` to ``target`` once complete.
 
-    Links are refused altogether: pictures need none, and links are what got past tarfile's own filter (CVE-2025-4517).
+    Links are refused altogether: pictures need none, and links are what got past tarfile's own
+    filter (CVE-2025-4517).
 
     Raises:
-        DataError: If ``target`` has files already, a member would land outside or is no plain file or folder, the
-            archive is broken, or the disk is full.
+        DataError: If ``target`` has files already, a member would land outside or is no plain file
+            or folder, the archive is broken, or the disk is full.
     """
 
     def check_member(entry: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
@@ -392,7 +402,7 @@ def _unpack(archive: Path, target: Path, *, member: str) -> None:
 
 
 def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
-    """Return the folder with the drawn set, one folder a class, after drawing it where it is missing.
+    """Return the folder with the drawn set, one folder a class, drawn first where it is missing.
 
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
@@ -415,7 +425,7 @@ def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
 
 
 def _drawn_masks(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
-    """Return the folder with the drawn ``images`` and their ``masks``, after drawing it where it is missing.
+    """Return the folder with the drawn ``images`` and their ``masks``, drawn if missing.
 
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
@@ -442,7 +452,7 @@ def _drawn_masks(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Pa
 
 
 def _drawn_bouquets(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
-    """Return the folder with the drawn bouquets and ``labels.csv``, after drawing it where it is missing.
+    """Return the folder with the drawn bouquets and ``labels.csv``, drawn first if missing.
 
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
@@ -463,10 +473,12 @@ def _drawn_bouquets(num_images: int = 800, *, size: int = 160, seed: int = 0) ->
     return make_once(name, build)
 
 
-# -- drawing: kinds differ in the number, length, width and tip of their petals and in the size of their centre
+# -- drawing: kinds differ in the number, length, width and tip of their petals and in the size of
+# their centre
 
 
-# kind: rings, petals a ring, width of a petal (share of its place), tip (0.4 round, 1.3 pointed), radius of the centre
+# kind: rings, petals a ring, width of a petal (share of its place), tip (0.4 round, 1.3 pointed),
+# radius of the centre
 _SHAPES = {
     "daisy": (1, (11, 18), 0.85, 0.4, (0.2, 0.3)),
     "dandelion": (5, (34, 46), 0.6, 0.9, (0.0, 0.05)),
@@ -516,7 +528,9 @@ class _Pen:
 
 
 def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> tuple[Image.Image, Image.Image]:
-    """Draw one picture, and the mask of its flowers: 0 the background, with stems and leaves, 1 a flower.
+    """Draw one picture, and the mask of its flowers.
+
+    0 is the background, with stems and leaves, 1 a flower.
 
     Args:
         kind: Name of a class.
@@ -598,7 +612,10 @@ def _draw_one(
 
 
 def _photograph(rng: Random, canvas: Image.Image, size: int) -> Image.Image:
-    """Reduce a drawing to its size, and add light from one side, a colour cast and the grain of a sensor."""
+    """Reduce a drawing to its size.
+
+    Add light from one side, a colour cast and the grain of a sensor.
+    """
     canvas = canvas.resize((size, size), Image.Resampling.LANCZOS)
     pixels = np.asarray(canvas).astype(np.float32)
     angle = rng.uniform(0, 2 * np.pi)
@@ -626,7 +643,7 @@ def _background(rng: Random, side: int) -> Image.Image:
 def _draw_rings(
     draw: _Pen, rng: Random, kind: str, place: Array, radius: float, petal: Array, centre: Array
 ) -> None:
-    """Draw rings of petals, seen at an angle, from the outer one to the inner one, and the centre."""
+    """Draw rings of petals, seen at an angle, from the outer to the inner one, and the centre."""
     num_rings, num_petals, width, tip, hearts = _SHAPES[kind]
     turn = rng.uniform(0, 2 * np.pi)
     tilt = rng.uniform(0.68, 1.0)
@@ -668,7 +685,10 @@ def _draw_tulip(draw: _Pen, rng: Random, position: Array, radius: float, petal: 
 
 
 def _petal(length: float, width: float, *, tip: float, num: int = 9) -> Array:
-    """Return the outline of a petal or leaf along x; a ``tip`` of 0.4 is round, above 1 it is pointed."""
+    """Return the outline of a petal or leaf along x.
+
+    A ``tip`` of 0.4 is round, above 1 it is pointed.
+    """
     t = np.linspace(0, 1, num)
     profile = (
         np.sqrt(t * (1 - t**6)) if tip < 0.7 else np.sin(np.pi * t**0.7) * (1 - t) ** (tip * 0.3)

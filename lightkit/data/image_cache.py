@@ -1,8 +1,10 @@
-"""Cache of values that are computed of images once for all epochs: files of rows, and decoded photos in them.
+"""Cache of values that are computed of images once for all epochs.
 
-A file has the CRC-32 of each row, 0 for one that is not there yet, and then the rows; all processes of a machine map
-it into memory. It is named by all that decides the rows. A row that a killed process has half written, or that was
-damaged, differs from its CRC-32 and is computed again.
+Files of rows, and decoded photos in them.
+
+A file has the CRC-32 of each row, 0 for one that is not there yet, and then the rows; all processes
+of a machine map it into memory. It is named by all that decides the rows. A row that a killed
+process has half written, or that was damaged, differs from its CRC-32 and is computed again.
 """
 
 from __future__ import annotations
@@ -72,9 +74,11 @@ _DECODING = (
     4  # raise it with every change that gives other pixels, or another file, for the same photos
 )
 _AHEAD = 256  # photos
-_LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
+# times as long as wide: a line of pixels, resized, would take the room of thousands of images
+_LONGEST = 8
 _HELD: set[int] = set()
-"""Descriptors of the files in memory that this process has made, each with a lock for as long as it runs."""
+"""Descriptors of the files in memory that this process has made, each with a lock for as long as it
+runs."""
 
 
 class RowCache:
@@ -109,7 +113,8 @@ class RowCache:
         self._crcs[index] = 0 if row is None else zlib.crc32(row.data) or 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The process that made a file in memory may have ended, and the file is gone then, but for those who have it.
+        # The process that made a file in memory may have ended, and the file is gone then, but for
+        # those who have it.
         return _open_pickled, (
             self.path,
             Path(f"/proc/{os.getpid()}/fd/{self._descriptor}"),
@@ -120,9 +125,12 @@ class RowCache:
         return self._content[self._starts[index] : self._starts[index + 1]]
 
     def find_missing(self) -> list[int]:
-        """List the rows that have to be computed, in order; each other one is read, about 0.7 s a GB of one core.
+        """List the rows that have to be computed, in order.
 
-        Nothing is changed, so that a process which computes a damaged row takes it from no other one that has done so.
+        Each other one is read, about 0.7 s a GB of one core.
+
+        Nothing is changed, so that a process which computes a damaged row takes it from no other
+        one that has done so.
         """
 
         def is_missing(index: int) -> bool:
@@ -136,7 +144,10 @@ class RowCache:
 
 
 def _open_pickled(path: Path, opened: Path, sizes: npt.NDArray[np.int64]) -> RowCache:
-    """Open the file of another process's rows, by that process's descriptor where it has no name any more."""
+    """Open the file of another process's rows.
+
+    By that process's descriptor where it has no name any more.
+    """
     try:
         return RowCache(path, sizes)
     except FileNotFoundError:
@@ -151,16 +162,19 @@ def open_rows(
     limit_bytes: float | None = None,
     in_memory: bool = False,
 ) -> RowCache:
-    """Open the file of these rows, or make it with all of its room; every process of a machine may call it.
+    """Open the file of these rows, or make it with all of its room.
+
+    Every process of a machine may call it.
 
     Args:
         kind: Folder of the cache, such as ``decoded``.
         key: Hexadecimal digest of all that decides the rows.
         sizes: Bytes of each row.
         limit_bytes: Upper limit for all files of the folder; None is a share of what is free.
-        in_memory: Keep the file in the machine's memory. It goes with the process that made it, others keep what they
-            have mapped; those of killed processes go with the next call. The maker holds a lock on it, which the
-            kernel releases at its end: process numbers mean nothing in another container that shares the folder.
+        in_memory: Keep the file in the machine's memory. It goes with the process that made it,
+            others keep what they have mapped; those of killed processes go with the next call. The
+            maker holds a lock on it, which the kernel releases at its end: process numbers mean
+            nothing in another container that shares the folder.
 
     Raises:
         OSError: If there is no room, or no folder that this user can write to.
@@ -192,13 +206,17 @@ def open_rows(
         os.utime(path)  # those unused longest are removed first
         rows = RowCache(path, sizes)
         if in_memory and not found:
-            # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain, end without `atexit`.
+            # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain,
+            # end without `atexit`.
             Finalize(rows, _remove_own, args=(path, _hold(path)), exitpriority=0)
         return rows
 
 
 def _allocate(path: Path, num_bytes: int) -> None:
-    """Make a file with all of its room; a full disk is an error now, and no crash of a mapped page later."""
+    """Make a file with all of its room.
+
+    A full disk is an error now, and no crash of a mapped page later.
+    """
     try:
         with path.open("wb") as file:
             if sys.platform == "linux":
@@ -211,7 +229,9 @@ def _allocate(path: Path, num_bytes: int) -> None:
 
 
 def _make_room(folder: Path, num_bytes: int, limit_bytes: float | None, *, in_memory: bool) -> None:
-    """Remove files that were unused for 60 days, and those unused longest as far as is needed, of the last week none.
+    """Remove files that were unused for 60 days.
+
+    Then those unused longest as far as is needed, of the last week none.
 
     Raises:
         OSError: If there is still no room.
@@ -237,7 +257,10 @@ def _make_room(folder: Path, num_bytes: int, limit_bytes: float | None, *, in_me
 
 
 def _hold(file: Path) -> int:
-    """Lock a file in memory for as long as this process runs, and return the descriptor that holds the lock."""
+    """Lock a file in memory for as long as this process runs.
+
+    Return the descriptor that holds the lock.
+    """
     descriptor = os.open(file, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     _HELD.add(descriptor)
@@ -259,14 +282,17 @@ def _is_abandoned(file: Path) -> bool:
 
 
 def _remove_own(file: Path, descriptor: int) -> None:
-    """Remove a file in memory that this process has made; `Finalize` calls it in no process that was forked."""
+    """Remove a file in memory that this process has made.
+
+    `Finalize` calls it in no process that was forked.
+    """
     file.unlink(missing_ok=True)
     _HELD.discard(descriptor)
     os.close(descriptor)
 
 
 def _close_held() -> None:
-    """Leave the locks to the process that made the files: a worker may outlive it by some seconds."""
+    """Leave the locks to the process that made the files: a worker may outlive it by seconds."""
     while _HELD:
         os.close(_HELD.pop())
 
@@ -280,22 +306,24 @@ def open_sources(
 ) -> tuple[dict[Split, ImageSource], dict[str, Any]]:  # fmt: skip
     """Open the sources of a fit's images, and decode them where they are cached.
 
-    Every process calls it once a fit: the first on a machine decodes, the others wait for it. The pixels that are
-    trained on follow from ``cache`` and ``cache_size`` alone: with `none` they are those of the files; else those of
-    the images resized to ``cache_size``, which may be kept in memory, on disk or nowhere.
+    Every process calls it once a fit: the first on a machine decodes, the others wait for it. The
+    pixels that are trained on follow from ``cache`` and ``cache_size`` alone: with `none` they are
+    those of the files; else those of the images resized to ``cache_size``, which may be kept in
+    memory, on disk or nowhere.
 
     Args:
         splits: The photos of training and validation.
         cache: Value of the config.
-        cache_size: Shorter side in pixels; ``preprocessing.resize`` if None. With another one, only training reads from
-            the cache, so that evaluation stays equal to the last bit.
+        cache_size: Shorter side in pixels; ``preprocessing.resize`` if None. With another one, only
+            training reads from the cache, so that evaluation stays equal to the last bit.
         cache_limit_gb: Upper limit in GB (1e9 bytes) for all caches together.
         preprocessing: Of evaluation.
         batch_size: Of one process.
         trainer: Knows the number of epochs.
 
     Returns:
-        The sources, and the manifest's entry: where the images are ``kept``, and the ``size`` of their shorter side.
+        The sources, and the manifest's entry: where the images are ``kept``, and the ``size`` of
+        their shorter side.
     """
     sources: dict[Split, ImageSource] = {
         split: PhotoPixels(photos) for split, photos in splits.items()
@@ -359,7 +387,9 @@ def _decode_into(
 
 
 def count_planned_reads(trainer: Trainer | None, num_images: int, batch_size: int) -> float:
-    """Compute how many training images a fit will read, counting each time; 0 where that is not known.
+    """Compute how many training images a fit will read, counting each time.
+
+    0 where that is not known.
 
     Args:
         trainer: Knows epochs, steps and limits.
@@ -384,7 +414,9 @@ def count_planned_reads(trainer: Trainer | None, num_images: int, batch_size: in
 
 
 class ResizedPhotos(PhotoPixels):
-    """Photos resized to a shorter side: decoded before, else each time they are read; extreme shapes as they are.
+    """Photos resized to a shorter side: decoded before, else each time they are read.
+
+    Extreme shapes as they are.
 
     Args:
         photos: The split.
@@ -440,7 +472,9 @@ class ResizedPhotos(PhotoPixels):
         self.rows = open_rows("decoded", key, sizes, in_memory=in_memory, limit_bytes=limit_bytes)
 
     def decode(self, announce: Callable[..., None]) -> None:
-        """Decode the images that are not in the file yet, in threads; one that has changed since the scan is left out.
+        """Decode the images that are not in the file yet, in threads.
+
+        One that has changed since the scan is left out.
 
         Args:
             announce: Logs a line of what other processes log as well.

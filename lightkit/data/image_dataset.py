@@ -1,4 +1,6 @@
-"""From an image's file to a batch: sources of pixels, views of them, the dataset, and normalisation on the device.
+"""From an image's file to a batch.
+
+Sources of pixels, views of them, the dataset, and normalisation on the device.
 
 Of an encoded file no more is decoded than a crop needs.
 """
@@ -35,7 +37,8 @@ from lightkit.images.image_index import Label, Photo
 from lightkit.images.preprocessing import Preprocessing
 
 _START = b"\xff\xd8\xff"
-# By EXIF orientation: whether rows become columns, and then whether that is turned upside down, and left to right.
+# By EXIF orientation: whether rows become columns, and then whether that is turned upside down, and
+# left to right.
 _TURNS = {
     1: (False, False, False),
     2: (False, False, True),
@@ -58,14 +61,16 @@ class Box(NamedTuple):
 
 
 _RGB = 3
-"""``torchvision.io.ImageReadMode.RGB``; the operator is called itself, for `decode_jpeg` logs each call."""
+"""``torchvision.io.ImageReadMode.RGB``; the operator is called itself, for `decode_jpeg` logs each
+call."""
 
 
 def resized(pixels: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize uint8 pixels ``(height, width, 3)``, bilinear and antialiased.
 
     Returns:
-        uint8 ``(3, *size)``; in memory the channels come last, which torch's vectorised kernel wants.
+        uint8 ``(3, *size)``; in memory the channels come last, which torch's vectorised kernel
+        wants.
     """
     batch = pixels[None].permute(0, 3, 1, 2)
     if batch.shape[2:] == size:
@@ -82,13 +87,19 @@ class Pixels(Protocol):
         """Height and width, in pixels; the coordinates of boxes count in them."""
 
     def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
-        """Return a part of it, resized (bilinear, antialiased) to a height and width: uint8 ``(3, height, width)``."""
+        """Return a part of it, resized (bilinear, antialiased) to a height and width.
+
+        As uint8 ``(3, height, width)``.
+        """
 
     def whole(self) -> Image.Image:
         """Return all of it, as `lightkit.images.image_file.read_rgb` does."""
 
     def shrunk(self, long_side: int) -> Tensor:
-        """Return all of it, uint8 ``(3, height, width)``, of which the larger is ``long_side`` at most."""
+        """Return all of it, uint8 ``(3, height, width)``.
+
+        The larger of both is ``long_side`` at most.
+        """
         height, width = self.size
         scale = min(1.0, long_side / max(height, width))
         return self.cropped(
@@ -108,7 +119,8 @@ class ImageSource(Protocol):
         """Return an image.
 
         Raises:
-            UnreadableImageError: If it cannot be read or decoded, here or when its pixels are asked for.
+            UnreadableImageError: If it cannot be read or decoded, here or when its pixels are asked
+                for.
         """
 
     def label(self, index: int) -> Label:
@@ -125,7 +137,8 @@ class Decoded(Pixels):
     """An image whose pixels are in memory, or mapped to it.
 
     Args:
-        pixels: uint8 ``(height, width, 3)``. It may be read-only; what is given from it never shares its memory.
+        pixels: uint8 ``(height, width, 3)``. It may be read-only; what is given from it never
+            shares its memory.
     """
 
     def __init__(self, pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
@@ -151,7 +164,8 @@ class Decoded(Pixels):
 class Encoded(Pixels):
     """An image file, or its bytes, that is read and decoded when it is asked for.
 
-    Of a plain JPEG, grey or of three channels with 8 bits each, only the part and the detail is decoded that is needed.
+    Of a plain JPEG, grey or of three channels with 8 bits each, only the part and the detail is
+    decoded that is needed.
 
     Args:
         content: The file, or all of its bytes.
@@ -184,8 +198,9 @@ class Encoded(Pixels):
     def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
         """Return a part of it, resized: uint8 ``(3, height, width)``.
 
-        Where the part of a JPEG is at least twice as large as the result, the JPEG library decodes at a half, a quarter
-        or an eighth of the size (`scale_denom`), and the part is cut there to the nearest pixel.
+        Where the part of a JPEG is at least twice as large as the result, the JPEG library decodes
+        at a half, a quarter or an eighth of the size (`scale_denom`), and the part is cut there to
+        the nearest pixel.
 
         Raises:
             UnreadableImageError: If it cannot be decoded.
@@ -222,7 +237,10 @@ class Encoded(Pixels):
         return self._content
 
     def _open_jpeg(self) -> Image.Image | None:
-        """Read the head, once; None for other kinds of images, and where the whole image was decoded."""
+        """Read the head, once.
+
+        None for other kinds of images, and where the whole image was decoded.
+        """
         if self._jpeg is None and self._rgb is None:
             data = self._read()
             try:
@@ -324,18 +342,21 @@ _NUM_AXES = 4
 
 
 class TrainView:
-    """Random resized crop and flip, then what is asked for; the randomness is from (seed, epoch, index) alone.
+    """Random resized crop and flip, then what is asked for.
+
+    The randomness is from (seed, epoch, index) alone.
 
     Args:
         image_size: Side of the square result, in pixels.
         crop_scale: Least and greatest share of the image's area that a crop keeps.
-        color_jitter: Strength of the change of brightness, contrast and saturation; the hue changes by a quarter of it,
-            at most by 0.5. 0 leaves it out.
+        color_jitter: Strength of the change of brightness, contrast and saturation; the hue changes
+            by a quarter of it, at most by 0.5. 0 leaves it out.
         rand_augment: Apply RandAugment (Cubuk et al. 2019) with torchvision's defaults.
 
     Attributes:
         size: Height and width of what it gives.
-        for_training: Whether a model learns from it, so that what cannot be read is replaced, and not left out.
+        for_training: Whether a model learns from it, so that what cannot be read is replaced, and
+            not left out.
     """
 
     for_training = True
@@ -409,7 +430,8 @@ def random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, f
             top = draw.randint(0, height - box_height)
             left = draw.randint(0, width - box_width)
             return Box(top, left, box_height, box_width)
-    # the largest in the middle whose sides are not too unlike, of an image that is very wide or very high
+    # the largest in the middle whose sides are not too unlike, of an image that is very wide or
+    # very high
     box_width = min(width, max(1, round(height * _RATIOS[1])))
     box_height = min(height, max(1, round(width / _RATIOS[0])))
     return Box((height - box_height) // 2, (width - box_width) // 2, box_height, box_width)
@@ -421,9 +443,10 @@ class ImageSamples(Dataset[tuple[Tensor, Label]]):
     Args:
         source: Images and labels.
         view: Transform of an image.
-        seed: Of the epoch's order and of the view's randomness, which is from (seed, epoch, index) alone.
-        defects: Notes samples that cannot be read; see `lightkit.data.bad_samples` for what stands in their place. None
-            where one is an error.
+        seed: Of the epoch's order and of the view's randomness, which is from (seed, epoch, index)
+            alone.
+        defects: Notes samples that cannot be read; see `lightkit.data.bad_samples` for what stands
+            in their place. None where one is an error.
     """
 
     def __init__(
@@ -450,10 +473,12 @@ class ImageSamples(Dataset[tuple[Tensor, Label]]):
         """Read a batch; torch's loader calls this method where a dataset has it.
 
         Returns:
-            Images uint8 ``(batch, 3, height, width)``, with the channels last in memory, and labels int64 ``(batch,)``.
+            Images uint8 ``(batch, 3, height, width)``, with the channels last in memory, and labels
+            int64 ``(batch,)``.
 
         Raises:
-            UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample can be read.
+            UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample
+                can be read.
         """
         images = torch.empty(0)
         num_read = 0
@@ -486,7 +511,7 @@ class ImageSamples(Dataset[tuple[Tensor, Label]]):
         return self.view(self.source.pixels(key.index), self.seed, key)
 
     def _iter_next(self, key: SampleKey) -> Iterator[SampleKey]:
-        """Iterate over the samples after one in its epoch's order, and from the start on to that one."""
+        """Iterate over the samples after one in its epoch's order, then from the start to it."""
         order = epoch_order(len(self), seed=self.seed, epoch=key.epoch)
         at = order.index(key.index)
         yield from (SampleKey(index, key.epoch) for index in order[at + 1 :] + order[:at])
@@ -508,14 +533,18 @@ def stack_images(images: Sequence[Tensor]) -> Tensor:
 
 
 def normalised(batch: Any, preprocessing: Preprocessing, trainer: Trainer | None) -> Any:
-    """Return a batch with its images as the model takes them; equal to the last bit to what `Preprocessing` makes.
+    """Return a batch with its images as the model takes them.
+
+    Equal to the last bit to what `Preprocessing` makes.
 
     Args:
-        batch: A tuple or list whose first tensor is uint8 images ``(batch, channels, height, width)``, or such a tensor
-            alone. Any other is given back as it is.
+        batch: A tuple or list whose first tensor is uint8 images
+            ``(batch, channels, height, width)``, or such a tensor alone. Any other is given back as
+            it is.
         preprocessing: Tells mean and standard deviation.
-        trainer: Its precision decides the dtype. Lightning converts a batch's floats before the transfer, when these
-            are none yet, so it is done here as it does it. Without a trainer: float32.
+        trainer: Its precision decides the dtype. Lightning converts a batch's floats before the
+            transfer, when these are none yet, so it is done here as it does it. Without a trainer:
+            float32.
     """
     if isinstance(batch, Tensor):
         return _floats(batch, preprocessing, trainer) if _are_images(batch) else batch
@@ -531,8 +560,9 @@ def _are_images(value: Any) -> bool:
 def _floats(images: Tensor, preprocessing: Preprocessing, trainer: Trainer | None) -> Tensor:
     mean, std = _constants(preprocessing.mean, preprocessing.std, images.device)
     floats = torch.empty(images.shape, dtype=torch.float32, device=images.device)
-    # One image at a time stays in a core's cache, which saves a quarter of the time (32 images of 224 pixels, channels
-    # last). A GPU gets the whole batch, as starting each step would cost it more than the step.
+    # One image at a time stays in a core's cache, which saves a quarter of the time (32 images of
+    # 224 pixels, channels last). A GPU gets the whole batch, as starting each step would cost it
+    # more than the step.
     parts = zip(floats, images, strict=True) if images.device.type == "cpu" else [(floats, images)]
     for part, pixels in parts:
         part.copy_(pixels).mul_(1 / 255).sub_(mean).div_(

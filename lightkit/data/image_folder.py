@@ -21,36 +21,39 @@ from lightkit.images.splits import Split, check_fractions
 class ImageFolder(CheckedImages[ImageIndex], ImageModule):
     """Images in one folder a class, or in train/, val/ and test/ with one folder a class each.
 
-    Where no splits are given, an image's split is decided by a hash of its content: it is the same on every machine,
-    stays when images are added, and byte-identical copies always go the same way.
+    Where no splits are given, an image's split is decided by a hash of its content: it is the same
+    on every machine, stays when images are added, and byte-identical copies always go the same way.
 
-    A batch leaves the loaders as uint8 images ``(batch, 3, height, width)`` and int64 labels. Its images are scaled and
-    normalised on the device that takes it, by `on_after_batch_transfer`; who goes through a loader by hand calls that
-    with each batch. A model's own `on_after_batch_transfer` gets the normalised batch, though Lightning warns that it
-    is left out.
+    A batch leaves the loaders as uint8 images ``(batch, 3, height, width)`` and int64 labels. Its
+    images are scaled and normalised on the device that takes it, by `on_after_batch_transfer`; who
+    goes through a loader by hand calls that with each batch. A model's own
+    `on_after_batch_transfer` gets the normalised batch, though Lightning warns that it is left out.
 
-    An image that cannot be read any more in the middle of a training is replaced by the next one of the epoch's order
-    that can be read, which then counts twice in the means of the epoch; in validation and test it is left out of its
-    batch. It is listed with those that the scan has found, and too many of them end the training after an epoch, with
-    its checkpoint written. For predictions, whose rows stand beside the names of the files, one is an error.
+    An image that cannot be read any more in the middle of a training is replaced by the next one of
+    the epoch's order that can be read, which then counts twice in the means of the epoch; in
+    validation and test it is left out of its batch. It is listed with those that the scan has
+    found, and too many of them end the training after an epoch, with its checkpoint written. For
+    predictions, whose rows stand beside the names of the files, one is an error.
 
     Args:
-        root: Folder that holds the class folders, or train/, val/ and test/, also by their other usual names
-            (Training, train_set, valid, validation, eval, Testing and the like). Classes are those of train/; val/ and
-            test/ may lack some.
+        root: Folder that holds the class folders, or train/, val/ and test/, also by their other
+            usual names (Training, train_set, valid, validation, eval, Testing and the like).
+            Classes are those of train/; val/ and test/ may lack some.
         val_fraction: Share of the images used for validation, where no validation folder is given.
         test_fraction: Share of the images kept for testing, where no splits are given.
-        on_bad_image: What to do about files that cannot be decoded: `skip` leaves them out and lists them in the run
-            folder, `error` ends the command with the list.
-        max_bad_fraction: Share of all files above which bad ones are an error in either case; also at the end of each
-            epoch, of those that broke since.
-        cache: Where images that are decoded once are kept for later epochs: `memory` (shared by all processes of the
-            machine, gone with the run), `disk` (kept for later runs); `auto` takes memory or disk by what fits, or
-            neither. With each of these a training crop is cut from the image resized to ``cache_size``, kept or not, so
-            that the numbers are the same on every machine; with `none` it is cut from the file's own pixels.
-        cache_size: Shorter side of the resized images, in pixels, at least ``image_size``; default is what evaluation
-            resizes to.
-        cache_limit_gb: Most that the cache may take, in GB (1e9 bytes); default is a share of what is free.
+        on_bad_image: What to do about files that cannot be decoded: `skip` leaves them out and
+            lists them in the run folder, `error` ends the command with the list.
+        max_bad_fraction: Share of all files above which bad ones are an error in either case; also
+            at the end of each epoch, of those that broke since.
+        cache: Where images that are decoded once are kept for later epochs: `memory` (shared by all
+            processes of the machine, gone with the run), `disk` (kept for later runs); `auto` takes
+            memory or disk by what fits, or neither. With each of these a training crop is cut from
+            the image resized to ``cache_size``, kept or not, so that the numbers are the same on
+            every machine; with `none` it is cut from the file's own pixels.
+        cache_size: Shorter side of the resized images, in pixels, at least ``image_size``; default
+            is what evaluation resizes to.
+        cache_limit_gb: Most that the cache may take, in GB (1e9 bytes); default is a share of what
+            is free.
         kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 
@@ -102,7 +105,8 @@ class ImageFolder(CheckedImages[ImageIndex], ImageModule):
         """Find and check all images, once; for a fit, decode those that are kept decoded.
 
         Raises:
-            DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
+            DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that
+                there is none of.
         """
         super().setup(stage)
         if stage != "fit":
@@ -129,12 +133,16 @@ class ImageFolder(CheckedImages[ImageIndex], ImageModule):
         )
 
     def read_split(self, split: Split, *, decoded: bool) -> ImageSource:
-        """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
+        """Return the images of a split.
+
+        Those of a fit from where they are kept decoded if ``decoded``.
+        """
         photos = self.index.splits
         if not decoded or self._stage != "fit" or split == "test":
             return PhotoPixels(photos[split])
         if self._sources is None:
-            # an export looks at some images of a fit: the same pixels, of which none is decoded beforehand
+            # an export looks at some images of a fit: the same pixels, of which none is decoded
+            # beforehand
             trains = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
             self._sources, self._decoded = open_sources(
                 {"train": photos["train"], "val": photos["val"]},

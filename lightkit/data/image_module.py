@@ -1,7 +1,7 @@
 """The data module of images, and the settings that it shares with tables.
 
-Features of a frozen backbone stand in place of images where they are the same in each epoch: they are computed once
-before training, and kept on disk.
+Features of a frozen backbone stand in place of images where they are the same in each epoch: they
+are computed once before training, and kept on disk.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ log = logging.getLogger("lightkit.data")
 SPLIT_OF_STAGE: dict[str | None, Split] = {"fit": "train", "validate": "val", "test": "test"}
 """The split without which a stage has nothing to do."""
 _BLOCK = 32
-"""Images whose features are computed at a time; always as many, so that the same kernels compute them exactly."""
+"""Images whose features are computed at a time; always as many, so that the same kernels compute
+them exactly."""
 _BATCH_HOOKS = (
     "train_dataloader", "val_dataloader",
     "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
@@ -88,7 +89,8 @@ class SplitModule(_Module):
     input_paths: ClassVar[tuple[str, ...]]
     """Arguments that must be files or folders which are there already."""
     sample_arguments: ClassVar[tuple[str, ...]]
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
+    """Arguments that choose the samples of a split: in a gate the same for both models. The others
+    prepare them."""
     num_workers: int | Literal["auto"]
     batch_size: int
     seed: int | None
@@ -111,7 +113,10 @@ class SplitModule(_Module):
         """Refuse a split that is empty."""
 
     def train_dataloader(self) -> Any:
-        """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
+        """Return shuffled batches, augmented if asked.
+
+        After a restored checkpoint, the rest of its epoch first.
+        """
         return self._load("train")
 
     def val_dataloader(self) -> Any:
@@ -183,23 +188,28 @@ class LoadingModule(SplitModule, LightningDataModule):
     Args:
         image_size: Side of the square images that the model gets, in pixels.
         batch_size: Samples of one batch on one process.
-        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores, device and cache,
-            and says what it chose.
-        augment: Show training random crops, flipped or not, and what else is asked for; false shows it what evaluation
-            sees. ImageClassifier then computes the features of a frozen backbone only once.
-        crop_scale: Least and greatest share of an image's area that a random training crop keeps. torchvision's
-            default starts at 0.08, for trainings of hundreds of epochs; a short one learns faster from larger crops.
-        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
-            to 1.
+        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores,
+            device and cache, and says what it chose.
+        augment: Show training random crops, flipped or not, and what else is asked for; false shows
+            it what evaluation sees. ImageClassifier then computes the features of a frozen backbone
+            only once.
+        crop_scale: Least and greatest share of an image's area that a random training crop keeps.
+            torchvision's default starts at 0.08, for trainings of hundreds of epochs; a short one
+            learns faster from larger crops.
+        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in
+            training, from 0 (none) to 1.
         rand_augment: Apply RandAugment in training.
         seed: Decides order and augmentation; default is the run's seed_everything.
         prefetch_factor: Batches that each worker prepares ahead.
         persistent_workers: Keep the workers from epoch to epoch.
-        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
-        mixup: Strength of mixup (arXiv:1710.09412) in training, the alpha of its Beta distribution, such as 0.2: images
-            of a batch and their targets are mixed in pairs, after the conversion to floating point. 0 leaves it out.
-        cutmix: Likewise of CutMix (arXiv:1905.04899), such as 1.0; with both, one of them is drawn for each batch. Loss
-            and metrics of the training are those of the mixed images, whose class is the one of the larger part.
+        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so
+            where there is one.
+        mixup: Strength of mixup (arXiv:1710.09412) in training, the alpha of its Beta distribution,
+            such as 0.2: images of a batch and their targets are mixed in pairs, after the
+            conversion to floating point. 0 leaves it out.
+        cutmix: Likewise of CutMix (arXiv:1905.04899), such as 1.0; with both, one of them is drawn
+            for each batch. Loss and metrics of the training are those of the mixed images, whose
+            class is the one of the larger part.
     """
 
     def __init__(
@@ -257,16 +267,21 @@ class LoadingModule(SplitModule, LightningDataModule):
         """Refuse to go on where too many samples could not be read."""
 
     def train_dataloader(self) -> Any:
-        """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
+        """Return shuffled batches, augmented if asked.
+
+        After a restored checkpoint, the rest of its epoch first.
+        """
         loader = super().train_dataloader()
         loader.sampler.before_epoch = self._check_bad
         return loader
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn.
+        """Scale and normalise a batch's uint8 images where it is.
 
-        Lightning calls one of the two hooks alone, the data module's, and warns that the model's is left out; it is
-        not.
+        Then the model's hook of this name has its turn.
+
+        Lightning calls one of the two hooks alone, the data module's, and warns that the model's is
+        left out; it is not.
         """
         batch = self._mix(normalised(batch, preprocessing_of(self.image_size), self.trainer))
         module = None if self.trainer is None else self.trainer.lightning_module
@@ -277,7 +292,9 @@ class LoadingModule(SplitModule, LightningDataModule):
         return batch
 
     def _mix(self, batch: Any) -> Any:
-        """Mix the images of a training batch in pairs, where that is asked for; random numbers are torch's own.
+        """Mix the images of a training batch in pairs, where that is asked for.
+
+        Random numbers are torch's own.
 
         Raises:
             ConfigError: If samples have weights, which are not mixed.
@@ -298,7 +315,10 @@ class LoadingModule(SplitModule, LightningDataModule):
         return type(batch)(step(images, targets))
 
     def _view(self, split: Split) -> View:
-        """Return the view of a split: of training random parts of images, else, or without augmentation, the centre."""
+        """Return the view of a split.
+
+        Of training random parts of images, else, or without augmentation, the centre.
+        """
         if split == "train" and self.augment:
             return TrainView(
                 self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter,
@@ -307,7 +327,9 @@ class LoadingModule(SplitModule, LightningDataModule):
         return EvalView(preprocessing_of(self.image_size), for_training=split == "train")
 
     def teardown(self, stage: str) -> None:
-        """Refuse a stage in which too many samples could not be read; a fit's checkpoints are written.
+        """Refuse a stage in which too many samples could not be read.
+
+        A fit's checkpoints are written.
 
         Raises:
             DataError: If they are more than ``max_bad_fraction``.
@@ -316,10 +338,13 @@ class LoadingModule(SplitModule, LightningDataModule):
 
 
 class ComputesFeatures(Protocol):
-    """Result of a model's ``frozen_features`` where the features of an image are the same in each epoch."""
+    """Result of a model's ``frozen_features`` if an image's features are the same in each epoch."""
 
     def example(self, size: tuple[int, int], /) -> Tensor | None:
-        """Return the features ``(1, ...)`` of one image of this height and width; None where there are none."""
+        """Return the features ``(1, ...)`` of one image of this height and width.
+
+        None where there are none.
+        """
 
     def digest(self) -> str:
         """Return a digest of all that decides the features of an image, but the image."""
@@ -356,7 +381,10 @@ class FeatureSamples(ImageSamples):
         self._is_off = False
 
     def __getitems__(self, keys: Sequence[SampleKey | int]) -> Batch:
-        """Read a batch of features and labels; of images, in this process, once the backbone is trained."""
+        """Read a batch of features and labels.
+
+        Of images, in this process, once the backbone is trained.
+        """
         if not self._is_off and not self._backbone.is_frozen():
             self._is_off = True
             if self.view.for_training:
@@ -401,7 +429,9 @@ class _Blocks(Dataset[Any]):
 
 
 class ImageModule(LoadingModule):
-    """Loaders of images, and of the model's features where a frozen backbone computes the same ones in each epoch.
+    """Loaders of images, and of the features of a frozen backbone.
+
+    It computes the same ones in each epoch.
 
     A subclass has the splits: it defines `counts`, `are_decoded` and `read_split`.
 
@@ -422,7 +452,10 @@ class ImageModule(LoadingModule):
             self._features = {}
 
     def read_split(self, split: Split, *, decoded: bool) -> ImageSource:
-        """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
+        """Return the images of a split.
+
+        Those of a fit from where they are kept decoded if ``decoded``.
+        """
         raise NotImplementedError
 
     def untransformed(self, split: Split) -> ImageSource:
@@ -441,7 +474,10 @@ class ImageModule(LoadingModule):
         return [source.name(index) for index in range(len(source))]
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """Return the test split if there is one, else the validation split; each image must be readable."""
+        """Return the test split if there is one, else the validation split.
+
+        Each image must be readable.
+        """
         source = self.read_split(self._predict_split, decoded=False)
         return predict_loader(
             ImageSamples(source, self._view("test"), seed=seed_of(self), defects=None),
@@ -459,7 +495,10 @@ class ImageModule(LoadingModule):
         return ImageSamples(source, self._view(split), seed=seed_of(self), defects=self.defects)
 
     def _find_features(self, split: Split) -> FeatureSamples | None:
-        """Return the features of a fit's split, computed the first time; None where the model needs images."""
+        """Return the features of a fit's split, computed the first time.
+
+        None where the model needs images.
+        """
         if self.augment or self._stage != "fit" or self.trainer is None or split == "test":
             return None
         if self._backbone == "unknown":
@@ -470,7 +509,10 @@ class ImageModule(LoadingModule):
         return self._features.get(split)
 
     def _find_backbone(self, trainer: Trainer) -> FrozenBackbone | None:
-        """Find what computes the features of a fit's model, and those of an example; None where there are none."""
+        """Find what computes the features of a fit's model, and those of an example.
+
+        None where there are none.
+        """
         if trainer.state.fn != TrainerFn.FITTING:
             return None
         module = trainer.lightning_module
@@ -492,14 +534,18 @@ class ImageModule(LoadingModule):
     def _compute_features(
         self, samples: ImageSamples, frozen: FrozenBackbone, trainer: Trainer
     ) -> FeatureSamples | None:
-        """Find the features of a split on disk, and compute what is missing; called by all ranks together.
+        """Find the features of a split on disk, and compute what is missing.
 
-        There is one file a split, see `lightkit.data.image_cache`, named by the digests of the frozen weights, the
-        preprocessing and the images: another training with the same backbone begins with it, and computing goes on
-        where a killed process has stopped. The ranks of this machine divide the work.
+        Called by all ranks together.
+
+        There is one file a split, see `lightkit.data.image_cache`, named by the digests of the
+        frozen weights, the preprocessing and the images: another training with the same backbone
+        begins with it, and computing goes on where a killed process has stopped. The ranks of this
+        machine divide the work.
 
         Returns:
-            The features; None, with a warning, where the disk has no room for them on one of the ranks.
+            The features; None, with a warning, where the disk has no room for them on one of the
+            ranks.
         """
         backbone, example = frozen
         strategy = trainer.strategy
@@ -525,7 +571,8 @@ class ImageModule(LoadingModule):
         began_s = time.monotonic()
         missing = rows.find_missing()
         strategy.barrier("features")  # before another rank computes
-        # by numbers of images: what each rank finds missing differs while another training computes the same
+        # by numbers of images: what each rank finds missing differs while another training computes
+        # the same
         own = [index for index in missing if index // _BLOCK % ranks == trainer.local_rank % ranks]
         blocks = [own[at : at + _BLOCK] for at in range(0, len(own), _BLOCK)]
         workers = worker_options(

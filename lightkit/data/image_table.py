@@ -26,23 +26,29 @@ _READ_ROWS = 4096
 
 
 class ImageTable(ImageFolder):
-    """Images whose paths and labels stand in a table: a CSV file, a file or folder of Parquet, or a Delta table.
+    """Images whose paths and labels stand in a table.
 
-    A row is an image. It has one label, or any number of them, for ``model.init_args.multilabel: true``: in a column of
-    lists, in several columns of 0 and 1, or in one cell with a ``separator`` between them. A missing file is an error
-    with its row. Where no column names the splits, an image's split is decided by a hash of its content, as for
-    ImageFolder. Batches are those of ImageFolder; several labels are 0 or 1, int64 ``(batch, labels)``.
+    A CSV file, a file or folder of Parquet, or a Delta table.
+
+    A row is an image. It has one label, or any number of them, for
+    ``model.init_args.multilabel: true``: in a column of lists, in several columns of 0 and 1, or in
+    one cell with a ``separator`` between them. A missing file is an error with its row. Where no
+    column names the splits, an image's split is decided by a hash of its content, as for
+    ImageFolder. Batches are those of ImageFolder; several labels are 0 or 1, int64
+    ``(batch, labels)``.
 
     Args:
         path: The table.
-        image: Column of the paths; `auto` takes the first that is named path, image, file or filename.
-        label: Column of the labels, or several columns of 0 and 1, each a label; `auto` takes the first that is named
-            label, labels, class, target, category or tags.
-        separator: Character between several labels in one cell, such as "|"; an empty cell is an image without a label.
-            Without it a cell is one label.
-        split: Column that says train, val or test; `auto` takes a column `split` where there is one, null none.
-        classes: Names of the classes or labels in their order; another label is an error with its row. Default are
-            those of the training rows, sorted.
+        image: Column of the paths; `auto` takes the first that is named path, image, file or
+            filename.
+        label: Column of the labels, or several columns of 0 and 1, each a label; `auto` takes the
+            first that is named label, labels, class, target, category or tags.
+        separator: Character between several labels in one cell, such as "|"; an empty cell is an
+            image without a label. Without it a cell is one label.
+        split: Column that says train, val or test; `auto` takes a column `split` where there is
+            one, null none.
+        classes: Names of the classes or labels in their order; another label is an error with its
+            row. Default are those of the training rows, sorted.
         root: Folder that relative paths count from; default is the folder that the table is in.
         kwargs: Splits, cache, sizes, loading and augmentation, as for ImageFolder.
     """

@@ -1,4 +1,7 @@
-"""Images that a command line names, for predictions: files, folders or tables in place of the config's data."""
+"""Images that a command line names, for predictions.
+
+Files, folders or tables in place of the config's data.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +30,30 @@ Prepare = Callable[[Image.Image], Any]
 class ListedImages(LightningDataModule):
     """Batches of images for `predict_step`, and which image is which.
 
-    Each image is read once, by one process. One that cannot be read is among the entries of its batch, and not in the
-    batch. All processes have equally many batches, so that a collective finds all of them; where one has no image for
-    a batch, it gets a blank one that counts for nothing.
+    Each image is read once, by one process. One that cannot be read is among the entries of its
+    batch, and not in the batch. All processes have equally many batches, so that a collective finds
+    all of them; where one has no image for a batch, it gets a blank one that counts for nothing.
 
     Args:
         words: Files, folders, patterns and tables, as on the command line.
-        preprocessing: From a PIL image in RGB to an array ``(channels, height, width)``, as `Preprocessing` does it.
+        preprocessing: From a PIL image in RGB to an array ``(channels, height, width)``, as
+            `Preprocessing` does it.
         batch_size: Images of one batch on one process.
         num_threads: Images that are read at a time; `count_threads` if None.
-        class_names: In the order of the labels, where a model must learn them from the data before it is built.
-        trained_names: Names of the classes that the weights were trained for, in the order of the labels; None where
-            they are unknown.
-        names_of_data: Returns the names of the classes, where neither the weights nor the model has any; None where
-            there are none.
+        class_names: In the order of the labels, where a model must learn them from the data before
+            it is built.
+        trained_names: Names of the classes that the weights were trained for, in the order of the
+            labels; None where they are unknown.
+        names_of_data: Returns the names of the classes, where neither the weights nor the model has
+            any; None where there are none.
         image_size: Height and width of the images that the model gets.
-        early: Images that are read already; None where none are. It counts if its preprocessing is this one.
+        early: Images that are read already; None where none are. It counts if its preprocessing is
+            this one.
 
     Attributes:
         paths: Of all images; known after `setup`.
-        entries: Of each batch that was given and not predicted yet, its images without values. Those without a defect
-            are the batch's rows, in their order.
+        entries: Of each batch that was given and not predicted yet, its images without values.
+            Those without a defect are the batch's rows, in their order.
     """
 
     def __init__(
@@ -84,7 +90,9 @@ class ListedImages(LightningDataModule):
         return len(batch)
 
     def setup(self, stage: str | None = None) -> None:
-        """List the images, once for all processes, so that they mean the same even if some come or go meanwhile.
+        """List the images, once for all processes.
+
+        So they mean the same even if some come or go meanwhile.
 
         Raises:
             DataError: If a file or folder is not there, or there is no image.

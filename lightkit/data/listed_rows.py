@@ -21,21 +21,23 @@ RowInputs = tuple[tuple[Tensor, ...]]
 
 
 class ListedRows(LightningDataModule):
-    """Batches of rows for `predict_step`, prepared as the model's own ``row_preprocessing`` does it.
+    """Batches of rows for `predict_step`, prepared as the model's ``row_preprocessing`` does it.
 
-    Rows are read as a stream by each process, which predicts its share of the batches. A row with a cell that is none
-    of its column's type is among the entries of its batch, and not in the batch. All processes have equally many
-    batches, so that a collective finds all of them; where one has no rows for a batch, it gets a row of an earlier one
-    that counts for nothing.
+    Rows are read as a stream by each process, which predicts its share of the batches. A row with a
+    cell that is none of its column's type is among the entries of its batch, and not in the batch.
+    All processes have equally many batches, so that a collective finds all of them; where one has
+    no rows for a batch, it gets a row of an earlier one that counts for nothing.
 
     Args:
         words: Tables, as on the command line.
-        batch_rows: Rows of one batch on one process; None for as many as the model's preprocessing says.
-        trained_names: Names of the classes that the weights were trained for; None where they are unknown.
+        batch_rows: Rows of one batch on one process; None for as many as the model's preprocessing
+            says.
+        trained_names: Names of the classes that the weights were trained for; None where they are
+            unknown.
 
     Attributes:
-        entries: Of each batch that was given and not predicted yet, its rows without values. Those without a defect
-            are the batch's rows, in their order.
+        entries: Of each batch that was given and not predicted yet, its rows without values. Those
+            without a defect are the batch's rows, in their order.
     """
 
     unit = "rows"

@@ -1,7 +1,9 @@
-"""Data loaders: resumable in training, in plain order elsewhere, with worker counts that fit the machine.
+"""Data loaders: resumable in training, in plain order elsewhere.
 
-Each draws its workers' seeds from a generator of its own, never from the global one, so that the number of loaders and
-workers has no influence on the model's random numbers.
+Worker counts fit the machine.
+
+Each draws its workers' seeds from a generator of its own, never from the global one, so that the
+number of loaders and workers has no influence on the model's random numbers.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ def choose_num_workers(
     """Choose the number of processes that load for this process, and log it once a trainer.
 
     Args:
-        asked: Value of the config; for `auto` the rule of `lightkit.hardware.cores.workers_by_rule`.
-        trainer: Knows the device and the processes of this machine; without one this process loads by itself.
+        asked: Value of the config; for `auto` the rule of
+            `lightkit.hardware.cores.workers_by_rule`.
+        trainer: Knows the device and the processes of this machine; without one this process loads
+            by itself.
         is_cached: Whether images come decoded.
         num_samples: Of the largest split.
         batch_size: On one process; more workers than batches would have nothing to do.
@@ -81,7 +85,10 @@ def choose_num_workers(
 
 
 def _apply_rule(trainer: Trainer, *, is_cached: bool) -> tuple[int, str]:
-    """Return the workers of a process by the cores, the device and the cache, and what that was decided by."""
+    """Return the workers of a process by the cores, the device and the cache.
+
+    And what that was decided by.
+    """
     device = trainer.strategy.root_device.type
     ranks = local_ranks(trainer)
     cores = num_cores() or 1
@@ -134,8 +141,9 @@ def worker_options(
 ) -> dict[str, Any]:
     """Return the arguments of a `DataLoader` for its workers.
 
-    No more is prepared ahead than the shared memory holds, of which containers often have 64 MB; a warning says what
-    was lowered. Without this a worker dies of a bus error in the middle of an epoch.
+    No more is prepared ahead than the shared memory holds, of which containers often have 64 MB; a
+    warning says what was lowered. Without this a worker dies of a bus error in the middle of an
+    epoch.
 
     Args:
         num_workers: Processes that load.
@@ -149,7 +157,8 @@ def worker_options(
         if num_workers and batch_bytes is not None:
             free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
             ranks = 1 if trainer is None else local_ranks(trainer)
-            # all that are ready or in work and one that is trained on; twice, as validation may begin in between
+            # all that are ready or in work and one that is trained on; twice, as validation may
+            # begin in between
             most = max(0, free_bytes // (2 * batch_bytes * ranks) - 1)
             if num_ready > most:
                 num_workers, prefetch_factor = min(num_workers, most), max(1, most // num_workers)
@@ -171,12 +180,18 @@ def worker_options(
 
 
 def _ignore_interrupts(worker: int) -> None:  # noqa: ARG001 (torch's signature)
-    """Leave Ctrl-C, which reaches every process of a terminal, to the training process, which ends its workers."""
+    """Leave Ctrl-C, which reaches every process of a terminal, to the training process.
+
+    The training process ends its workers.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def pins(asked: Pinning, trainer: Trainer | None) -> bool:
-    """Decide whether batches are put into memory that a GPU reads by itself; `auto` is where a GPU trains."""
+    """Decide whether batches are put into memory that a GPU reads by itself.
+
+    `auto` is where a GPU trains.
+    """
     if trainer is None:
         return False
     device = trainer.strategy.root_device.type
@@ -187,10 +202,13 @@ def pins(asked: Pinning, trainer: Trainer | None) -> bool:
 
 
 def count_in_fractions() -> None:
-    """Make ``self.log(..., sync_dist=True)`` divide by the mean number of samples a rank, not by its whole part.
+    """Make ``self.log(..., sync_dist=True)`` divide by the mean number of samples a rank.
 
-    Lightning (2.6.6, its issue 21859) counts in integers, so that of 27 samples on two ranks it divides the mean of the
-    sums by 13 instead of by 13.5. It holds for metrics made from now on, in this process.
+    Not by its whole part.
+
+    Lightning (2.6.6, its issue 21859) counts in integers, so that of 27 samples on two ranks it
+    divides the mean of the sums by 13 instead of by 13.5. It holds for metrics made from now on, in
+    this process.
     """
     before = _ResultMetric.compute
     if getattr(before, "counts_in_fractions", False):
@@ -243,9 +261,9 @@ class Transformed(Dataset[tuple[torch.Tensor, int]]):
 class ResumableLoader(DataLoader[Any]):
     """A loader over a `ResumableSampler`.
 
-    Lightning asks a loader for these two methods before it believes that a training can go on in the middle of an
-    epoch. The position itself is Lightning's own count, see `position_of`; the state here shows whether it still means
-    the same samples.
+    Lightning asks a loader for these two methods before it believes that a training can go on in
+    the middle of an epoch. The position itself is Lightning's own count, see `position_of`; the
+    state here shows whether it still means the same samples.
     """
 
     sampler: Any
@@ -270,19 +288,21 @@ def train_loader(
     lengths: NDArray[np.int64] | None = None,
     **options: Any,
 ) -> ResumableLoader:
-    """Make a loader of shuffled batches that goes on where the trainer's restored checkpoint left off.
+    """Make a loader of shuffled batches that goes on where the restored checkpoint left off.
 
     Args:
-        dataset: Takes a `SampleKey` as its index, or an index where its attribute ``has_epochs`` is False. Where it has
-            a method ``collate``, that makes the batches; where it has ``sample_bytes``, the size of a sample in a
-            batch, no more is loaded ahead than shared memory holds.
+        dataset: Takes a `SampleKey` as its index, or an index where its attribute ``has_epochs`` is
+            False. Where it has a method ``collate``, that makes the batches; where it has
+            ``sample_bytes``, the size of a sample in a batch, no more is loaded ahead than shared
+            memory holds.
         batch_size: Samples of one batch on one process.
         seed: Of the order.
         trainer: Knows the position, and this process's share. Without one: epoch 0, all samples.
         lengths: Of the samples, for batches of samples of like length; None for batches of any.
-        options: ``num_workers``, processes that load (0 loads in the training process, and is the default);
-            ``prefetch_factor``, batches that each of them prepares ahead (2); ``persistent_workers``, which are kept
-            from epoch to epoch (True); ``pin_memory``, see `pins` (`auto`).
+        options: ``num_workers``, processes that load (0 loads in the training process, and is the
+            default); ``prefetch_factor``, batches that each of them prepares ahead (2);
+            ``persistent_workers``, which are kept from epoch to epoch (True); ``pin_memory``, see
+            `pins` (`auto`).
 
     Raises:
         ConfigError: If ``prefetch_factor`` is below 1.
@@ -307,11 +327,14 @@ def train_loader(
 def eval_loader(
     dataset: Sized, *, batch_size: int, seed: int, trainer: Trainer | None = None, **options: Any
 ) -> DataLoader[Any]:
-    """Make a loader of batches in the dataset's order; among several processes each sample counts once.
+    """Make a loader of batches in the dataset's order.
 
-    Each process gets its share in as many batches as the others, so that a model's collectives in a step find all of
-    them; batches may have fewer samples than ``batch_size``, and one fewer than another process's. Only with a batch
-    size of 1, or fewer samples than processes, some samples are there twice where they do not share evenly.
+    Among several processes each sample counts once.
+
+    Each process gets its share in as many batches as the others, so that a model's collectives in a
+    step find all of them; batches may have fewer samples than ``batch_size``, and one fewer than
+    another process's. Only with a batch size of 1, or fewer samples than processes, some samples
+    are there twice where they do not share evenly.
 
     Args:
         dataset: As for `train_loader`, and so are the other arguments.
@@ -330,8 +353,9 @@ def eval_loader(
     )
     batches = EvenBatchSampler(share, batch_size)
     loader = make_loader(dataset, batch_size, seed, trainer, batch_sampler=batches, **options)
-    # Lightning (2.6.6, `_requires_distributed_sampler`) leaves a loader alone whose `sampler` is a DistributedSampler.
-    # torch does not let one be given beside a batch sampler, and does not read it there.
+    # Lightning (2.6.6, `_requires_distributed_sampler`) leaves a loader alone whose `sampler` is a
+    # DistributedSampler. torch does not let one be given beside a batch sampler, and does not read
+    # it there.
     vars(loader)["sampler"] = share
     return loader
 
@@ -339,7 +363,9 @@ def eval_loader(
 def predict_loader(
     dataset: Sized, *, batch_size: int, seed: int, trainer: Trainer | None = None, **options: Any
 ) -> DataLoader[Any]:
-    """Make a loader of batches in the dataset's order. Lightning itself divides them among processes, without repeats.
+    """Make a loader of batches in the dataset's order.
+
+    Lightning itself divides them among processes, without repeats.
 
     Args:
         dataset: As for `train_loader`, and so are the other arguments.
@@ -368,7 +394,10 @@ def make_loader(
     start_method: str | None = None,
     **order: Any,
 ) -> Any:
-    """Make a loader as `train_loader` does; without ``batch_size`` a sample of the dataset is a batch of this rank."""
+    """Make a loader as `train_loader` does.
+
+    Without ``batch_size`` a sample of the dataset is a batch of this rank.
+    """
     if prefetch_factor < 1:
         raise ConfigError(
             f"data.init_args.prefetch_factor: expected 1 or more, got {prefetch_factor}"

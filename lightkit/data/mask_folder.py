@@ -42,7 +42,9 @@ _Mask = NDArray[np.int64]
 
 
 class MaskPixels(PhotoPixels):
-    """A split's images with their masks, from their files; as a sequence, pairs of an image and a mask.
+    """A split's images with their masks, from their files.
+
+    As a sequence, pairs of an image and a mask.
 
     Args:
         photos: The images.
@@ -59,10 +61,11 @@ class MaskPixels(PhotoPixels):
         return self.pixels(index).whole(), self.mask(index)
 
     def mask(self, index: int) -> _Mask:
-        """Read the class of each pixel, int64 ``(height, width)``, `IGNORED` where it counts for nothing.
+        """Read the class of each pixel, int64 ``(height, width)``, `IGNORED` where uncounted.
 
         Raises:
-            UnreadableImageError: If it cannot be read any more, or was changed since all were checked.
+            UnreadableImageError: If it cannot be read any more, or was changed since all were
+                checked.
         """
         path = self._masks[index]
         mask = self.classes.read(path)
@@ -88,7 +91,8 @@ class MaskTrainView:
     Args:
         image_size: Side of the square result, in pixels.
         crop_scale: Least and greatest share of the image's area that a crop keeps.
-        color_jitter: Strength of the change of colours, as for `lightkit.data.image_dataset.TrainView`.
+        color_jitter: Strength of the change of colours, as for
+            `lightkit.data.image_dataset.TrainView`.
         rotate: Most degrees that both are turned to either side.
     """
 
@@ -139,7 +143,10 @@ class MaskEvalView(EvalView):
     def __call__(
         self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey
     ) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Return both: uint8 ``(3, height, width)``, to the last bit the preprocessing's; int64 ``(height, width)``."""
+        """Return both: uint8 ``(3, height, width)``, to the last bit the preprocessing's.
+
+        Int64 ``(height, width)``.
+        """
         return super().__call__(pixels, seed, key), torch.from_numpy(resize_mask(mask, self.size))
 
 
@@ -184,11 +191,12 @@ class MaskSamples(ImageSamples):
         """Read a batch.
 
         Returns:
-            Images uint8 ``(batch, 3, height, width)``, with the channels last in memory, and masks int64
-            ``(batch, height, width)``.
+            Images uint8 ``(batch, 3, height, width)``, with the channels last in memory, and masks
+            int64 ``(batch, height, width)``.
 
         Raises:
-            UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample can be read.
+            UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample
+                can be read.
         """
         found = read_samples(
             [key if isinstance(key, SampleKey) else SampleKey(key, epoch=0) for key in keys],
@@ -209,36 +217,40 @@ class MaskSamples(ImageSamples):
 
 
 class MaskFolder(CheckedImages[MaskIndex], ImageModule):
-    """Images in one folder and their masks in another, with equal names, such as images/1.jpg and masks/1.png.
+    """Images in one folder and their masks in another.
 
-    A mask has the size of its image. Its pixels are numbers of classes, in grey or in a palette, or colours of a table.
-    Splits stand above the two folders (train/images, train/masks) or in them (images/train, masks/train); where there
-    are none, a hash of an image's content decides, as for ImageFolder. A missing mask, another size and a value that is
-    no class are errors with the file before anything is trained.
+    With equal names, such as images/1.jpg and masks/1.png.
 
-    Batches are uint8 images ``(batch, 3, height, width)``, normalised on the device as those of ImageFolder, and int64
-    masks ``(batch, height, width)``, -100 where a pixel counts for nothing. Evaluation sees the whole image, resized to
-    a square; training sees the same crop, flip and turn of image and mask. Images are resized with antialiasing, masks
-    by the pixel at the centre ("nearest-exact").
+    A mask has the size of its image. Its pixels are numbers of classes, in grey or in a palette, or
+    colours of a table. Splits stand above the two folders (train/images, train/masks) or in them
+    (images/train, masks/train); where there are none, a hash of an image's content decides, as for
+    ImageFolder. A missing mask, another size and a value that is no class are errors with the file
+    before anything is trained.
+
+    Batches are uint8 images ``(batch, 3, height, width)``, normalised on the device as those of
+    ImageFolder, and int64 masks ``(batch, height, width)``, -100 where a pixel counts for nothing.
+    Evaluation sees the whole image, resized to a square; training sees the same crop, flip and turn
+    of image and mask. Images are resized with antialiasing, masks by the pixel at the centre
+    ("nearest-exact").
 
     Args:
         root: Folder that holds both folders, or the splits.
         images: Name of the folder of images.
         masks: Name of the folder of masks.
-        classes: Names in the order of their numbers from 0; or by name the number in the files, or the colour, as
-            ``[128, 64, 128]`` or ``"#804080"``. Without it the numbers that occur are the classes, if they are 0, 1,
-            2 and so on.
-        ignore_index: Number, or colour, of pixels that count for nothing; `auto` is 255 where no class has it, null
-            none.
+        classes: Names in the order of their numbers from 0; or by name the number in the files, or
+            the colour, as ``[128, 64, 128]`` or ``"#804080"``. Without it the numbers that occur
+            are the classes, if they are 0, 1, 2 and so on.
+        ignore_index: Number, or colour, of pixels that count for nothing; `auto` is 255 where no
+            class has it, null none.
         val_fraction: Share of the images used for validation, where no validation folder is given.
         test_fraction: Share of the images kept for testing, where no splits are given.
-        on_bad_image: What to do about images and masks that cannot be decoded: `skip` leaves the pair out and lists it
-            in the run folder, `error` ends the command with the list.
-        max_bad_fraction: Share of all files above which bad ones are an error in either case; also at the end of each
-            epoch, of those that broke since.
+        on_bad_image: What to do about images and masks that cannot be decoded: `skip` leaves the
+            pair out and lists it in the run folder, `error` ends the command with the list.
+        max_bad_fraction: Share of all files above which bad ones are an error in either case; also
+            at the end of each epoch, of those that broke since.
         rotate: Most degrees by which training turns image and mask to either side.
-        kwargs: Sizes, loading and augmentation, as for LoadingModule; `mixup`, `cutmix` and `rand_augment` would change
-            the image alone, and are refused.
+        kwargs: Sizes, loading and augmentation, as for LoadingModule; `mixup`, `cutmix` and
+            `rand_augment` would change the image alone, and are refused.
     """
 
     source = "masks"
@@ -289,7 +301,8 @@ class MaskFolder(CheckedImages[MaskIndex], ImageModule):
 
         Raises:
             ConfigError: If the classes are unknown.
-            DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
+            DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that
+                there is none of.
         """
         super().setup(stage)
         if stage == "fit" and not self.augment:
@@ -324,7 +337,10 @@ class MaskFolder(CheckedImages[MaskIndex], ImageModule):
         return MaskPixels(self.index.splits[split], self.index)
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """Return the test split if there is one, else the validation split; each image must be readable."""
+        """Return the test split if there is one, else the validation split.
+
+        Each image must be readable.
+        """
         source = self.read_split(self._predict_split, decoded=False)
         samples = MaskSamples(
             source, MaskEvalView(self.preprocessing), seed=seed_of(self), defects=None

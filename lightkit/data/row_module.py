@@ -50,7 +50,10 @@ class EncodedRows(Dataset[Any]):
 
     @property
     def arrays(self) -> Arrays:
-        """All rows as the model takes them; without inputs where neither model nor data has a preparation."""
+        """All rows as the model takes them.
+
+        Without inputs where neither model nor data has a preparation.
+        """
         preprocessing = self._data.find_preprocessing()
         if self._arrays is None or preprocessing is not self._preprocessing:
             self._arrays = self._data.rows.encode(preprocessing)
@@ -90,24 +93,29 @@ class EncodedRows(Dataset[Any]):
 class RowData(SplitModule, LightningDataModule):
     """Rows of a table with a target, prepared for a model.
 
-    A batch is ``(inputs, target)`` or ``(inputs, target, weights)``: a tuple of the inputs of the model's ``forward``,
-    then int64 classes ``(batch,)`` or float32 values ``(batch, 1)``, then float32 weights ``(batch,)``. Rows are
-    prepared by the ``row_preprocessing`` of the model where it has one, which a checkpoint brings, else by that of
-    this table's training split. They are encoded once, and kept in the cache.
+    A batch is ``(inputs, target)`` or ``(inputs, target, weights)``: a tuple of the inputs of the
+    model's ``forward``, then int64 classes ``(batch,)`` or float32 values ``(batch, 1)``, then
+    float32 weights ``(batch,)``. Rows are prepared by the ``row_preprocessing`` of the model where
+    it has one, which a checkpoint brings, else by that of this table's training split. They are
+    encoded once, and kept in the cache.
 
     Args:
-        path: A file of CSV, JSON lines or Parquet, a Delta table, a folder of files of one kind, or an address of them.
+        path: A file of CSV, JSON lines or Parquet, a Delta table, a folder of files of one kind, or
+            an address of them.
         train: A table for training alone, in place of ``path``; likewise ``val`` and ``test``.
         val: Table for validation.
         test: Table for testing.
         target: Column of what is to be predicted.
-        target_type: Whether the target is a class or a value; `auto` takes text, booleans and at most 20 different
-            whole numbers for classes.
-        weight: Column of numbers of 0 or more by which the loss of a row is multiplied, over their mean in training.
-        split: Column that says train, val or test; `auto` takes a column `split` where there is one.
-        key: Column by whose hash the split is decided, such as a customer; by default all columns of the model.
-        time: Column of dates or numbers by which the split is decided: the latest rows are tested, those before
-            validated.
+        target_type: Whether the target is a class or a value; `auto` takes text, booleans and at
+            most 20 different whole numbers for classes.
+        weight: Column of numbers of 0 or more by which the loss of a row is multiplied, over their
+            mean in training.
+        split: Column that says train, val or test; `auto` takes a column `split` where there is
+            one.
+        key: Column by whose hash the split is decided, such as a customer; by default all columns
+            of the model.
+        time: Column of dates or numbers by which the split is decided: the latest rows are tested,
+            those before validated.
         val_fraction: Share of the rows used for validation, where nothing says the splits.
         test_fraction: Share of the rows kept for testing, where nothing says the splits.
         batch_size: Rows of one batch on one process.
@@ -214,7 +222,7 @@ class RowData(SplitModule, LightningDataModule):
                 f" (data.init_args.split), or set data.init_args.{split}_fraction above 0."
             )
 
-    # -- known after setup ---------------------------------------------------------------------------------------------
+    # -- known after setup -------------------------------------------------------------------------
 
     @property
     def rows(self) -> PlannedRows:
@@ -261,7 +269,7 @@ class RowData(SplitModule, LightningDataModule):
 
     @property
     def row_preprocessing(self) -> RowPreprocessing:
-        """Preparation of rows: that of the model where it has one, else that of this training split.
+        """Preparation of rows: that of the model if it has one, else that of the training split.
 
         Raises:
             DataError: If there is neither.
@@ -275,12 +283,17 @@ class RowData(SplitModule, LightningDataModule):
         return found
 
     def find_preprocessing(self) -> RowPreprocessing | None:
-        """Return the preparation of the model, else that of this training split; None where there is neither."""
+        """Return the preparation of the model, else that of this training split.
+
+        None where there is neither.
+        """
         module = None if self.trainer is None else self.trainer.lightning_module
         return find_preprocessing(module) or self.rows.preprocessing
 
     def list_cells(self, split: Split, column: str) -> list[str | None]:
-        """Return the cells of a column of a split's rows, as the names of categories; None where one is missing.
+        """Return the cells of a column of a split's rows, as the names of categories.
+
+        None where one is missing.
 
         Raises:
             DataError: If the table has no such column.
@@ -312,7 +325,9 @@ class RowData(SplitModule, LightningDataModule):
         return {"class_names": self.class_names, "fingerprint": self.rows.source.fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Count labels into the classes of the checkpoint; warn if a training goes on with other rows.
+        """Count labels into the classes of the checkpoint.
+
+        Warn if a training goes on with other rows.
 
         Raises:
             DataError: If the table has others.
@@ -338,7 +353,7 @@ class RowData(SplitModule, LightningDataModule):
         return EncodedRows(self, split)
 
     def read_rows(self, split: Split, indices: Sequence[int]) -> tuple[pa.RecordBatch, list[str]]:
-        """Read the columns of the model of rows of a split as they are in the table, and their names.
+        """Read the model's columns of rows of a split as they are in the table, and their names.
 
         Args:
             split: The split.
@@ -351,7 +366,7 @@ class RowData(SplitModule, LightningDataModule):
         """File and line of the rows of `predict_dataloader`, in its order."""
         return self.rows.read_rows(self._predict_split, self.rows.source.names[:1])[1]
 
-    # -- loaders -------------------------------------------------------------------------------------------------------
+    # -- loaders -----------------------------------------------------------------------------------
 
     def _load(self, split: Split) -> DataLoader[Any]:
         make_loader = train_loader if split == "train" else eval_loader

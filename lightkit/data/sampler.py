@@ -1,7 +1,7 @@
-"""Samplers: the order of training samples and the randomness of each, from (seed, epoch, index) alone.
+"""Samplers: the order of training samples and their randomness, from (seed, epoch, index) alone.
 
-Nothing here draws from a global random state, so that a run that was killed in the middle of an epoch can go on with
-exactly the samples, in exactly the form, that it would have seen.
+Nothing here draws from a global random state, so that a run that was killed in the middle of an
+epoch can go on with exactly the samples, in exactly the form, that it would have seen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _CHUNK = 1 << 16
 class SampleKey(NamedTuple):
     """Index with epoch and position that a `ResumableSampler` yields.
 
-    The epoch travels with the index, because a persistent worker process is never told which epoch it works for.
+    The epoch travels with the index, because a persistent worker process is never told which epoch
+    it works for.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs on a pair
@@ -57,10 +58,10 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         seed: Decides the order, together with the epoch.
 
     Attributes:
-        lengths: Of the samples, such as the characters of texts: batches are of samples of like length then, see
-            `group_by_length`. None for batches of any samples.
-        has_keys: Whether it yields `SampleKey` rather than an index, for a dataset whose samples are the same in each
-            epoch.
+        lengths: Of the samples, such as the characters of texts: batches are of samples of like
+            length then, see `group_by_length`. None for batches of any samples.
+        has_keys: Whether it yields `SampleKey` rather than an index, for a dataset whose samples
+            are the same in each epoch.
     """
 
     def __init__(
@@ -85,7 +86,10 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         self._start = Position(epoch, batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch. Lightning says it before each, also before the one that is being resumed."""
+        """Choose the epoch.
+
+        Lightning says it before each, also before the one that is being resumed.
+        """
         if self.before_epoch is not None:
             self.before_epoch()
         self.epoch = epoch
@@ -98,7 +102,10 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         return self._start.batches if self._start.epoch == self.epoch else 0
 
     def indices_of(self, *, epoch: int, batch: int) -> list[int]:
-        """Return the indices of a batch's samples: what a callback tells of a batch after it was given."""
+        """Return the indices of a batch's samples.
+
+        What a callback tells of a batch after it was given.
+        """
         order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
         return order[batch * self.batch_size : (batch + 1) * self.batch_size]
 
@@ -143,7 +150,8 @@ class ResumableSampler(DistributedSampler[SampleKey]):
     def _iterate_indices(self, epoch: int, done: int) -> Iterator[int]:
         """Yield the indices of this process after some that are done.
 
-        A table may have a hundred million rows, and an index takes 8 bytes in an array and 40 in a list.
+        A table may have a hundred million rows, and an index takes 8 bytes in an array and 40 in a
+        list.
         """
         num = len(self.dataset)  # type: ignore[arg-type]
         order = permute(num, seed=self.seed, epoch=epoch)
@@ -154,7 +162,10 @@ class ResumableSampler(DistributedSampler[SampleKey]):
             yield from own[start : start + _CHUNK].tolist()
 
     def _order(self, epoch: int) -> list[int]:
-        """All indices in the order of ``epoch``, repeated from the start until the processes' shares are equal."""
+        """All indices in the order of ``epoch``.
+
+        Repeated from the start until the processes' shares are equal.
+        """
         order = epoch_order(len(self.dataset), seed=self.seed, epoch=epoch)  # type: ignore[arg-type]
         if self.lengths is not None:
             size = self.batch_size * self.num_replicas
@@ -165,8 +176,8 @@ class ResumableSampler(DistributedSampler[SampleKey]):
             return order
         return [order[place % len(order)] for place in range(self.total_size)]
 
-    # `__len__` is inherited and always counts the whole epoch: Lightning takes the number of batches from it, and goes
-    # on counting at the restored batch.
+    # `__len__` is inherited and always counts the whole epoch: Lightning takes the number of
+    # batches from it, and goes on counting at the restored batch.
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> list[int]:
@@ -185,10 +196,12 @@ def permute(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
 def group_by_length(
     order: Sequence[int], lengths: NDArray[np.int64], *, size: int, seed: int
 ) -> list[int]:
-    """Return an order in which the samples of a batch of all processes are of like length, and the batches are mixed.
+    """Return an order in which the samples of a batch of all processes are of like length.
 
-    Samples are sorted within `_POOL` batches of the order; so each epoch has other batches. What is left over at the
-    end of the order, less than a batch, stays there.
+    The batches are mixed.
+
+    Samples are sorted within `_POOL` batches of the order; so each epoch has other batches. What is
+    left over at the end of the order, less than a batch, stays there.
 
     Args:
         order: Of all samples.
@@ -207,11 +220,14 @@ def group_by_length(
 
 
 def position_of(trainer: Trainer | None) -> Position:
-    """Return the position of the trainer's next batch, also before its loops have digested a restored checkpoint.
+    """Return the position of the trainer's next batch.
 
-    Lightning (read in 2.6.6) asks for the training loader and begins to prefetch before it calls `set_epoch` and before
-    the loops' `reset`, so the counters are still as the checkpoint left them. The rules of ``_FitLoop.reset`` and
-    ``_TrainingEpochLoop.reset`` are therefore repeated here.
+    Also before its loops have digested a restored checkpoint.
+
+    Lightning (read in 2.6.6) asks for the training loader and begins to prefetch before it calls
+    `set_epoch` and before the loops' `reset`, so the counters are still as the checkpoint left
+    them. The rules of ``_FitLoop.reset`` and ``_TrainingEpochLoop.reset`` are therefore repeated
+    here.
     """
     if trainer is None:
         return Position(0, 0)
@@ -244,9 +260,12 @@ def global_seed() -> int:
 
 @contextmanager
 def sample_randomness(seed: int, key: SampleKey) -> Iterator[None]:
-    """Make all randomness inside depend on (seed, epoch, index) alone, and leave the global states as they were.
+    """Make all randomness inside depend on (seed, epoch, index) alone.
 
-    Covers torch on the CPU, numpy's global state and Python's `random`, so that any library's transforms can be used.
+    Leave the global states as they were.
+
+    Covers torch on the CPU, numpy's global state and Python's `random`, so that any library's
+    transforms can be used.
     """
     mixed = stable_seed(seed, key.epoch, key.index)
     torch_state = torch.get_rng_state()
@@ -267,8 +286,9 @@ def sample_randomness(seed: int, key: SampleKey) -> Iterator[None]:
 class EvenDistributedSampler(DistributedSampler[int]):
     """Yields each rank's samples, in the dataset's order: every sample is on one rank only.
 
-    Where a rank has fewer samples than there are batches, it gets some of the others' as well, because every rank needs
-    a sample in every batch. That is so where there are fewer samples than ranks, and at a batch size of 1.
+    Where a rank has fewer samples than there are batches, it gets some of the others' as well,
+    because every rank needs a sample in every batch. That is so where there are fewer samples than
+    ranks, and at a batch size of 1.
 
     Args:
         dataset: Anything with a length.
@@ -301,10 +321,12 @@ class EvenDistributedSampler(DistributedSampler[int]):
 
 
 class EvenBatchSampler(BatchSampler):
-    """Cut an `EvenDistributedSampler` into as many batches as the other ranks have, so that no collective is missed.
+    """Cut an `EvenDistributedSampler` into as many batches as the other ranks have.
 
-    The batches of a rank differ by one sample at most. What Lightning puts in place of a share, as ``overfit_batches``
-    does, is cut as a `BatchSampler` cuts it.
+    So no collective is missed.
+
+    The batches of a rank differ by one sample at most. What Lightning puts in place of a share, as
+    ``overfit_batches`` does, is cut as a `BatchSampler` cuts it.
     """
 
     def __init__(

@@ -16,12 +16,14 @@ class TableData(RowData):
     """Rows of a table of numbers, categories and dates.
 
     Args:
-        columns: Columns of the model: `auto` takes all but empty ones, constant ones and text that differs in most
-            rows, and names those; or a list of names; or a type for each name: number, category, date, or auto.
+        columns: Columns of the model: `auto` takes all but empty ones, constant ones and text that
+            differs in most rows, and names those; or a list of names; or a type for each name:
+            number, category, date, or auto.
         ignore: Columns that `auto` leaves out.
-        scaling: ``quantile`` maps each column of numbers to a normal distribution by its quantiles, ``standard`` to
-            mean 0 and standard deviation 1; by the training split alone.
-        min_count: Training rows that a category must have to be known; rarer ones share the index of unknown ones.
+        scaling: ``quantile`` maps each column of numbers to a normal distribution by its quantiles,
+            ``standard`` to mean 0 and standard deviation 1; by the training split alone.
+        min_count: Training rows that a category must have to be known; rarer ones share the index
+            of unknown ones.
         max_categories: Categories of a column that are known, the most frequent.
         kwargs: Tables, target, splits and loading, as for RowData.
     """

@@ -25,7 +25,8 @@ _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 class TemperatureDataset(Dataset[tuple[Tensor, Tensor]]):
     """Pairs of the same temperature in degrees Fahrenheit and in degrees Celsius.
 
-    A pair is two float32 tensors of shape ``(1,)``. The temperatures are spread evenly from -100 to 300 °F.
+    A pair is two float32 tensors of shape ``(1,)``. The temperatures are spread evenly from -100 to
+    300 °F.
 
     Args:
         num_samples: Number of pairs.
@@ -63,12 +64,14 @@ class Temperatures(LightningDataModule):
         num_samples: Pairs to train on; validation and test have a quarter of that each.
         batch_size: Pairs of one batch on one process.
         num_workers: Processes that load; 0, as there is next to nothing to load.
-        noise: Standard deviation of an error on the Celsius side of the training pairs, in °C; the others are exact.
+        noise: Standard deviation of an error on the Celsius side of the training pairs, in °C; the
+            others are exact.
         seed: Decides pairs and order; default is the run's seed_everything.
     """
 
     sample_arguments: ClassVar[tuple[str, ...]] = ("num_samples", "noise", "seed")
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
+    """Arguments that choose the samples of a split: in a gate the same for both models. The others
+    prepare them."""
 
     def __init__(
         self,

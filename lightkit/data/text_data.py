@@ -134,42 +134,52 @@ def _encode(texts: Sequence[str], preprocessing: TextPreprocessing) -> tuple[Ten
 class TextData(IndexedSplits, SplitModule, LightningDataModule):
     """Texts with one label or several: a column of a table, or text files in one folder a class.
 
-    A table is a file of CSV, JSON lines or Parquet, a folder of such files, or a Delta table. A folder of text files
-    has one folder a class, or train/, val/ and test/ with one folder a class each. Where no splits are named, a text's
-    split is decided by a hash of it, in which white space counts as one space: it is the same on every machine, stays
-    when texts are added, and equal texts always go the same way. All texts are kept in memory.
+    A table is a file of CSV, JSON lines or Parquet, a folder of such files, or a Delta table. A
+    folder of text files has one folder a class, or train/, val/ and test/ with one folder a class
+    each. Where no splits are named, a text's split is decided by a hash of it, in which white space
+    counts as one space: it is the same on every machine, stays when texts are added, and equal
+    texts always go the same way. All texts are kept in memory.
 
-    Batches are ``((ids, counts), labels)``, or with a column of weights ``((ids, counts), labels, weights)``, where the
-    model's `row_preprocessing` makes ids and counts of the texts, which the longest text of a batch pads. A model
-    without `row_preprocessing` gets a list of the texts in their place. Labels are int64 ``(batch,)``, several labels
-    0 or 1, int64 ``(batch, labels)``.
+    Batches are ``((ids, counts), labels)``, or with a column of weights
+    ``((ids, counts), labels, weights)``, where the model's `row_preprocessing` makes ids and counts
+    of the texts, which the longest text of a batch pads. A model without `row_preprocessing` gets a
+    list of the texts in their place. Labels are int64 ``(batch,)``, several labels 0 or 1, int64
+    ``(batch, labels)``.
 
     Args:
         path: The table or the folder.
-        text: Column of the texts; `auto` takes the first that is named text, texts, content, body, sentence, document,
-            message, review, comment, title or description, or the only other column of text.
-        label: Column of the labels, or several columns of 0 and 1, each a label; `auto` takes the first that is named
-            label, labels, class, target, category or tags.
-        separator: Character between several labels in one cell, such as "|"; an empty cell is a text without a label.
-            Without it a cell is one label.
-        split: Column that says train, val or test; `auto` takes a column `split` where there is one, null none.
-        key: Column by whose hash the split is decided in place of the text, such as an author, so that rows with the
-            same go the same way.
-        weight: Column of numbers by which the loss of a text is multiplied, over their mean in the training split.
-        classes: Names of the classes or labels in their order; another label is an error with its place. Default are
-            those of the training texts, sorted.
+        text: Column of the texts; `auto` takes the first that is named text, texts, content, body,
+            sentence, document, message, review, comment, title or description, or the only other
+            column of text.
+        label: Column of the labels, or several columns of 0 and 1, each a label; `auto` takes the
+            first that is named label, labels, class, target, category or tags.
+        separator: Character between several labels in one cell, such as "|"; an empty cell is a
+            text without a label. Without it a cell is one label.
+        split: Column that says train, val or test; `auto` takes a column `split` where there is
+            one, null none.
+        key: Column by whose hash the split is decided in place of the text, such as an author, so
+            that rows with the same go the same way.
+        weight: Column of numbers by which the loss of a text is multiplied, over their mean in the
+            training split.
+        classes: Names of the classes or labels in their order; another label is an error with its
+            place. Default are those of the training texts, sorted.
         val_fraction: Share of the texts used for validation, where no validation split is named.
         test_fraction: Share of the texts kept for testing, where no splits are named.
-        copies: What to do about equal texts: `keep` warns where they are in several splits or have different labels,
-            `drop` leaves out all but one, that of the test split before that of validation before that of training.
-        encoding: Of text files; `auto` is UTF-8, or what a byte order mark says, or else Windows-1252 with a warning.
+        copies: What to do about equal texts: `keep` warns where they are in several splits or have
+            different labels, `drop` leaves out all but one, that of the test split before that of
+            validation before that of training.
+        encoding: Of text files; `auto` is UTF-8, or what a byte order mark says, or else
+            Windows-1252 with a warning.
         batch_size: Texts of one batch on one process.
-        length_buckets: Whether training batches are of texts of like length, in random order, which saves padding.
-        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores and device.
+        length_buckets: Whether training batches are of texts of like length, in random order, which
+            saves padding.
+        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores
+            and device.
         seed: Decides the order; default is the run's seed_everything.
         prefetch_factor: Batches that each worker prepares ahead.
         persistent_workers: Keep the workers from epoch to epoch.
-        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so
+            where there is one.
     """
 
     source = "texts"
@@ -249,7 +259,7 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         self._index: TextIndex | None = None
         self._encoded_for: TextPreprocessing | None = None  # by the loaders
 
-    # -- data ----------------------------------------------------------------------------------------------------------
+    # -- data --------------------------------------------------------------------------------------
 
     def setup(self, stage: str | None = None) -> None:
         """Read the texts, once.
@@ -303,7 +313,10 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
 
     @property
     def mean_weight(self) -> float | None:
-        """Mean weight of the training texts, over which `lightkit.models` takes weights; None without."""
+        """Mean weight of the training texts, over which `lightkit.models` takes weights.
+
+        None without.
+        """
         weights = self.index.weights
         return (
             None
@@ -332,7 +345,7 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
             )
 
     def read_rows(self, split: Split, numbers: Sequence[int]) -> tuple[pa.RecordBatch, list[str]]:
-        """Return texts of a split before any preparation, as rows of a table, and where they are from."""
+        """Return texts of a split before any preparation, as table rows, and their sources."""
         chosen = self.index.splits[split][list(numbers)]
         rows = pa.RecordBatch.from_arrays([self.index.texts.take(chosen)], names=[self.text_column])
         return rows, self.index.places.take(chosen).to_pylist()
@@ -356,7 +369,7 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         ]
         return [cells[number] for number in self.index.splits[split].tolist()]
 
-    # -- loading -------------------------------------------------------------------------------------------------------
+    # -- loading -----------------------------------------------------------------------------------
 
     def _load(self, split: Split) -> DataLoader[Any]:
         samples = self._samples(split)
@@ -377,7 +390,9 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         return [names.name(number) for number in range(self.counts[self._predict_split])]
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Encode the texts of a batch that was loaded before there was a model; then the model's hook has its turn.
+        """Encode the texts of a batch that was loaded before there was a model.
+
+        Then the model's hook has its turn.
 
         Raises:
             ConfigError: If they were encoded for another model.
@@ -400,7 +415,9 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         return batch
 
     def _find_preprocessing(self) -> TextPreprocessing | None:
-        """Return how the model of the trainer takes texts; None where there is no model, or it takes them as they are.
+        """Return how the model of the trainer takes texts.
+
+        None where there is no model, or it takes them as they are.
 
         Raises:
             ConfigError: If it takes other rows.

@@ -1,7 +1,8 @@
 """Strategies and callbacks for ranks that train one model together.
 
 - `HorovodStrategy`: one process a device under Horovod's launcher; `make horovod` installs Horovod.
-- `ScaledLearningRate`: the learning rate times the number of ranks, after a warm-up, under any strategy.
+- `ScaledLearningRate`: the learning rate times the number of ranks, after a warm-up, under any
+  strategy.
 """
 
 from __future__ import annotations

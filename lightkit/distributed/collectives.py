@@ -1,7 +1,7 @@
 """Horovod's collectives for objects, metrics and models. Each has a name of its own.
 
-Without a name Horovod counts operations or takes the type of the object, and two ranks that differ in either wait for
-each other forever.
+Without a name Horovod counts operations or takes the type of the object, and two ranks that differ
+in either wait for each other forever.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def is_available() -> bool:
 
 @contextmanager
 def collective(what: str) -> Iterator[None]:
-    """Leave inference mode, in which Horovod's thread cannot resize outputs, and let the watchdog name ``what``."""
+    """Leave inference mode, in which Horovod's thread cannot resize outputs.
+
+    And let the watchdog name ``what``.
+    """
     with torch.inference_mode(False), torch.no_grad(), waiting(what):
         yield
 
@@ -89,7 +92,8 @@ def broadcast_tensors(tensors: Iterable[tuple[str, Tensor]], *, what: str) -> No
                 f" {'; '.join(unlike[:4])}). All must build the same one."
             )
     with collective(f"broadcast of {what}"):
-        # as bytes, which Horovod can send of any dtype, in the tensor's own memory where that is one piece
+        # as bytes, which Horovod can send of any dtype, in the tensor's own memory where that is
+        # one piece
         staged = {
             name: each.detach().contiguous().reshape(-1).view(torch.uint8)
             for name, each in named.items()
@@ -104,7 +108,10 @@ def broadcast_tensors(tensors: Iterable[tuple[str, Tensor]], *, what: str) -> No
 
 
 def gather_states(state: Tensor, group: Any = None) -> list[Tensor]:  # noqa: ARG001 - of torchmetrics
-    """Return a metric's state on each rank, of possibly different shapes: torchmetrics' ``dist_sync_fn``."""
+    """Return a metric's state on each rank, of possibly different shapes.
+
+    Torchmetrics' ``dist_sync_fn``.
+    """
     return [other.to(state.device) for other in gather_objects(state.detach().cpu())]
 
 
@@ -118,7 +125,9 @@ def sync_over_horovod(
     should_sync: bool = True,
     distributed_available: Callable[[], bool] | None = None,
 ) -> None:
-    """Take the place of ``Metric.sync``: a metric keeps torch.distributed's functions from the moment it is made.
+    """Take the place of ``Metric.sync``.
+
+    A metric keeps torch.distributed's functions from the moment it is made.
 
     Metrics with a ``distributed_available_fn`` or a ``dist_sync_fn`` of their own keep theirs.
     """

@@ -1,7 +1,9 @@
-"""Training with Horovod, which left Lightning in 2.0. Own hooks instead of Horovod's DistributedOptimizer.
+"""Training with Horovod, which left Lightning in 2.0.
 
-DistributedOptimizer makes a new optimizer, of which a learning-rate scheduler knows nothing after a resume, and never
-hooks parameters that are unfrozen later.
+Own hooks instead of Horovod's DistributedOptimizer.
+
+DistributedOptimizer makes a new optimizer, of which a learning-rate scheduler knows nothing after a
+resume, and never hooks parameters that are unfrozen later.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ _ENDED: list[bool] = []  # after an error: Horovod does not start again in the s
 
 
 class HorovodEnvironment(LightningEnvironment):
-    """Ranks as Horovod numbers them, kept because Lightning asks for them also after Horovod has been shut down."""
+    """Ranks as Horovod numbers them.
+
+    Kept because Lightning asks for them also after Horovod has been shut down.
+    """
 
     creates_processes_externally = True
 
@@ -51,15 +56,17 @@ class HorovodEnvironment(LightningEnvironment):
             on_cpu: This rank computes on the CPU, so that Horovod's own thread takes time from it.
 
         Raises:
-            LightkitError: If Horovod was shut down in this process: Horovod 0.28 with gloo then aborts the process.
+            LightkitError: If Horovod was shut down in this process: Horovod 0.28 with gloo then
+                aborts the process.
         """
         rank = this_rank(os.environ)
         num_ranks = 1 if rank is None else rank.local_size
         num_cores = this_machine().cores or 1
         if on_cpu and num_ranks > 1 and num_ranks * torch.get_num_threads() >= num_cores:
-            # Horovod's thread wakes each millisecond and asks all ranks, work or none: with two ranks on two cores that
-            # took 11 to 16 % of the time of ResNet-18's training, 9 % at five milliseconds, and 3 to 4 % at ten. A step
-            # waits for one cycle or two. It is read when Horovod starts, and never again.
+            # Horovod's thread wakes each millisecond and asks all ranks, work or none: with two
+            # ranks on two cores that took 11 to 16 % of the time of ResNet-18's training, 9 % at
+            # five milliseconds, and 3 to 4 % at ten. A step waits for one cycle or two. It is read
+            # when Horovod starts, and never again.
             os.environ.setdefault("HOROVOD_CYCLE_TIME", "10")
         if _ENDED:
             raise LightkitError(
@@ -76,7 +83,10 @@ class HorovodEnvironment(LightningEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Return whether Horovod's launcher with gloo started this process; one with MPI sets MPI's own variables."""
+        """Return whether Horovod's launcher with gloo started this process.
+
+        One with MPI sets MPI's own variables.
+        """
         return "HOROVOD_RANK" in os.environ
 
     def local_rank(self) -> int:
@@ -93,17 +103,21 @@ class HorovodEnvironment(LightningEnvironment):
 
 
 class HorovodStrategy(ParallelStrategy):
-    """One process a device, started by Horovod's launcher; gradients are averaged while backward computes the rest.
+    """One process a device, started by Horovod's launcher.
 
-    Two ranks with batch b train as one process with batch 2b, but for layers that look across the batch, as BatchNorm
-    does. The rate stays that of the config; the callback `lightkit.distributed.ScaledLearningRate` multiplies it by
-    the number of ranks. All ranks need equally many batches, as Lightning's and lightkit's samplers give them.
+    Gradients are averaged while backward computes the rest.
+
+    Two ranks with batch b train as one process with batch 2b, but for layers that look across the
+    batch, as BatchNorm does. The rate stays that of the config; the callback
+    `lightkit.distributed.ScaledLearningRate` multiplies it by the number of ranks. All ranks need
+    equally many batches, as Lightning's and lightkit's samplers give them.
 
     Args:
-        compression: fp16 sends gradients in half precision: half the traffic, three decimal digits; gradients beyond
-            65504 overflow, those under 6e-8 vanish. Null sends them as they are, and bfloat16 as float32.
-        sync_buffers: Give every rank rank 0's buffers, such as BatchNorm's running means, before each evaluation and
-            at the end of training.
+        compression: fp16 sends gradients in half precision: half the traffic, three decimal digits;
+            gradients beyond 65504 overflow, those under 6e-8 vanish. Null sends them as they are,
+            and bfloat16 as float32.
+        sync_buffers: Give every rank rank 0's buffers, such as BatchNorm's running means, before
+            each evaluation and at the end of training.
 
     Raises:
         ConfigError: If Horovod is not installed.
@@ -127,7 +141,10 @@ class HorovodStrategy(ParallelStrategy):
         self._gradients: AveragedGradients | None = None
 
     def set_world_ranks(self) -> None:
-        """Check the devices and meet the other ranks; Lightning calls it once it has chosen the devices."""
+        """Check the devices and meet the other ranks.
+
+        Lightning calls it once it has chosen the devices.
+        """
         devices = self.parallel_devices or []
         if len(devices) != 1:
             raise error_at(
@@ -173,7 +190,10 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """The CPU, or the GPU that has this rank's number on its machine, or the only one that this rank is shown."""
+        """The CPU, or the GPU that has this rank's number on its machine.
+
+        Or the only one that this rank is shown.
+        """
         device = (self.parallel_devices or [torch.device("cpu")])[0]
         if device.type == "cpu":
             return device
@@ -226,7 +246,7 @@ class HorovodStrategy(ParallelStrategy):
         return super()._setup_model(model)
 
     def setup(self, trainer: Trainer) -> None:
-        """Broadcast the weights, make the optimizers, hook the gradients, and let metrics ask Horovod."""
+        """Broadcast the weights, make the optimizers, hook the gradients; metrics ask Horovod."""
         super().setup(trainer)
         assert self.lightning_module is not None
         if self.world_size == 1:
@@ -321,7 +341,8 @@ class HorovodStrategy(ParallelStrategy):
         Args:
             tensor: Of any shape, the same on each rank.
             group: Not used.
-            reduce_op: ``mean``, ``sum``, ``max``, ``min`` or ``product``, or torch.distributed's operation.
+            reduce_op: ``mean``, ``sum``, ``max``, ``min`` or ``product``, or torch.distributed's
+                operation.
 
         Returns:
             Of the same shape and dtype; the mean of integers is float32, as a half would be lost.
@@ -353,7 +374,10 @@ class HorovodStrategy(ParallelStrategy):
             )
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Return the tensors of all ranks, ``(world_size, ...)``; with ``sync_grads`` gradients flow back to each."""
+        """Return the tensors of all ranks, ``(world_size, ...)``.
+
+        With ``sync_grads`` gradients flow back to each.
+        """
         if not collectives.is_available():
             return tensor.unsqueeze(0)
         with (
@@ -369,7 +393,10 @@ class HorovodStrategy(ParallelStrategy):
 
     @contextmanager
     def _collective_of_hook(self, what: str) -> Iterator[str]:
-        """Name a collective after the model's hook: ranks in different ones wait, and never exchange wrong numbers."""
+        """Name a collective after the model's hook.
+
+        Ranks in different ones wait, and never exchange wrong numbers.
+        """
         name = f"{what} in {getattr(self.lightning_module, '_current_fx_name', None) or 'the loop'}"
         with collective(name):
             yield name
@@ -383,7 +410,10 @@ class HorovodStrategy(ParallelStrategy):
     on_test_start = on_train_end = on_validation_start
 
     def on_exception(self, exception: BaseException) -> None:
-        """End the other ranks' collectives with an error; `hvd.join` would feed them zeros instead."""
+        """End the other ranks' collectives with an error.
+
+        `hvd.join` would feed them zeros instead.
+        """
         _ENDED.append(True)
         hvd.shutdown()
 
@@ -399,8 +429,9 @@ class HorovodStrategy(ParallelStrategy):
 class AveragedGradients:
     """Average gradients over the ranks, each as soon as this rank has it.
 
-    A parameter that had no gradient on any rank keeps none, so that its optimizer leaves it alone, as it does in one
-    process. One that had a gradient on some ranks only counts as zero on the others.
+    A parameter that had no gradient on any rank keeps none, so that its optimizer leaves it alone,
+    as it does in one process. One that had a gradient on some ranks only counts as zero on the
+    others.
 
     Args:
         module: Its parameters are watched.
@@ -421,10 +452,13 @@ class AveragedGradients:
         self._is_sending = False
 
     def watch(self, optimizers: list[Optimizer]) -> None:
-        """Hook every parameter that asks for a gradient; call it before each backward, as more may ask by then.
+        """Hook every parameter that asks for a gradient.
+
+        Call it before each backward, as more may ask by then.
 
         Raises:
-            LightkitError: If an optimizer moves a parameter that is not in the module, which would part the ranks.
+            LightkitError: If an optimizer moves a parameter that is not in the module, which would
+                part the ranks.
         """
         self._names = {parameter: name for name, parameter in self._module.named_parameters()}
         for parameter in self._names:
@@ -476,7 +510,9 @@ class AveragedGradients:
         self._fresh.clear()
 
     def check_averaged(self, optimizer: Optimizer) -> None:
-        """Check that an optimizer is about to use no gradient of ``loss.backward()``, which stays on its rank.
+        """Check that an optimizer is about to use no gradient of ``loss.backward()``.
+
+        Such a gradient stays on its rank.
 
         Raises:
             LightkitError: If it is, which would part the ranks.

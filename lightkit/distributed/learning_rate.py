@@ -29,21 +29,24 @@ _BASES = (
 
 
 class ScaledLearningRate(Callback):
-    """Multiply the learning rate by the number of ranks, as every step sees that many times the samples.
+    """Multiply the learning rate by the number of ranks.
 
-    The linear scaling rule with gradual warm-up of Goyal et al. 2017, arXiv:1706.02677, section 2. The rate of each
-    step is the schedule's, times a factor that grows evenly from 1 / ranks to 1; schedules do not see that factor. The
-    rates of schedules are scaled too, except for floors (`eta_min`, `min_lr` of ReduceLROnPlateau). A resumed run
-    is not scaled again; with another number of ranks it is scaled to that number. A group of parameters that is added
-    after the start keeps the rate that it is given. metrics.csv and the screen show rates with the warm-up's factor;
-    LearningRateMonitor shows the schedule's, without it.
+    Every step sees that many times the samples.
+
+    The linear scaling rule with gradual warm-up of Goyal et al. 2017, arXiv:1706.02677, section 2.
+    The rate of each step is the schedule's, times a factor that grows evenly from 1 / ranks to 1;
+    schedules do not see that factor. The rates of schedules are scaled too, except for floors
+    (`eta_min`, `min_lr` of ReduceLROnPlateau). A resumed run is not scaled again; with another
+    number of ranks it is scaled to that number. A group of parameters that is added after the start
+    keeps the rate that it is given. metrics.csv and the screen show rates with the warm-up's
+    factor; LearningRateMonitor shows the schedule's, without it.
 
     Args:
         warmup_epochs: Epochs until the full rate is reached; a part of one counts by its steps.
 
     Raises:
-        ConfigError: If `warmup_epochs` is negative; from `on_train_start`, if another callback sets the rate, or the
-            rates of a scheduler cannot be found.
+        ConfigError: If `warmup_epochs` is negative; from `on_train_start`, if another callback sets
+            the rate, or the rates of a scheduler cannot be found.
     """
 
     def __init__(self, warmup_epochs: NonNegativeFloat = 0) -> None:
@@ -59,7 +62,10 @@ class ScaledLearningRate(Callback):
         ] = []  # groups within a step, and their rates before it
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Forget an earlier fit, whose optimizers are gone; Lightning restores a checkpoint's state after this."""
+        """Forget an earlier fit, whose optimizers are gone.
+
+        Lightning restores a checkpoint's state after this.
+        """
         self._factor = 1.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -14,9 +14,10 @@ from lightkit.errors import Interrupted
 def process_group_left() -> Iterator[None]:
     """Leave the process group that is made within, as soon as it is no longer needed.
 
-    Gloo's threads may otherwise still hold tensors when the interpreter ends, which aborts one rank in thirty although
-    all went well (torch 2.15; pytorch pull request 179291). Lightning leaves the group only where it is NCCL's. After a
-    failure the group stays: leaving it would wait for work in which the other ranks no longer take part.
+    Gloo's threads may otherwise still hold tensors when the interpreter ends, which aborts one rank
+    in thirty although all went well (torch 2.15; pytorch pull request 179291). Lightning leaves the
+    group only where it is NCCL's. After a failure the group stays: leaving it would wait for work
+    in which the other ranks no longer take part.
     """
     was_there = _is_in_group()
     try:

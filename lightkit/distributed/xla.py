@@ -20,7 +20,8 @@ def trains_on_xla(accelerator: Any, strategy: Any) -> bool:
     """Return whether a trainer with these arguments will train on XLA devices.
 
     Args:
-        accelerator: The trainer's `accelerator`: a name or an object. `auto` is a TPU where there is one.
+        accelerator: The trainer's `accelerator`: a name or an object. `auto` is a TPU where there
+            is one.
         strategy: Its `strategy`: a name or an object.
     """
     if isinstance(strategy, (SingleDeviceXLAStrategy, XLAStrategy)) or isinstance(

@@ -1,4 +1,7 @@
-"""Why a model cannot be exported: the exporter's reason in one line, with the line of code that caused it."""
+"""Why a model cannot be exported: the exporter's reason in one line.
+
+With the line of code that caused it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,8 @@ def silence_exporters() -> Iterator[list[str]]:
     """Suppress what exporters print, log and warn of; exceptions propagate.
 
     Yields:
-        Files and lines of the model's code at which torch fixed a size, which torch logs from within that call.
+        Files and lines of the model's code at which torch fixed a size, which torch logs from
+        within that call.
     """
     lines = list[str]()
     level = _SHAPES_LOGGER.level
@@ -108,7 +112,7 @@ def format_reason(error: BaseException) -> str:
 
 
 def find_code_line(error: BaseException) -> str | None:
-    """Find the file and line of the model's own code that an error came from, such as ``net.py:12``."""
+    """Find the file and line of the model's own code of an error, such as ``net.py:12``."""
     return _innermost_line(
         frame for frame, _ in traceback.walk_tb(_root_cause(error).__traceback__)
     )
@@ -126,10 +130,12 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def _innermost_line(frames: Iterable[FrameType]) -> str | None:
-    """Find the line at which the model's code called torch, in frames from the outermost to the innermost.
+    """Find the line at which the model's code called torch.
 
-    Frames before the outermost call of a module called the exporter. Code of an installed package, such as torchvision,
-    counts if there is no other.
+    In frames from the outermost to the innermost.
+
+    Frames before the outermost call of a module called the exporter. Code of an installed package,
+    such as torchvision, counts if there is no other.
     """
     places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in frames]
     names = ("_call_impl", "_wrapped_call_impl")

@@ -1,10 +1,13 @@
-"""Export a model to verified files: written aside, proved in a fresh process, renamed, and recorded in export.json.
+"""Export a model to verified files.
 
-=================  ===================================================================================================
+Written aside, proved in a fresh process, renamed, and recorded in export.json.
+
+=================  =================================================================================
 schema             1
-artefacts          by file name, each with what follows; files of earlier exports that are still there are kept
-file, format       its name in this folder; a key of `lightkit.export.formats.FORMATS`, or ``module:NAME``, see
-                   `lightkit.export.module_export`
+artefacts          by file name, each with what follows; files of earlier exports that are still
+                   there are kept
+file, format       its name in this folder; a key of `lightkit.export.formats.FORMATS`, or
+                   ``module:NAME``, see `lightkit.export.module_export`
 sha256             digest of the file
 size_bytes         of the file and of its external data
 data               ``file``, ``sha256`` of ONNX's external data; null if there is none
@@ -17,22 +20,29 @@ in_graph           whether the file does the preprocessing itself
 inputs, outputs    lists of ``name``, ``dtype``, ``shape``; null is a dimension of any length
 output_kind        ``logits``, ``probabilities`` or ``other``: of the first output
 class_names        in the order of the columns; null if it is no classifier
-thresholds         probability from which on each label is predicted, of several labels; null where each is 0.5
+thresholds         probability from which on each label is predicted, of several labels; null where
+                   each is 0.5
 preprocessing      of an image; null if unknown
 rows               preparation of the rows of a table; null if it takes none
 source             ``checkpoint``, its ``epoch`` and ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file
 samples            number of samples that it was proved on
-tolerance          ``rtol``, ``atol`` of the comparison; ``of_largest``: relative to the largest output; ``of_spread``:
-                   of the root mean square, relative to the output's spread over the samples, 0 for no limit
-parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``
-metrics            ``scored``; then ``eager``, ``exported`` (metric -> value) and ``tolerance``, else the ``reason``
-in_float16         ``parity`` and ``metrics`` with each value rounded to float16, as a GPU does it; null for others
+tolerance          ``rtol``, ``atol`` of the comparison; ``of_largest``: relative to the largest
+                   output; ``of_spread``: of the root mean square, relative to the output's spread
+                   over the samples, 0 for no limit
+parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs``
+                   compared, ``outside``
+metrics            ``scored``; then ``eager``, ``exported`` (metric -> value) and ``tolerance``,
+                   else the ``reason``
+in_float16         ``parity`` and ``metrics`` with each value rounded to float16, as a GPU does it;
+                   null for others
 verified_on        ``processor`` and ``instruction_sets`` of the machine of the proof
-loaded             which of torch, lightkit, pytorch_lightning, torchvision, onnxruntime the proof's process had loaded
+loaded             which of torch, lightkit, pytorch_lightning, torchvision, onnxruntime the proof's
+                   process had loaded
 threads            of file and eager model
-latency            ``exported`` and ``eager``: by batch size ``median_s``, ``p95_s``, ``repetitions``
-=================  ===================================================================================================
+latency            ``exported`` and ``eager``: by batch size ``median_s``, ``p95_s``,
+                   ``repetitions``
+=================  =================================================================================
 """
 
 from __future__ import annotations
@@ -96,9 +106,9 @@ def export(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Export a model to one or several formats, each of which is verified before it gets its name.
 
-    A file of an earlier export stays until the new one is verified. If the new one differs from the model, the earlier
-    one is removed too: another model's file in the folder could be taken for it. One format that fails does not stop
-    the others.
+    A file of an earlier export stays until the new one is verified. If the new one differs from the
+    model, the earlier one is removed too: another model's file in the folder could be taken for it.
+    One format that fails does not stop the others.
 
     Args:
         target: Model to export.
@@ -107,8 +117,8 @@ def export(
         on_step: Called with a line at each step.
 
     Returns:
-        The files' entries of export.json, in the order of the request; and why each other file could not be made, or
-        differs from the model.
+        The files' entries of export.json, in the order of the request; and why each other file
+        could not be made, or differs from the model.
 
     Raises:
         ConfigError: If the folder cannot be written, or there is no sample to calibrate int8 on.
@@ -180,7 +190,10 @@ def export(
 
 
 def _write_files_of_rows(metadata: Metadata, folder: Path) -> None:
-    """Write the files with which a program prepares rows without lightkit into the folder of an exported file."""
+    """Write the files with which a program prepares rows without lightkit.
+
+    Into the folder of an exported file.
+    """
     preprocessing = metadata.row_preprocessing
     if preprocessing is None:
         return
@@ -189,7 +202,9 @@ def _write_files_of_rows(metadata: Metadata, folder: Path) -> None:
 
 
 def _describe_os_error(error: OSError, *, name: str, folder: Path) -> str:
-    """Describe an error of reading or writing: with the file that it names, and advice on the disk where that is full.
+    """Describe an error of reading or writing.
+
+    With the file that it names, and advice on the disk where that is full.
 
     Args:
         error: The error.
@@ -213,11 +228,13 @@ def _describe_os_error(error: OSError, *, name: str, folder: Path) -> str:
 def _publish(
     file: Path, path: Path, metadata: Metadata, figures: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Rename a proved file, and what was written with it, to its final name, and return its entry of export.json.
+    """Rename a proved file, and what was written with it, to its final name.
 
-    Two renames are not atomic. If ONNX's external data changes, the old model is removed first, so that a kill leaves
-    no model rather than one with another's weights. The entry is dropped before and written afterwards, so that none is
-    another file's.
+    Return its entry of export.json.
+
+    Two renames are not atomic. If ONNX's external data changes, the old model is removed first, so
+    that a kill leaves no model rather than one with another's weights. The entry is dropped before
+    and written afterwards, so that none is another file's.
     """
     update_record(path.parent, path.name, None)
     os.umask(mask := os.umask(0))
@@ -285,7 +302,10 @@ def _remove(path: Path) -> bool:
 
 
 def update_record(folder: Path, name: str | None, entry: Mapping[str, Any] | None) -> None:
-    """Replace a file's entry in export.json, or drop it; entries of files that are gone are dropped, too."""
+    """Replace a file's entry in export.json, or drop it.
+
+    Entries of files that are gone are dropped, too.
+    """
     recorded = read_record(folder)
     entries = {
         key: value for key, value in recorded.items() if key != name and (folder / key).is_file()

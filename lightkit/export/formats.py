@@ -1,12 +1,15 @@
-"""The formats of exported files: how each is opened, and the script of the fresh process in which a file is proved.
+"""The formats of exported files: how each is opened.
 
-A new format is a module ``lightkit.export.NAME`` with a function ``write``, and an entry of `FORMATS`. This module
-imports nothing of lightkit, and no runtime but that of the file: the proof is that a file needs no more.
+And the script of the fresh process in which a file is proved.
+
+A new format is a module ``lightkit.export.NAME`` with a function ``write``, and an entry of
+`FORMATS`. This module imports nothing of lightkit, and no runtime but that of the file: the proof
+is that a file needs no more.
 
 The script ``formats.py FILE INPUTS FOLDER THREADS [untimed]`` runs a file on the batches of
-``INPUTS/SIZE-NUMBER.npz``. It writes their joined outputs into the folder, as ``SIZE.npz``, and ``result.json``:
-``loaded``, those of `TRACKED_PACKAGES` that it had to load, and ``latency``, empty if untimed. For a file of weights
-the folder has `MODULE_FILE`, a pickled module for them.
+``INPUTS/SIZE-NUMBER.npz``. It writes their joined outputs into the folder, as ``SIZE.npz``, and
+``result.json``: ``loaded``, those of `TRACKED_PACKAGES` that it had to load, and ``latency``, empty
+if untimed. For a file of weights the folder has `MODULE_FILE`, a pickled module for them.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ from pathlib import Path
 from typing import Any
 
 Arrays = list[Any]
-"""Of numpy, which is imported late: 0.1 s that commands which only ask for a file's format do not spend."""
+"""Of numpy, which is imported late: 0.1 s that commands which only ask for a file's format do not
+spend."""
 Runner = Callable[[Arrays], Arrays]
 BATCH_SIZES = (1, 7, 32)
-"""One, an odd one, and a usual one: a model that was fixed to the batch of its example differs at one of them."""
+"""One, an odd one, and a usual one: a model that was fixed to the batch of its example differs at
+one of them."""
 TIMED_BATCH_SIZES = (1, 32)
 TRACKED_PACKAGES = ("torch", "lightkit", "pytorch_lightning", "torchvision", "onnxruntime")
 METADATA_KEY = "lightkit"
@@ -48,14 +53,19 @@ _TIMEOUT_S = 1800  # after which the process counts as hanging
 
 @dataclass(frozen=True)
 class Format:
-    """A format of exported files. It has either ``open`` or, if its files hold weights alone, ``load_weights``.
+    """A format of exported files.
+
+    It has either ``open`` or, if its files hold weights alone, ``load_weights``.
 
     Args:
         file: Name of the file in float32; its suffix is the format's.
-        read_metadata: Returns the JSON text of the metadata in a file, without running anything in it.
-        open: Returns a file as a function of arrays, for a number of threads (None: the runtime's default).
+        read_metadata: Returns the JSON text of the metadata in a file, without running anything in
+            it.
+        open: Returns a file as a function of arrays, for a number of threads (None: the runtime's
+            default).
         load_weights: Loads the weights into a module of torch, all of them or a ``RuntimeError``.
-        packages: Those of `TRACKED_PACKAGES` that may be loaded to run it; a module of weights may load anything.
+        packages: Those of `TRACKED_PACKAGES` that may be loaded to run it; a module of weights may
+            load anything.
         requires: Packages that writing it needs, of the extra ``lightkit-train[NAME]``.
         precisions: Those that its weights can have.
         runs_code: Whether opening a file can run code that is in it.
@@ -81,8 +91,8 @@ def open_model(path: Path, *, threads: int | None = None) -> Runner:
         threads: Number of threads of the runtime; the runtime's default if None.
 
     Returns:
-        A function from the inputs, each with a batch, in the order of the metadata, to the outputs in that order;
-        outputs in a mapping or a tuple are flattened.
+        A function from the inputs, each with a batch, in the order of the metadata, to the outputs
+        in that order; outputs in a mapping or a tuple are flattened.
 
     Raises:
         Exception: Any of its runtime, if the file is damaged or cut short.
@@ -129,7 +139,7 @@ def to_arrays(outputs: Any) -> Arrays:
 
 
 def flatten(outputs: Any) -> list[Any]:
-    """Flatten tensors in mappings, tuples and lists, in their order, which is that of the metadata."""
+    """Flatten tensors in mappings, tuples and lists, in the metadata's order."""
     if isinstance(outputs, Mapping):
         outputs = list(outputs.values())
     if isinstance(outputs, list | tuple):
@@ -191,7 +201,10 @@ def _read_safetensors_metadata(path: Path) -> str:
 
 
 def read_safetensors_header(path: Path) -> bytes:
-    """Read the header of a safetensors file after its length of 8 bytes; empty if there can be none."""
+    """Read the header of a safetensors file after its length of 8 bytes.
+
+    Empty if there can be none.
+    """
     with path.open("rb") as file:
         length = file.read(8)
         if len(length) < 8 or (num_bytes := struct.unpack("<Q", length)[0]) > _MAX_HEADER_BYTES:
@@ -225,15 +238,16 @@ FORMATS = {
         "model.safetensors", _read_safetensors_metadata, load_weights=_load_safetensors
     ),
 }
-"""By name, which is that of the module that writes the format; first those that need least to run."""
+"""By name, which is that of the module that writes the format; first those that need least to
+run."""
 
 
 def measure_latency(call: Callable[[], object]) -> dict[str, float]:
     """Time a call after a warm-up of two calls, or of one that takes longer than half a second.
 
     Returns:
-        ``median_s`` and ``p95_s`` over ``repetitions`` calls: 40, or as many as start within four seconds of the first
-        call of the warm-up, at least one.
+        ``median_s`` and ``p95_s`` over ``repetitions`` calls: 40, or as many as start within four
+        seconds of the first call of the warm-up, at least one.
     """
     import numpy as np
 
@@ -253,7 +267,10 @@ def measure_latency(call: Callable[[], object]) -> dict[str, float]:
 
 
 def join_batches(batches: Sequence[Arrays], size: int) -> Arrays:
-    """Join outputs of batches: their rows; what has no row for each sample, as a parameter, gets a new dimension."""
+    """Join outputs of batches: their rows.
+
+    What has no row for each sample, as a parameter, gets a new dimension.
+    """
     import numpy as np
 
     outputs = zip(*batches, strict=True)

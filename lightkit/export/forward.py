@@ -22,10 +22,11 @@ _MAX_CHARACTERS = 300
 def find_inputs(module: nn.Module, batch: Any) -> tuple[Tensor, ...]:
     """Find ``forward``'s inputs in a batch.
 
-    If the module has a method ``forward_inputs(batch)``, it decides: it returns a tensor, several by position, or a
-    mapping from names of arguments. Otherwise a tensor is the input itself; of a mapping, the keys that are names of
-    ``forward``'s arguments are; of a tuple or list, as many leading items as ``forward`` has arguments without a
-    default, or those of the first item if that is a tuple, list or mapping itself.
+    If the module has a method ``forward_inputs(batch)``, it decides: it returns a tensor, several
+    by position, or a mapping from names of arguments. Otherwise a tensor is the input itself; of a
+    mapping, the keys that are names of ``forward``'s arguments are; of a tuple or list, as many
+    leading items as ``forward`` has arguments without a default, or those of the first item if that
+    is a tuple, list or mapping itself.
 
     Args:
         module: Has ``forward``.
@@ -62,8 +63,8 @@ def example_from_shapes(
 ) -> tuple[Tensor, ...]:
     """Make inputs of these shapes and dtypes, with a fixed seed.
 
-    Floats are from a normal distribution, bytes are uniform, and other whole numbers are 0 or 1, which embedding tables
-    of any length have.
+    Floats are from a normal distribution, bytes are uniform, and other whole numbers are 0 or 1,
+    which embedding tables of any length have.
 
     Args:
         module: Has ``forward``.
@@ -94,7 +95,10 @@ def example_from_shapes(
 def _select_inputs(
     module: nn.Module, value: Any, origin: str, *, takes_all: bool
 ) -> tuple[Tensor, ...]:
-    """Select the inputs in a batch or an example, of which nothing may be left over if ``takes_all``."""
+    """Select the inputs in a batch or an example.
+
+    Nothing may be left over if ``takes_all``.
+    """
     if (
         not takes_all
         and isinstance(value, (tuple, list))
@@ -120,7 +124,9 @@ def _select_inputs(
 
 
 def _select_leading(module: nn.Module, value: Any, *, takes_all: bool) -> Sequence[Any]:
-    """Select the parts of a batch that ``forward`` needs: by the names of its arguments, or as many as have no default.
+    """Select the parts of a batch that ``forward`` needs.
+
+    By the names of its arguments, or as many as have no default.
 
     None of other values than tensors, mappings, tuples and lists.
     """

@@ -1,4 +1,7 @@
-"""A model with its preprocessing in the graph: images as they come out of a file in, probabilities or masks out."""
+"""A model with its preprocessing in the graph.
+
+Images as they come out of a file in, probabilities or masks out.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,14 @@ _BITS = (
 
 
 class ImageTransform(nn.Module):
-    """Resize, crop and normalise a batch of images, to the last bit as `Preprocessing` does it with Pillow.
+    """Resize, crop and normalise a batch of images.
 
-    Each pass of the resize is a product with Pillow's own weights, whole numbers below 2 ** 23. In float64 such sums
-    are exact in any order, so that every runtime computes the same pixels. It exports and scripts with dynamic sizes;
-    TorchScript takes comments after ``type: ignore`` for types, and reads no annotations of buffers.
+    To the last bit as `Preprocessing` does it with Pillow.
+
+    Each pass of the resize is a product with Pillow's own weights, whole numbers below 2 ** 23. In
+    float64 such sums are exact in any order, so that every runtime computes the same pixels. It
+    exports and scripts with dynamic sizes; TorchScript takes comments after ``type: ignore`` for
+    types, and reads no annotations of buffers.
 
     Args:
         preprocessing: Resize, crop, mean and standard deviation.
@@ -34,7 +40,8 @@ class ImageTransform(nn.Module):
         self.crop_height, self.crop_width = preprocessing.crop
         self.is_whole = preprocessing.is_whole
         self.unit = float(1 << _BITS)
-        # Since Pillow 13 (pull request 9549). Which images are so tall is unknown to the graph, so it has both orders.
+        # Since Pillow 13 (pull request 9549). Which images are so tall is unknown to the graph, so
+        # it has both orders.
         self.resizes_tall_down_first = int(PIL.__version__.partition(".")[0]) >= 13
         self.register_buffer(
             "mean", torch.tensor(preprocessing.mean).view(-1, 1, 1), persistent=False
@@ -80,7 +87,9 @@ class ImageTransform(nn.Module):
         return torch.sym_min(height, width)  # type: ignore[return-value]
 
     def resize_weights(self, length: int, shorter: int, crop: int) -> Tensor:
-        """Compute each input pixel's weight in each pixel of the crop, as Pillow's ``precompute_coeffs`` does.
+        """Compute each input pixel's weight in each pixel of the crop.
+
+        As Pillow's ``precompute_coeffs`` does.
 
         Args:
             length: Of the axis, in pixels.
@@ -88,7 +97,8 @@ class ImageTransform(nn.Module):
             crop: Length of the centre crop, in pixels.
 
         Returns:
-            float64 ``(crop, length)`` of whole numbers; a row of zeros, which is black, beyond the image.
+            float64 ``(crop, length)`` of whole numbers; a row of zeros, which is black, beyond the
+            image.
         """
         one = torch.ones(
             1, dtype=torch.float64
@@ -115,7 +125,10 @@ class ImageTransform(nn.Module):
         return torch.floor(weights * self.unit + 0.5)
 
     def is_tall(self, height: int, width: int, shorter: int) -> Tensor:
-        """Check whether Pillow's vertical pass comes first: where it shrinks the image by more than twice as much."""
+        """Check whether Pillow's vertical pass comes first.
+
+        Where it shrinks the image by more than twice as much.
+        """
         one = torch.ones(1, dtype=torch.float64)
         shrunk = one * height - self.resized_length(height, shorter, self.crop_height)
         return (shrunk > 0.0) & (
@@ -144,7 +157,10 @@ def is_pair(metadata: Metadata) -> bool:
 
 
 def compute_probabilities(outputs: Tensor, activation: Activation, *, is_pair: bool) -> Tensor:
-    """Compute the probabilities ``(batch, classes, ...)`` of a model's first output, as `Task.probabilities` does."""
+    """Compute the probabilities ``(batch, classes, ...)`` of a model's first output.
+
+    As `Task.probabilities` does.
+    """
     if activation == "softmax":
         outputs = outputs.softmax(dim=1)
     elif activation == "sigmoid":
@@ -160,7 +176,10 @@ def compute_probabilities(outputs: Tensor, activation: Activation, *, is_pair: b
 def invert_probabilities(
     probabilities: Tensor, activation: Activation, *, is_pair: bool, num_classes: int | None = None
 ) -> Tensor:
-    """Compute outputs that have these probabilities, as ``(batch, ...)``; of a mask, of so many classes."""
+    """Compute outputs that have these probabilities, as ``(batch, ...)``.
+
+    Of a mask, of so many classes.
+    """
     if activation == "argmax":
         classes = torch.nn.functional.one_hot(probabilities.long(), num_classes or -1)
         return classes.movedim(-1, 1).float()
@@ -174,7 +193,9 @@ def invert_probabilities(
 
 
 class ImageToProbabilities(nn.Module):
-    """A classifier from uint8 images to probabilities of classes or labels, or a segmenter from these to masks.
+    """A classifier from uint8 images to probabilities of classes or labels.
+
+    Or a segmenter from these to masks.
 
     Args:
         network: Takes prepared images; of several outputs, the first one is used.
@@ -201,7 +222,10 @@ class ImageToProbabilities(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute probabilities ``(batch, classes)`` of uint8 images ``(batch, height, width, 3)`` in RGB, or masks."""
+        """Compute probabilities ``(batch, classes)``, or masks, of uint8 images.
+
+        Images are ``(batch, height, width, 3)`` in RGB.
+        """
         scores = self.network(self.prepare(images))
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             if isinstance(scores, Mapping):

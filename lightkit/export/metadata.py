@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 RECORD = "export.json"
 DIGEST_KEY = "lightkit_sha256"
-"""Key, in the metadata of a safetensors file, of the file's digest, computed with `NO_DIGEST` in its place."""
+"""Key, in the metadata of a safetensors file, of the file's digest, computed with `NO_DIGEST` in
+its place."""
 NO_DIGEST = "0" * 64
 
 _PACKAGES = (
@@ -49,7 +50,8 @@ _DIGEST_FIELD = re.compile(rb'("' + DIGEST_KEY.encode() + rb'"\s*:\s*")([0-9a-f]
 _BLOCK_BYTES = 1 << 20
 _READ_ERRORS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error),
-    RuntimeError,  # of zipfile for encrypted entries and unknown compression, of json for deep nesting
+    # of zipfile for encrypted entries and unknown compression, of json for deep nesting
+    RuntimeError,
 )
 
 
@@ -75,18 +77,21 @@ class Metadata:
     Args:
         format: Key of `FORMATS`.
         model: Class of the module.
-        inputs: In the order of ``forward``'s arguments. With the preprocessing in the graph, one: ``images``, uint8
-            ``(batch, height, width, 3)`` in RGB, of any height and width.
+        inputs: In the order of ``forward``'s arguments. With the preprocessing in the graph, one:
+            ``images``, uint8 ``(batch, height, width, 3)`` in RGB, of any height and width.
         outputs: In their order.
         output_kind: Kind of the first output.
         class_names: Of the classes or labels that the first output is of, in their order.
-        thresholds: Probability from which on each label is predicted; None where each is 0.5, or classes are.
+        thresholds: Probability from which on each label is predicted; None where each is 0.5, or
+            classes are.
         preprocessing: Of an image, if the data module names it.
-        rows: Preparation of rows of a table for the inputs, as `lightkit.rows.preprocessing.dump_preprocessing` writes
-            it; None of a model that takes no rows.
+        rows: Preparation of rows of a table for the inputs, as
+            `lightkit.rows.preprocessing.dump_preprocessing` writes it; None of a model that takes
+            no rows.
         in_graph: Whether the exported model does the preprocessing itself.
         precision: ``float32``, ``float16`` or ``int8``: of the weights.
-        source: Origin of the weights: ``checkpoint``, ``epoch``, ``sha256``, ``run``, as far as they are known.
+        source: Origin of the weights: ``checkpoint``, ``epoch``, ``sha256``, ``run``, as far as
+            they are known.
         versions: Of lightkit and of the packages that wrote the file.
         how: Exporter that was used; for TorchScript ``script`` or ``trace``, and why.
         opset: Of ONNX; until it is written, None for that of `lightkit.export.onnx`.
@@ -199,7 +204,9 @@ def read_metadata(path: Path) -> Metadata:
 
 
 def read_record(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the entries of ``export.json`` in a folder, by file name; none if there is no such record.
+    """Read the entries of ``export.json`` in a folder, by file name.
+
+    None if there is no such record.
 
     Raises:
         DataError: If it is damaged.
@@ -218,7 +225,9 @@ def read_record(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_digest(path: Path) -> None:
-    """Compare an exported file, and ONNX's external data, with the digests of its export, as far as there are any.
+    """Compare an exported file, and ONNX's external data, with the digests of its export.
+
+    As far as there are any.
 
     The digests are in ``export.json`` next to the file, and within a file of weights.
 
@@ -243,7 +252,10 @@ def is_recorded(path: Path, folder: Path) -> bool:
 
 
 def embed_digest(path: Path) -> None:
-    """Write into a safetensors file, whose metadata have `NO_DIGEST` under `DIGEST_KEY`, its own digest."""
+    """Write, into a safetensors file, its own digest.
+
+    Its metadata have `NO_DIGEST` under `DIGEST_KEY`.
+    """
     found = _DIGEST_FIELD.search(read_safetensors_header(path))
     assert found is not None
     content_digest = _digest_without(path, found.start(2))
@@ -253,7 +265,9 @@ def embed_digest(path: Path) -> None:
 
 
 def find_digest_fault(path: Path) -> str | None:
-    """Describe how a safetensors file differs from its embedded digest; None if it does not, or has none.
+    """Describe how a safetensors file differs from its embedded digest.
+
+    None if it does not, or has none.
 
     Raises:
         OSError: If it cannot be read.

@@ -1,8 +1,9 @@
-"""Export by hooks of the module itself: `export_model` writes the files, `check_export` proves them.
+"""Export by hooks of the module itself: `export_model` writes, `check_export` proves.
 
-They make formats that lightkit does not know, of models whose ``forward`` takes or returns what it cannot compare. Each
-file has an entry of ``export.json`` with the fields of `lightkit.export.exporter`, of which those that belong to
-lightkit's own proof are empty, and with ``checked``: what the module's own test has returned.
+They make formats that lightkit does not know, of models whose ``forward`` takes or returns what it
+cannot compare. Each file has an entry of ``export.json`` with the fields of
+`lightkit.export.exporter`, of which those that belong to lightkit's own proof are empty, and with
+``checked``: what the module's own test has returned.
 """
 
 from __future__ import annotations
@@ -52,9 +53,12 @@ def export_by_module(
     class_names: Sequence[str] | None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Export a module to formats of its own, each in a folder of its name, which it gets once the module's test passes.
+    """Export a module to formats of its own.
 
-    As for `export`, an earlier export stays until the new one is proved, and goes where the new one differs.
+    Each in a folder of its name, which it gets once the module's test passes.
+
+    As for `export`, an earlier export stays until the new one is proved, and goes where the new one
+    differs.
 
     Args:
         module: In eval mode, on the CPU, with its weights and its trainer, which has the data.
@@ -65,7 +69,8 @@ def export_by_module(
         on_step: Called with a line at each step.
 
     Returns:
-        The files' entries of export.json, and why each other format could not be made, or differs from the model.
+        The files' entries of export.json, and why each other format could not be made, or differs
+        from the model.
 
     Raises:
         ConfigError: If the folder cannot be written.
@@ -196,7 +201,10 @@ def _describe(
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a figure of the module's test as JSON takes it: a tensor of one number as that, an object as its text."""
+    """Return a figure of the module's test as JSON takes it.
+
+    A tensor of one number as that, an object as its text.
+    """
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
         return value.item()
     try:

@@ -1,4 +1,7 @@
-"""``model.onnx``: the graph of `torch.export` in ONNX's operators, in float32, with weights in float16, or in int8."""
+"""``model.onnx``: the graph of `torch.export` in ONNX's operators.
+
+In float32, with weights in float16, or in int8.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ _MAX_INLINE_BYTES = 2_000_000_000  # a protobuf holds 2 GiB at most, the graph i
 
 
 def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
-    """Write the file, and next to it ``<final name>.data`` if the weights are too large; return its metadata.
+    """Write the file, and next to it ``<final name>.data`` if the weights are too large.
+
+    Return its metadata.
 
     Args:
         target: Model to export.
@@ -39,7 +44,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         path: The file.
 
     Raises:
-        ExportError: If the model cannot be captured or has no ONNX form, or the file is no valid ONNX.
+        ExportError: If the model cannot be captured or has no ONNX form, or the file is no valid
+            ONNX.
     """
     inputs = {
         spec.name for spec in metadata.inputs
@@ -117,10 +123,11 @@ def _round_weights(target: ExportTarget, metadata: Metadata) -> nn.Module:
 
 
 def write_rounded(file: Path, path: Path) -> None:
-    """Write the same graph in float32, with each value that is float16 in the file rounded to float16.
+    """Write the same graph in float32, with the file's float16 values rounded to float16.
 
-    It shows on any processor what one that computes in float16 gives. The rounding is a cast to float16 and back: a
-    runtime may not leave it out, as it may where operators of float16 are computed in float32.
+    It shows on any processor what one that computes in float16 gives. The rounding is a cast to
+    float16 and back: a runtime may not leave it out, as it may where operators of float16 are
+    computed in float32.
 
     Args:
         file: An ONNX file with values in float16.
@@ -149,7 +156,10 @@ def write_rounded(file: Path, path: Path) -> None:
 
 
 def _compute_in_float32(node: ir.Node) -> None:
-    """Replace float16 in a node's attributes: constants, and the type that a cast or a generator gives."""
+    """Replace float16 in a node's attributes.
+
+    Constants, and the type that a cast or a generator gives.
+    """
     for name, attribute in [*node.attributes.items()]:
         if (
             attribute.type == ir.AttributeType.TENSOR
@@ -221,7 +231,8 @@ class _Half(nn.Module):
         )
 
 
-# What onnxruntime computes in whole numbers, and what may stand between two such steps; the rest gains nothing.
+# What onnxruntime computes in whole numbers, and what may stand between two such steps; the rest
+# gains nothing.
 _OPERATORS = [
     "Conv",
     "ConvTranspose",
@@ -272,8 +283,9 @@ def _quantize(
                     per_channel=True,
                     activation_type=QuantType.QInt8,
                     weight_type=QuantType.QInt8,
-                    # Weights of 7 bits, as onnxruntime advises: without VNNI its kernels add two products of a byte and
-                    # a weight in 16 bits, where 2 * 255 * 127 saturates. So every processor gives the same sums.
+                    # Weights of 7 bits, as onnxruntime advises: without VNNI its kernels add two
+                    # products of a byte and a weight in 16 bits, where 2 * 255 * 127 saturates. So
+                    # every processor gives the same sums.
                     reduce_range=True,
                 )
             except LightkitError:  # of the samples

@@ -15,8 +15,9 @@ from lightkit import config
 from lightkit.errors import ConfigError
 from lightkit.export.formats import FORMATS
 
-# torch's exporter writes 18 and converts that to others (2.15 downwards as well, if an operator allows it); those from
-# 24 on are too new for some of the onnxruntime releases that the extra allows, 1.31 reads up to 26.
+# torch's exporter writes 18 and converts that to others (2.15 downwards as well, if an operator
+# allows it); those from 24 on are too new for some of the onnxruntime releases that the extra
+# allows, 1.31 reads up to 26.
 OPSETS = range(18, 24)
 """Tested: written by torch's exporter and read by onnxruntime."""
 MODULE_FORMAT = "module:"
@@ -33,7 +34,8 @@ class ExportOptions:
     """Options of an export.
 
     Args:
-        formats: Keys of `FORMATS`, each once, and `MODULE_FORMAT` with a name that the module knows.
+        formats: Keys of `FORMATS`, each once, and `MODULE_FORMAT` with a name that the module
+            knows.
         output: Folder of the files; the run's `export` if None.
         with_preprocessing: Put resize, crop and normalisation into the graph.
         input_shapes: Of ``forward``'s inputs: sizes with the batch first, and dtype.
@@ -72,8 +74,8 @@ class ExportOptions:
         """Parse the options of the command line, and refuse what cannot be written.
 
         Raises:
-            ConfigError: Naming every option with an invalid value; else an option that no format has, or the packages
-                of a format that are missing.
+            ConfigError: Naming every option with an invalid value; else an option that no format
+                has, or the packages of a format that are missing.
         """
         problems = config.Problems()
         fields: dict[str, Any] = {
@@ -124,7 +126,9 @@ def parse_formats(name: str, text: str) -> tuple[str, ...]:
 
 
 def describe_missing_hooks(cls: type, formats: Sequence[str]) -> str | None:
-    """Describe the methods that a class of modules lacks for formats of its own; None where it lacks none.
+    """Describe the methods that a class of modules lacks for formats of its own.
+
+    None where it lacks none.
 
     Args:
         cls: The class.

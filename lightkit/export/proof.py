@@ -1,4 +1,7 @@
-"""The proof that exported files equal their model: each is run in a fresh process, compared, scored and timed."""
+"""The proof that exported files equal their model.
+
+Each is run in a fresh process, compared, scored and timed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ from lightkit.rows.preprocessing import find_preprocessing
 from lightkit.task import Activation
 
 _MAX_SIDE = 640
-"""In pixels, of images that are resized to one size for a batch: 32 photos of a phone would take a gigabyte."""
+"""In pixels, of images that are resized to one size for a batch: 32 photos of a phone would take a
+gigabyte."""
 _EXACT = 1e-6
 
 
@@ -57,20 +61,22 @@ class _NotScored(Exception):
     """There are no metrics, with the reason."""
 
 
-# -- tolerances --------------------------------------------------------------------------------------------------------
+# -- tolerances ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Allowed gap of an output: ``atol + rtol * |expected|``, the rule of ``torch.testing.assert_close``.
+    """Allowed gap of an output: ``atol + rtol * |expected|``.
+
+    The rule of ``torch.testing.assert_close``.
 
     Args:
         rtol: Relative.
         atol: Absolute, in the units of the output.
-        of_largest: Relative to the largest value of that output over all samples, added to the others. The error of
-            rounded weights grows with the activations, not with the output.
-        of_spread: How far an output may be off in the root mean square, relative to its spread over the samples; 1 is
-            what its mean, the same for each sample, is off. 0 sets no limit.
+        of_largest: Relative to the largest value of that output over all samples, added to the
+            others. The error of rounded weights grows with the activations, not with the output.
+        of_spread: How far an output may be off in the root mean square, relative to its spread over
+            the samples; 1 is what its mean, the same for each sample, is off. 0 sets no limit.
     """
 
     rtol: float
@@ -89,24 +95,30 @@ TOLERANCES = {
     "float16": Tolerance(1e-2, 0.0, of_largest=0.02, of_spread=0.1),
     "int8": Tolerance(1e-2, 0.0, of_largest=0.5, of_spread=0.5),
 }
-"""By the precision of the weights. None is absolute: outputs are in metres, in shares or in any other unit.
+"""By the precision of the weights. None is absolute: outputs are in metres, in shares or in any
+other unit.
 
-Those of float32 allow for fused kernels. The others are two to three times what a MobileNetV2 of five kinds of flowers
-gives on 64 real photos, with logits up to 3.4: float16 is off by 0.02 at most (0.006 of the largest), int8 by 0.75
-(0.22, with the same class on 63 photos). The metrics show what that does to the task.
+Those of float32 allow for fused kernels. The others are two to three times what a MobileNetV2 of
+five kinds of flowers gives on 64 real photos, with logits up to 3.4: float16 is off by 0.02 at most
+(0.006 of the largest), int8 by 0.75 (0.22, with the same class on 63 photos). The metrics show what
+that does to the task.
 
-Half of the largest output is too wide a bound alone: an output of zeros has nearly all of its elements inside it. So a
-file in int8 needs a metric too, or the user's own ``atol``.
+Half of the largest output is too wide a bound alone: an output of zeros has nearly all of its
+elements inside it. So a file in int8 needs a metric too, or the user's own ``atol``.
 """
 _ROUNDING = {"float32": 1e-5, "float16": 1e-3, "int8": 2e-2}
-"""By precision: what rounding alone moves an output by, relative to its largest value, however small its spread is."""
+"""By precision: what rounding alone moves an output by, relative to its largest value, however
+small its spread is."""
 FLIPS = {"float32": 1e-4, "float16": 1e-2, "int8": 0.1}
-"""By precision: share of the pixels of masks whose class may differ, where two classes are nearly equally likely."""
+"""By precision: share of the pixels of masks whose class may differ, where two classes are nearly
+equally likely."""
 METRIC_TOLERANCES = {"float32": (1e-3, 0), "float16": (1e-2, 1), "int8": (2e-2, 2)}
-"""By precision: how far a metric may be off, and by how many samples more; in units of `metric_scale`.
+"""By precision: how far a metric may be off, and by how many samples more; in units of
+`metric_scale`.
 
-A sample on the border between two classes may fall to the other side once weights are rounded, which moves an accuracy
-over N samples by 1/N. The user's tolerance, in units of the outputs, does not apply.
+A sample on the border between two classes may fall to the other side once weights are rounded,
+which moves an accuracy over N samples by 1/N. The user's tolerance, in units of the outputs, does
+not apply.
 """
 _MAX_METRIC_TOLERANCE = 0.2
 """With one or two samples, those on a border would allow for any accuracy."""
@@ -126,11 +138,13 @@ def is_same_metric(one: float, other: float, allowed: float) -> bool:
 
 
 def metric_scale(name: str, value: float, blind: float) -> float:
-    """Return the unit in which a metric may be off: its own size, or how far it is from that of a blind model.
+    """Return the unit in which a metric may be off.
 
-    A blind model gives the mean of the outputs for each sample. So an error in metres counts in relation to itself or
-    to the spread of the outputs, in metres too, and a squared one likewise. A share, which moves by whole samples,
-    counts in relation to 1.
+    Its own size, or how far it is from that of a blind model.
+
+    A blind model gives the mean of the outputs for each sample. So an error in metres counts in
+    relation to itself or to the spread of the outputs, in metres too, and a squared one likewise. A
+    share, which moves by whole samples, counts in relation to 1.
 
     Args:
         name: As the module logs it.
@@ -144,7 +158,7 @@ def metric_scale(name: str, value: float, blind: float) -> float:
     return max(scale, 1.0) if is_share else scale
 
 
-# -- comparison --------------------------------------------------------------------------------------------------------
+# -- comparison ------------------------------------------------------------------------------------
 
 
 def compare(
@@ -165,8 +179,8 @@ def compare(
         tolerance: Allowed gaps.
 
     Returns:
-        By batch size ``max_abs``, ``max_rel`` (of the model's largest output), number of ``outputs`` compared and of
-        those ``outside`` the tolerance: none.
+        By batch size ``max_abs``, ``max_rel`` (of the model's largest output), number of
+        ``outputs`` compared and of those ``outside`` the tolerance: none.
 
     Raises:
         Mismatch: If one is outside.
@@ -214,7 +228,10 @@ def _explain_mismatch(
     metadata: Metadata,
     tolerance: Tolerance,
 ) -> Mismatch:
-    """Describe how far outputs are outside the tolerance, by the first one of each batch size that has some."""
+    """Describe how far outputs are outside the tolerance.
+
+    By the first one of each batch size that has some.
+    """
     size, *others = first
     figures = parity[str(size)]
     also = f" (at batch {' and '.join(map(str, others))} too)" if others else ""
@@ -263,10 +280,10 @@ def check_spread(
     metadata: Metadata,
     tolerance: Tolerance,
 ) -> None:
-    """Check how far a file's outputs are off in relation to how far they differ from sample to sample.
+    """Check how far a file's outputs are off relative to their differences from sample to sample.
 
-    Outputs that are all alike, as a temperature around 2000, may be within every tolerance of their size though they
-    tell nothing of a sample any more.
+    Outputs that are all alike, as a temperature around 2000, may be within every tolerance of their
+    size though they tell nothing of a sample any more.
 
     Args:
         expected: By batch size, the model's outputs, with a row for each sample.
@@ -275,7 +292,8 @@ def check_spread(
         tolerance: Allowed gaps.
 
     Raises:
-        Mismatch: If the root mean square of the gap is larger than that part of the spread, and than rounding.
+        Mismatch: If the root mean square of the gap is larger than that part of the spread, and
+            than rounding.
     """
     compared = [
         (size, spec.name, wanted, given)
@@ -304,16 +322,19 @@ def _root_mean_square(values: Any) -> float:
     return float(np.sqrt(np.mean(np.abs(values) ** 2)))
 
 
-# -- the proof ---------------------------------------------------------------------------------------------------------
+# -- the proof -------------------------------------------------------------------------------------
 
 
 class Proof:
-    """Reference that files of a model are compared with: its own outputs, metrics and latency, on the same samples.
+    """Reference that files of a model are compared with.
 
-    A file with the preprocessing in its graph takes the images of ``EvaluationSamples.load_image``: one by one at
-    their own sizes, in larger batches at the size of the first of them. The expected outputs are then not those of that
-    graph run eagerly, but what `Preprocessing` (the one that predictions use) and the plain model compute of the same
-    pixels, with a softmax or sigmoid behind it if the file has one. So a wrong resize in the graph is found.
+    Its own outputs, metrics and latency, on the same samples.
+
+    A file with the preprocessing in its graph takes the images of ``EvaluationSamples.load_image``:
+    one by one at their own sizes, in larger batches at the size of the first of them. The expected
+    outputs are then not those of that graph run eagerly, but what `Preprocessing` (the one that
+    predictions use) and the plain model compute of the same pixels, with a softmax or sigmoid
+    behind it if the file has one. So a wrong resize in the graph is found.
 
     Args:
         target: Model and samples.
@@ -392,11 +413,12 @@ class Proof:
             atol: The absolute one, likewise.
 
         Returns:
-            Figures of the proof for export.json: ``samples``, ``tolerance``, ``parity``, ``metrics``, ``in_float16``,
-            ``loaded``, ``threads`` and ``latency``.
+            Figures of the proof for export.json: ``samples``, ``tolerance``, ``parity``,
+            ``metrics``, ``in_float16``, ``loaded``, ``threads`` and ``latency``.
 
         Raises:
-            Mismatch: If an output or a metric is outside the tolerance, or int8 has no metric and no ``atol``.
+            Mismatch: If an output or a metric is outside the tolerance, or int8 has no metric and
+                no ``atol``.
             ExportError: If the file cannot be run, or only with packages that it should not need.
         """
         allowed = TOLERANCES[metadata.precision]
@@ -433,8 +455,8 @@ class Proof:
     ) -> dict[str, Any]:
         """Prove a file whose values are in float16 as a processor of that precision computes it.
 
-        On a CPU onnxruntime computes most operators in float32 and rounds nothing between them, so that a value above
-        65504, which is infinite in float16, goes unnoticed.
+        On a CPU onnxruntime computes most operators in float32 and rounds nothing between them, so
+        that a value above 65504, which is infinite in float16, goes unnoticed.
 
         Returns:
             ``parity`` and ``metrics``, each value rounded to float16.
@@ -461,7 +483,9 @@ class Proof:
     def _compare(
         self, outputs: Mapping[int, Arrays], metadata: Metadata, tolerance: Tolerance
     ) -> dict[str, Any]:
-        """Compare a file's outputs, metrics and spread with the model's; return ``parity`` and ``metrics``.
+        """Compare a file's outputs, metrics and spread with the model's.
+
+        Return ``parity`` and ``metrics``.
 
         Raises:
             Mismatch: If one of them is outside the tolerance.
@@ -508,7 +532,10 @@ class Proof:
         return {"scored": True, "eager": eager, "exported": exported, "tolerance": tolerance}
 
     def _stack_inputs(self, rows: Sequence[int]) -> Arrays:
-        """Stack samples as a file takes them: images as uint8 ``(batch, height, width, 3)``, one alone at its size."""
+        """Stack samples as a file takes them.
+
+        Images as uint8 ``(batch, height, width, 3)``, one alone at its size.
+        """
         load_image = self._target.samples.load_image
         if self._target.plain is None or load_image is None:
             return self._encode_rows(rows) or [
@@ -522,7 +549,10 @@ class Proof:
         return [np.stack([np.asarray(image) for image in images])]
 
     def _encode_rows(self, rows: Sequence[int]) -> Arrays:
-        """Encode samples that are rows of a table, where the rows of a batch decide its size; nothing of others."""
+        """Encode samples that are rows of a table, where the rows of a batch decide its size.
+
+        Nothing of others.
+        """
         samples = self._target.samples
         preprocessing = find_preprocessing(self._target.module)
         if samples.rows is None or preprocessing is None or not preprocessing.open_axes:
@@ -611,7 +641,8 @@ class Proof:
             What the module logs in its validation.
 
         Raises:
-            _NotScored: If there is nothing to validate, or the validation does not go by ``forward`` alone.
+            _NotScored: If there is nothing to validate, or the validation does not go by
+                ``forward`` alone.
         """
         module = self._target.module
         samples = self._target.samples
@@ -661,7 +692,10 @@ class Proof:
 
 
 def _blind(output: Any, num_samples: int) -> Any:
-    """Return the mean of an output for each sample; of whole numbers, and without a row for each, the first ones."""
+    """Return the mean of an output for each sample.
+
+    Of whole numbers, and without a row for each, the first ones.
+    """
     if len(output) < num_samples:
         return output
     is_inexact = np.issubdtype(output.dtype, np.inexact)

@@ -29,7 +29,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         path: The file.
 
     Raises:
-        ExportError: If the state dict holds more than tensors, or parts of a tensor that is not in it as a whole.
+        ExportError: If the state dict holds more than tensors, or parts of a tensor that is not in
+            it as a whole.
     """
     state = target.model.state_dict()
     others = [name for name, value in state.items() if not isinstance(value, Tensor)]
@@ -64,7 +65,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
 
 
 def _find_shared(state: Mapping[str, Tensor]) -> list[str]:
-    """List the names of the first tensors that share memory without any of them having all of it."""
+    """List the names of the first tensors that share memory without one that has all of it."""
     groups: dict[int, list[str]] = {}
     for name, value in state.items():
         groups.setdefault(value.untyped_storage().data_ptr(), []).append(name)

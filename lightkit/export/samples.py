@@ -1,4 +1,7 @@
-"""The samples that prove an export and those that calibrate int8: evenly spaced, or random where there is no data."""
+"""The samples that prove an export and those that calibrate int8.
+
+Evenly spaced, or random where there is no data.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ _SPLIT_NAMES = {"val": "validation", "train": "training"}
 _SEED = 0
 _NUM_CALIBRATION = 128
 _MAX_PREPROCESSING_GAP = 1e-3
-"""Between the loader's input for an image and that of the preprocessing, in units of the normalised input."""
+"""Between the loader's input for an image and that of the preprocessing, in units of the normalised
+input."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,15 @@ class EvaluationSamples:
     Args:
         inputs: Of the plain model's ``forward``, each ``(num, ...)``.
         names: Of each sample, for errors; such as the path of its file.
-        batches: The same samples in the same order in the loader's form, for the model's own validation; empty if
-            there are none, so that no metric is computed.
+        batches: The same samples in the same order in the loader's form, for the model's own
+            validation; empty if there are none, so that no metric is computed.
         source: Their origin, such as ``validation split``.
         not_scored: Why there are no batches, where that is not for want of data.
-        load_image: Loads the image of a sample before preprocessing, uint8 ``(height, width, 3)``, each of its own
-            size; None if there is none, or the loader prepares it at random, as for training.
-        rows: Cells of the samples before any preparation, of a model that takes rows of a table; None of others.
+        load_image: Loads the image of a sample before preprocessing, uint8 ``(height, width, 3)``,
+            each of its own size; None if there is none, or the loader prepares it at random, as for
+            training.
+        rows: Cells of the samples before any preparation, of a model that takes rows of a table;
+            None of others.
     """
 
     inputs: tuple[Tensor, ...]
@@ -65,15 +71,19 @@ def draw_samples(
     *,
     splits: Sequence[str] = ("val", "test", "train"),
 ) -> EvaluationSamples | None:
-    """Draw samples that are spread over the first split that there is, in its order; None if there is none.
+    """Draw samples that are spread over the first split that there is, in its order.
 
-    They are evenly spaced: most splits are sorted by class, and on one class alone a file that always predicts this
-    class would pass. A stream, and a loader with a batch sampler or a sampler of its own, gives its first batches, in
-    full. If batches differ in more than their length, as padded texts do, only those like the first are drawn, unless
-    the module's row preprocessing has `open_axes`.
+    None if there is none.
+
+    They are evenly spaced: most splits are sorted by class, and on one class alone a file that
+    always predicts this class would pass. A stream, and a loader with a batch sampler or a sampler
+    of its own, gives its first batches, in full. If batches differ in more than their length, as
+    padded texts do, only those like the first are drawn, unless the module's row preprocessing has
+    `open_axes`.
 
     Args:
-        module: Decides which part of a batch its inputs are. Has the loaders if the data module has none.
+        module: Decides which part of a batch its inputs are. Has the loaders if the data module has
+            none.
         data: Set up. Knows the samples' names and images, if it can.
         num_samples: Fewer if the data has fewer; rounded up to whole batches of a stream.
         splits: Names of the splits.
@@ -120,7 +130,7 @@ def draw_samples(
 def _read_batches(
     loader: Any, module: LightningModule, data: LightningDataModule | None, num_samples: int
 ) -> tuple[list[Any], list[tuple[Tensor, ...]]]:
-    """Read batches until there are enough samples, up to the first whose samples have another shape.
+    """Read batches until there are enough samples, up to the first with samples of another shape.
 
     Returns:
         The batches for the module's steps, and the inputs of each.
@@ -146,7 +156,10 @@ def _read_batches(
 def _join_batches(
     batches: Sequence[tuple[Tensor, ...]], preprocessing: RowPreprocessing | None
 ) -> tuple[Tensor, ...]:
-    """Join the inputs of batches, which differ in more than their length where the preprocessing says so."""
+    """Join the inputs of batches.
+
+    They differ in more than their length where the preprocessing says so.
+    """
     if preprocessing is None or not preprocessing.open_axes:
         return tuple(map(torch.cat, zip(*batches, strict=True)))
     rows = [
@@ -176,15 +189,15 @@ def make_random_samples(
 
 
 def extend_example(example: Tensor, num: int) -> Tensor:
-    """Return the samples of an example, and more of the same kind after them, the same ones each time.
+    """Return the samples of an example, and more of the same kind after them, the same each time.
 
     Args:
         example: ``(batch, ...)``.
         num: Number of samples.
 
     Returns:
-        ``(num, ...)`` of the same dtype: floats are normal with the example's mean and deviation, bytes are uniform,
-        other whole numbers and booleans are drawn from the example's own.
+        ``(num, ...)`` of the same dtype: floats are normal with the example's mean and deviation,
+        bytes are uniform, other whole numbers and booleans are drawn from the example's own.
     """
     missing = num - len(example)
     if missing <= 0:
@@ -208,8 +221,8 @@ def read_calibration(
 ) -> Iterator[tuple[Array, ...]]:
     """Read training samples, prepared as for evaluation, to calibrate a quantised model.
 
-    If the data module has images and their preprocessing, they are evenly spaced; otherwise they are the first
-    of the training loader.
+    If the data module has images and their preprocessing, they are evenly spaced; otherwise they
+    are the first of the training loader.
 
     Args:
         module: Decides which part of a batch its inputs are.
@@ -236,21 +249,27 @@ def read_calibration(
 
 
 def space_evenly(count: int, num: int) -> list[int]:
-    """Choose ``num`` of ``count`` samples, at most, so that a split that is sorted by class gives some of each."""
+    """Choose ``num`` of ``count`` samples, at most.
+
+    So a split that is sorted by class gives some of each.
+    """
     num = min(num, count)
     return [(2 * at + 1) * count // (2 * num) for at in range(num)]
 
 
 def choose_batches(loader: Any, num: int) -> tuple[DataLoader[Any], list[int]] | None:
-    """Build a loader of samples that are spread over another's split, in the split's order and in batches as large.
+    """Build a loader of samples that are spread over another's split.
+
+    In the split's order and in batches as large.
 
     Args:
         loader: Any loader.
         num: Number of samples, at most.
 
     Returns:
-        The loader, and the indices in the dataset. None if a sample has no index, or the loader decides itself which
-        samples belong together: a stream, a batch sampler or a sampler of the user's own.
+        The loader, and the indices in the dataset. None if a sample has no index, or the loader
+        decides itself which samples belong together: a stream, a batch sampler or a sampler of the
+        user's own.
     """
     if not (
         isinstance(loader, DataLoader)
@@ -297,7 +316,9 @@ def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing
 def check_row_preprocessing(
     samples: EvaluationSamples, preprocessing: RowPreprocessing | None
 ) -> None:
-    """Encode the rows of the samples, and compare with the loader's inputs, which the files are proved on.
+    """Encode the rows of the samples, and compare with the loader's inputs.
+
+    The files are proved on these.
 
     Args:
         samples: Without rows nothing is compared.
@@ -327,7 +348,10 @@ def check_row_preprocessing(
 def _find_loader(
     module: LightningModule, data: LightningDataModule | None, splits: Sequence[str]
 ) -> tuple[str, Any]:
-    """Find the first split that there is, and its first loader; None in its place if there is no split."""
+    """Find the first split that there is, and its first loader.
+
+    None in its place if there is no split.
+    """
     for split, (owner, base) in product(
         splits, ((data, LightningDataModule), (module, LightningModule))
     ):
@@ -347,10 +371,11 @@ def _find_loader(
 def _transfer_batch(
     batch: Any, module: LightningModule, data: LightningDataModule | None
 ) -> tuple[Any, tuple[Tensor, ...]]:
-    """Run the transfer hooks, which may normalise a batch: those of the data module, else the module's.
+    """Run the transfer hooks, which may normalise a batch: the data module's, else the module's.
 
     Returns:
-        The batch for the module's steps, whose own hooks Lightning runs; and the inputs after all hooks.
+        The batch for the module's steps, whose own hooks Lightning runs; and the inputs after all
+        hooks.
     """
     names = ("on_before_batch_transfer", "on_after_batch_transfer")
     hooks = (
@@ -368,7 +393,10 @@ def _transfer_batch(
 
 
 def _find_images(data: LightningDataModule | None, split: str) -> Any:
-    """Find a split's images before any preprocessing, in its dataset's order; None if the data has none."""
+    """Find a split's images before any preprocessing, in its dataset's order.
+
+    None if the data has none.
+    """
     method = getattr(data, "untransformed", None)
     if not callable(method):
         return None

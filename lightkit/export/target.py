@@ -1,4 +1,7 @@
-"""The model to export, with all that its files are made of: example, description, and samples of the proof."""
+"""The model to export, with all that its files are made of.
+
+Example, description, and samples of the proof.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,14 @@ class ExportTarget:
     """A model that is to be exported.
 
     Args:
-        model: In eval mode, on the CPU, in float32 (or float64, if its class chose that). Its ``forward`` takes the
-            inputs by position and returns a tensor, a tuple or list of tensors, or a mapping of tensors.
+        model: In eval mode, on the CPU, in float32 (or float64, if its class chose that). Its
+            ``forward`` takes the inputs by position and returns a tensor, a tuple or list of
+            tensors, or a mapping of tensors.
         example: Inputs of a batch of at least two, as ``forward`` takes them.
         metadata: Without format, precision and versions.
         samples: Samples of the proof.
-        calibration: Returns inputs of training samples, each a tuple of arrays with a batch, for int8.
+        calibration: Returns inputs of training samples, each a tuple of arrays with a batch, for
+            int8.
         plain: The same without preprocessing, if this has it in its graph.
     """
 
@@ -81,18 +86,23 @@ def make_target(
     class_names: Sequence[str] | None = None,
     not_scored: str = "",
 ) -> ExportTarget:
-    """Find ``forward``'s inputs, draw the samples of the proof, and check that the model can be proved on them.
+    """Find ``forward``'s inputs, draw the samples of the proof.
+
+    Check that the model can be proved on them.
 
     Args:
         module: In eval mode, with its weights.
         data: The data, if there is any. Set up.
-        options: Shapes of the inputs, number of samples, and whether the graph does the preprocessing.
+        options: Shapes of the inputs, number of samples, and whether the graph does the
+            preprocessing.
         source: Origin of the weights.
-        class_names: Those that the weights were trained for; without any those of the module, else of the data.
+        class_names: Those that the weights were trained for; without any those of the module, else
+            of the data.
         not_scored: Why the labels of the samples mean nothing to the model, if that is so.
 
     Raises:
-        ConfigError: If the inputs cannot be found, the preprocessing is not the loader's, or cannot go into the graph.
+        ConfigError: If the inputs cannot be found, the preprocessing is not the loader's, or cannot
+            go into the graph.
         ExportError: If ``forward`` fails, returns NaN, or something else each time.
     """
     example = example_from_module(module)
@@ -180,9 +190,10 @@ def describe_model(
     Args:
         module: In eval mode, on the CPU.
         example: Inputs of a batch of at least two.
-        class_names: In the order of the labels; ignored if they are no list of as many as the first output's columns,
-            or of two for a single logit.
-        preprocessing: The data module's `preprocessing`; ignored if the model takes other inputs than it makes.
+        class_names: In the order of the labels; ignored if they are no list of as many as the first
+            output's columns, or of two for a single logit.
+        preprocessing: The data module's `preprocessing`; ignored if the model takes other inputs
+            than it makes.
         rows: Preparation of rows of a table, see `Metadata`.
         source: Origin of the weights.
 
@@ -215,10 +226,11 @@ def describe_model(
 
 
 def check_self_consistency(target: ExportTarget) -> None:
-    """Run a model on its samples, before any file of it is written, in batches as large as its example.
+    """Run a model on its samples, before any file is written, in batches of the example's size.
 
     Raises:
-        ExportError: If it fails, returns NaN, or something else when it is run again on the same samples.
+        ExportError: If it fails, returns NaN, or something else when it is run again on the same
+            samples.
     """
     name = type(target.module).__name__
     samples = target.samples
@@ -249,7 +261,9 @@ def check_self_consistency(target: ExportTarget) -> None:
 
 
 def include_preprocessing(plain: ExportTarget) -> ExportTarget:
-    """Put a classifier's preprocessing into its graph, and behind it what makes probabilities, or a mask, of logits.
+    """Put a classifier's preprocessing into its graph.
+
+    And behind it what makes probabilities, or a mask, of logits.
 
     Raises:
         ConfigError: If the preprocessing is unknown, or the model is no classifier of images.

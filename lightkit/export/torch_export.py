@@ -40,7 +40,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     program = capture_graph(target, metadata.file_name)
     metadata = replace(metadata, how="torch.export")
     with silence_exporters():
-        # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by abort().
+        # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by
+        # abort().
         torch.export.save(
             program, content := io.BytesIO(), extra_files={METADATA_FILE: metadata.dumps()}
         )
@@ -49,7 +50,10 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
 
 
 def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
-    """List the dimensions of any length of each input: the batch, those of rows, and others of their own."""
+    """List the dimensions of any length of each input.
+
+    The batch, those of rows, and others of their own.
+    """
     batch = Dim("batch", min=1)
     preprocessing = (
         find_preprocessing(target.module) or target.metadata.row_preprocessing
@@ -69,7 +73,9 @@ def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
 def capture_graph(
     target: ExportTarget, file: str, *, model: nn.Module | None = None
 ) -> ExportedProgram:
-    """Capture the graph, with the dimensions that the metadata leave open, the batch among them, of any length.
+    """Capture the graph, with the dimensions that the metadata leave open, of any length.
+
+    The batch among them.
 
     Args:
         target: Model to export.
@@ -77,8 +83,8 @@ def capture_graph(
         model: Captured in place of the target's model; it takes the same inputs.
 
     Raises:
-        ExportError: With the exporter's reason, if the model depends on the batch size, decides by the values of its
-            inputs, or fails.
+        ExportError: With the exporter's reason, if the model depends on the batch size, decides by
+            the values of its inputs, or fails.
     """
     model = model or target.model
     shapes: tuple[Any, ...] = tuple(_list_dimensions(target))

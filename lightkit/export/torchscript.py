@@ -1,4 +1,7 @@
-"""``model.ts``: TorchScript, by script or else by trace. Deprecated by torch, so it stays in this one file."""
+"""``model.ts``: TorchScript, by script or else by trace.
+
+Deprecated by torch, so it stays in this one file.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from typing import Any
 
 import torch
 
-# Lets the compiler read the trainer of a LightningModule that has none; goes with `to_torchscript` in Lightning 2.8.
+# Lets the compiler read the trainer of a LightningModule that has none; goes with `to_torchscript`
+# in Lightning 2.8.
 from pytorch_lightning.core.module import _jit_is_scripting
 from torch.overrides import TorchFunctionMode
 
@@ -37,7 +41,9 @@ _VALUE_READERS = frozenset(
 
 
 def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
-    """Write the file, and return its metadata, whose ``how`` is whether the model was scripted or traced, and why.
+    """Write the file, and return its metadata.
+
+    Its ``how`` is whether the model was scripted or traced, and why.
 
     Args:
         target: Model to export.
@@ -45,8 +51,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         path: The file.
 
     Raises:
-        ExportError: If the model can be neither scripted nor traced, or depends on the batch size, or decides by the
-            values of its inputs and can only be traced, which freezes decisions.
+        ExportError: If the model can be neither scripted nor traced, or depends on the batch size,
+            or decides by the values of its inputs and can only be traced, which freezes decisions.
     """
     program = None
     how = "script"
@@ -65,7 +71,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     _log.info("%s: %s", metadata.file_name, how)
     metadata = replace(metadata, how=how)
     with silence_exporters():
-        # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by abort().
+        # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by
+        # abort().
         torch.jit.save(
             program, content := io.BytesIO(), _extra_files={METADATA_FILE: metadata.dumps()}
         )
@@ -108,7 +115,8 @@ def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
 class _DecisionLog(TorchFunctionMode):
     """Note the line of the model's code that read the values of a tensor.
 
-    Sizes are plain numbers outside of a trace, so that only values count, which `TracerWarning` does not separate.
+    Sizes are plain numbers outside of a trace, so that only values count, which `TracerWarning`
+    does not separate.
     """
 
     def __init__(self) -> None:

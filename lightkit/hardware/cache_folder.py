@@ -1,4 +1,4 @@
-"""Where lightkit keeps what it can make again: drawn pictures, verdicts on images, decoded pixels."""
+"""Where lightkit keeps what it can make again: pictures, verdicts on images, decoded pixels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from lightkit.errors import DataError
 
 
 def cache_folder() -> Path | None:
-    """Return a folder that this user can write to, made where it is missing: the preferred one, else a temporary one.
+    """Return a folder that this user can write to, made where it is missing.
+
+    The preferred one, else a temporary one.
 
     Returns:
-        `preferred_cache_folder`; where that cannot be written, ``lightkit-UID`` among the temporary files, which is
-        this user's alone; None where neither can be written.
+        `preferred_cache_folder`; where that cannot be written, ``lightkit-UID`` among the temporary
+        files, which is this user's alone; None where neither can be written.
     """
     preferred = preferred_cache_folder()
     return preferred if _can_write(preferred) else private_folder(Path(tempfile.gettempdir()))
@@ -34,7 +36,10 @@ def preferred_cache_folder() -> Path:
 
 
 def private_folder(parent: Path) -> Path | None:
-    """Return ``lightkit-UID`` in a folder that all users share, made where it is missing; None if it is another's."""
+    """Return ``lightkit-UID`` in a folder that all users share, made where it is missing.
+
+    None if it is another's.
+    """
     folder = parent / f"lightkit-{os.getuid()}"
     if not _can_write(folder, mode=0o700) or folder.is_symlink():
         return None

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 CHOSEN_THREADS = "_LIGHTKIT_THREADS"
-"""Variable with the number that lightkit itself has put into `OMP_NUM_THREADS`: nobody asked for it."""
+"""Variable with the number that lightkit itself has put into `OMP_NUM_THREADS`: nobody asked for
+it."""
 _MOST_WORKERS = 16
 _MOST_WORKERS_CACHED = 4
 
@@ -16,7 +17,8 @@ def find_user_threads(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the number of threads that the user has set by a variable; None where there is none.
 
     Args:
-        environ: Environment variables. What a launcher of lightkit has set by itself is not the user's.
+        environ: Environment variables. What a launcher of lightkit has set by itself is not the
+            user's.
     """
     for name in _THREADS:
         if name == _THREADS[0] and environ.get(name, "") == environ.get(CHOSEN_THREADS):
@@ -29,10 +31,11 @@ def find_user_threads(environ: Mapping[str, str] = os.environ) -> int | None:
 def workers_by_rule(share: int, *, device: str, is_cached: bool) -> int:
     """Choose the number of processes that load without any measurement.
 
-    A GPU or a TPU leaves the cores to the loading: all but the one of the training process load, up to 16, or up to 4
-    where images come decoded, each of which gives some thousands a second. On the CPU the training itself takes every
-    core. One process that decodes fills the time in which it cannot, the small steps between its parallel ones; images
-    that come decoded take less time than handing them over from another process.
+    A GPU or a TPU leaves the cores to the loading: all but the one of the training process load, up
+    to 16, or up to 4 where images come decoded, each of which gives some thousands a second. On the
+    CPU the training itself takes every core. One process that decodes fills the time in which it
+    cannot, the small steps between its parallel ones; images that come decoded take less time than
+    handing them over from another process.
 
     Args:
         share: Cores of one training process.

@@ -1,4 +1,4 @@
-"""GPUs as CUDA would show them to this process, and TPUs as torch-xla would, without importing either.
+"""GPUs as CUDA would show them to this process, and TPUs as torch-xla would, unimported.
 
 A CUDA context would break a later fork.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 _DRIVERS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")
-"""Places that show that there is a GPU of NVIDIA's although NVML cannot be asked: Jetson, or WSL without it."""
+"""Places that show that there is a GPU of NVIDIA's although NVML cannot be asked: Jetson, or WSL
+without it."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def visible_gpus(
         drivers: Places that show a driver.
 
     Returns:
-        GPUs that this process may use, None where there are some that cannot be counted without CUDA; and the version
-        of NVIDIA's driver.
+        GPUs that this process may use, None where there are some that cannot be counted without
+        CUDA; and the version of NVIDIA's driver.
     """
     if nvml is None:
         import pynvml  # here, because its tables take longer than most commands
@@ -59,8 +60,8 @@ def visible_gpus(
     try:
         handles = []
         for index in range(nvml.nvmlDeviceGetCount()):
-            # NVML counts GPUs too that a control group keeps from this process, as Slurm's ConstrainDevices does; CUDA
-            # passes them over, and numbers the others from 0.
+            # NVML counts GPUs too that a control group keeps from this process, as Slurm's
+            # ConstrainDevices does; CUDA passes them over, and numbers the others from 0.
             with suppress(nvml.NVMLError_NoPermission):
                 handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
         visible = select_visible(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
@@ -73,7 +74,9 @@ def visible_gpus(
 
 
 def select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
-    """Choose by index, beginning of a UUID, or MIG slice; one that is unknown ends the list, a repeated one empties it.
+    """Choose by index, beginning of a UUID, or MIG slice.
+
+    One that is unknown ends the list, a repeated one empties it.
 
     The rules are those of the CUDA C++ Programming Guide, "CUDA Environment Variables", and of
     `torch.cuda._parse_visible_devices`.
@@ -125,7 +128,8 @@ _CORES_PER_CHIP = {
     "0x0062": 1,
     "0x0076": 1,  # 7x
 }
-"""PCI ids of TPUs, from `torch_xla._internal.tpu` (2.9), and `num_logical_cores_per_chip` there: two up to v3."""
+"""PCI ids of TPUs, from `torch_xla._internal.tpu` (2.9), and `num_logical_cores_per_chip` there:
+two up to v3."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,8 @@ class Xla:
 
     Args:
         version: Version of torch-xla; None where it is not installed.
-        device: What ``PJRT_DEVICE`` says that XLA runs on: ``TPU``, ``CPU``; None where it says nothing.
+        device: What ``PJRT_DEVICE`` says that XLA runs on: ``TPU``, ``CPU``; None where it says
+            nothing.
         tpu_chips: TPU chips on this host's PCI bus.
         tpu_cores: Their cores, each a device for Lightning.
     """

@@ -23,10 +23,12 @@ class Machine:
         cpu: The CPU's model.
         cpu_vendor: Its maker where it is an x86 one, such as ``GenuineIntel``.
         cores: Cores that this process may use, by its affinity and its control group.
-        instruction_sets: Those of the CPU that matter to torch, such as ``avx2``, ``avx512f``, ``amx_bf16``, ``neon``.
+        instruction_sets: Those of the CPU that matter to torch, such as ``avx2``, ``avx512f``,
+            ``amx_bf16``, ``neon``.
         memory_bytes: Memory of the machine, or what the control group allows of it.
         memory_available_bytes: What of it can be taken now.
-        gpus: NVIDIA's GPUs that this process may use; None where there are some that only CUDA itself could count.
+        gpus: NVIDIA's GPUs that this process may use; None where there are some that only CUDA
+            itself could count.
         gpu_driver: Version of NVIDIA's driver.
         mps: Whether it is a Mac with Apple's GPU.
         xla: What torch-xla would find.
@@ -53,7 +55,8 @@ def this_machine(environ: Mapping[str, str] | None = None) -> Machine:
     """Look at the machine that this process runs on.
 
     Args:
-        environ: Environment variables; those of this process if None. ``CUDA_VISIBLE_DEVICES`` hides GPUs.
+        environ: Environment variables; those of this process if None. ``CUDA_VISIBLE_DEVICES``
+            hides GPUs.
     """
     environ = os.environ if environ is None else environ
     versions = describe_packages()

@@ -60,7 +60,8 @@ class Horovod:
 
     Args:
         version: Its version; None where it is not installed.
-        built_with: Whether it has each of gloo, MPI, NCCL and so on; None where it could not be asked.
+        built_with: Whether it has each of gloo, MPI, NCCL and so on; None where it could not be
+            asked.
         problem: What came of asking, where that failed.
     """
 

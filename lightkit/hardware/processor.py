@@ -13,11 +13,13 @@ _INSTRUCTION_SETS = (
     *("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "i8mm", "bf16"),
 )
-"""Instruction sets that change how fast, or how exactly, torch computes; as the kernel spells them."""
+"""Instruction sets that change how fast, or how exactly, torch computes; as the kernel spells
+them."""
 _BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last one is ARM's
 _ISAS_WITH_AMX = ("ALL", "DEFAULT", "AVX512_CORE_AMX", "AVX10")
 _ISAS_WITH_BF16 = (*_ISAS_WITH_AMX, "AVX512_CORE_BF16", "AVX512_CORE_FP16")
-"""How values of oneDNN's ``ONEDNN_MAX_CPU_ISA`` begin that leave its kernels the instructions for bf16."""
+"""How values of oneDNN's ``ONEDNN_MAX_CPU_ISA`` begin that leave its kernels the instructions for
+bf16."""
 _NO_LIMIT_BYTES = (
     1 << 60
 )  # version 1 of control groups writes a huge number where there is no limit
@@ -38,18 +40,26 @@ def cpu_model(cpuinfo: Path = _CPUINFO) -> str | None:
 
 
 def cpu_vendor(cpuinfo: Path = _CPUINFO) -> str | None:
-    """Return the maker of an x86 CPU, such as ``GenuineIntel``; None of another CPU, or where it is not known."""
+    """Return the maker of an x86 CPU, such as ``GenuineIntel``.
+
+    None of another CPU, or where it is not known.
+    """
     return _read_field(cpuinfo, "vendor_id")
 
 
 def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
-    """List the instruction sets that matter here, with ARM's ``asimd`` under the name that people know, ``neon``."""
+    """List the instruction sets that matter here.
+
+    With ARM's ``asimd`` under the name that people know, ``neon``.
+    """
     flags = (_read_field(cpuinfo, "flags") or _read_field(cpuinfo, "Features") or "").split()
     return tuple("neon" if name == "asimd" else name for name in _INSTRUCTION_SETS if name in flags)
 
 
 def has_bf16(instruction_sets: Collection[str], environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether oneDNN's kernels multiply in bf16 with instructions of the CPU, and not by conversion to float32.
+    """Return whether oneDNN's kernels multiply in bf16 with instructions of the CPU.
+
+    And not by conversion to float32.
 
     Args:
         instruction_sets: Those of the CPU, as `instruction_sets` lists them.
@@ -64,10 +74,13 @@ def has_bf16(instruction_sets: Collection[str], environ: Mapping[str, str] = os.
 def is_bf16_fast(
     instruction_sets: Collection[str], vendor: str | None, environ: Mapping[str, str] = os.environ
 ) -> bool:
-    """Return whether a training step in bf16 is faster than in float32: docs/hardware.md has the measurements.
+    """Return whether a training step in bf16 is faster than in float32.
 
-    AMD's cores multiply twice as many numbers a cycle with AVX-512's bf16 instructions as in float32. Intel's, which
-    have them in one of two units, are faster with AMX alone, which a virtual machine may hide.
+    Docs/hardware.md has the measurements.
+
+    AMD's cores multiply twice as many numbers a cycle with AVX-512's bf16 instructions as in
+    float32. Intel's, which have them in one of two units, are faster with AMX alone, which a
+    virtual machine may hide.
 
     Args:
         instruction_sets: Those of the CPU, as `instruction_sets` lists them.
@@ -85,7 +98,8 @@ def is_bf16_fast(
 def num_cores(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> int | None:
     """Count the cores that this process may use: its affinity, and what its control group allows.
 
-    A quota of one core and a half counts as one, because a second thread would wait for half of its time.
+    A quota of one core and a half counts as one, because a second thread would wait for half of its
+    time.
     """
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     cores = os.cpu_count() if affinity is None else len(affinity(0))
@@ -102,14 +116,15 @@ def num_cores(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> i
 
 def memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> int:
     """Return the memory of the machine, or what the control group allows of it."""
-    import psutil  # here, because most commands ask for no memory, and it takes as long as all of their config
+    # here, because most commands ask for no memory, and it takes as long as all of their config
+    import psutil
 
     limits = [limit for limit, _ in _find_memory_limits(control_groups, process)]
     return min([int(psutil.virtual_memory().total), *limits])
 
 
 def available_memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> int:
-    """Return the memory that can be taken now without swapping: also what control groups have left."""
+    """Return the memory that can be taken now without swapping: what control groups leave, too."""
     import psutil  # late as above
 
     left = [max(0, limit - used) for limit, used in _find_memory_limits(control_groups, process)]
@@ -117,11 +132,12 @@ def available_memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN
 
 
 def keep_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Make glibc keep the memory of a step for the next one, in place of giving it back to the system.
+    """Make glibc keep the memory of a step for the next oneand not give it back to the system.
 
-    Else each step asks for its pages anew, and the kernel fills them with zeros, which costs a convolutional network on
-    the CPU up to a quarter of its time. Variables that say otherwise (``MALLOC_TRIM_THRESHOLD_``,
-    ``MALLOC_MMAP_THRESHOLD_``, ``GLIBC_TUNABLES``), and another allocator (``LD_PRELOAD``), are left alone.
+    Else each step asks for its pages anew, and the kernel fills them with zeros, which costs a
+    convolutional network on the CPU up to a quarter of its time. Variables that say otherwise
+    (``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_MMAP_THRESHOLD_``, ``GLIBC_TUNABLES``), and another
+    allocator (``LD_PRELOAD``), are left alone.
 
     Returns:
         Whether it does so now; False where the C library is not glibc.
@@ -153,7 +169,10 @@ def _read_field(file: Path, name: str) -> str | None:
 
 
 def _find_groups(root: Path, process: Path, controller: str) -> Iterator[Path]:
-    """List the folders that limit this process, its own and those above, of both versions of control groups."""
+    """List the folders that limit this process, its own and those above.
+
+    Of both versions of control groups.
+    """
     try:
         lines = process.read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux
@@ -170,7 +189,10 @@ def _find_groups(root: Path, process: Path, controller: str) -> Iterator[Path]:
 
 
 def _find_memory_limits(root: Path, process: Path) -> Iterator[tuple[int, int]]:
-    """List each limit in bytes with what its group has taken, without files that the kernel gives up first."""
+    """List each limit in bytes with what its group has taken.
+
+    Without files that the kernel gives up first.
+    """
     for folder in _find_groups(root, process, "memory"):
         for limit_file, used_file in (
             ("memory.max", "memory.current"),

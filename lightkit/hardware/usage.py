@@ -1,4 +1,7 @@
-"""Use of cores, memory and GPUs by a process and all that it has started, measured from outside. No torch."""
+"""Use of cores, memory and GPUs by a process and all that it has started, measured from outside.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -103,6 +106,9 @@ def _read_cpu_seconds(process: psutil.Process) -> float:
 
 
 def _read_memory(process: psutil.Process) -> int:
-    """Return the memory of a process; of pages that it shares with others its part, where the system says it."""
+    """Return the memory of a process.
+
+    Of pages that it shares with others its part, where the system says it.
+    """
     full = process.memory_full_info()
     return int(getattr(full, "pss", full.rss))

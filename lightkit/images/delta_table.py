@@ -1,4 +1,6 @@
-"""The protocol of a Delta table: features that a reader must know, and the rows that deletion vectors delete.
+"""The protocol of a Delta table: features that a reader must know.
+
+And the rows that deletion vectors delete.
 
 Here, because both a table of paths of images and a table that is trained on are read by it.
 """
@@ -28,9 +30,12 @@ _VARIANT = ("variantType", "variantType-preview", "variantShredding", "variantSh
 
 
 def find_unreadable(table: DeltaTable) -> list[str]:
-    """List the features that a table uses and that are not read here; those that it allows and does not use are none.
+    """List the features that a table uses and that are not read here.
 
-    deltalake (1.6.6) allows ``variantType`` in each table with deletion vectors, whatever its columns are.
+    Those that it allows and does not use are none.
+
+    deltalake (1.6.6) allows ``variantType`` in each table with deletion vectors, whatever its
+    columns are.
     """
     needed = set(table.protocol().reader_features or []) - {"columnMapping", *_VARIANT}
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
@@ -41,7 +46,10 @@ def find_unreadable(table: DeltaTable) -> list[str]:
 
 
 def refuse_unreadable(table: DeltaTable, place: object) -> str:
-    """Return the message of an error if a table uses features that are not read here; empty if it does not."""
+    """Return the message of an error if a table uses features that are not read here.
+
+    Empty if it does not.
+    """
     unknown = find_unreadable(table)
     if not unknown:
         return ""
@@ -79,7 +87,9 @@ def read_deleted_rows(table: DeltaTable) -> dict[str, npt.NDArray[np.int64]]:
 
 
 class DeltaFiles:
-    """The files of a Delta table on this machine without the rows that deletion vectors delete, read as a stream.
+    """The files of a Delta table on this machine without the rows that deletion vectors delete.
+
+    Read as a stream.
 
     Args:
         table: The table; see `find_unreadable`.

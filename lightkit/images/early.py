@@ -1,4 +1,7 @@
-"""Read the first images that a command line names while the process still imports torch. No torch."""
+"""Read the first images that a command line names while the process still imports torch.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ _NUM_CHANNELS = 3
 class EarlyImages:
     """Crops of images, made in threads from now on, until the reader of all images begins.
 
-    An image that cannot be read is left to the reader of all images, so that its error is reported once.
+    An image that cannot be read is left to the reader of all images, so that its error is reported
+    once.
 
     Args:
         words: Folders, files and patterns, as on the command line; no tables.
@@ -30,7 +34,8 @@ class EarlyImages:
     """
 
     def __init__(self, words: Sequence[str], preprocessing: Preprocessing) -> None:
-        # what threads would import, and what they must not print, is settled here, before others import anything
+        # what threads would import, and what they must not print, is settled here, before others
+        # import anything
         Image.preinit()
         count_libtiff_errors()
         warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -52,7 +57,9 @@ class EarlyImages:
         return self._listed.result()
 
     def take(self, path: str) -> Image.Image | None:
-        """Return the crop of an image, once; None where there is none, or it has not been begun. It ends the reading.
+        """Return the crop of an image, once.
+
+        None where there is none, or it has not been begun. It ends the reading.
 
         Args:
             path: The image, as `list_paths` names it.
@@ -105,7 +112,10 @@ class EarlyImages:
 
 
 def begin_early(words: Sequence[str], preprocessing: Preprocessing) -> EarlyImages | None:
-    """Begin to read images; None where a table names them, standard input does, or there is no core to spare."""
+    """Begin to read images.
+
+    None where a table names them, standard input does, or there is no core to spare.
+    """
     if count_threads() == 1:
         return None
     for word in words:

@@ -1,4 +1,7 @@
-"""The folder of the flower photos, for training on them and for the digest of the data. No torch."""
+"""The folder of the flower photos, for training on them and for the digest of the data.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ def flower_photos(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Find the folder of the photos if the config names none; None if there is none.
 
     Args:
-        environ: Environment variables, of which LIGHTKIT_DATA counts: that folder, or its ``flower_photos``.
+        environ: Environment variables, of which LIGHTKIT_DATA counts: that folder, or its
+            ``flower_photos``.
 
     Raises:
         DataError: If LIGHTKIT_DATA names a folder that does not hold them.

@@ -1,4 +1,7 @@
-"""Read image files of any kind that Pillow knows into RGB: one, or many in threads ahead of the consumer."""
+"""Read image files of any kind that Pillow knows into RGB.
+
+One, or many in threads ahead of the consumer.
+"""
 
 from __future__ import annotations
 
@@ -126,8 +129,8 @@ def _own_message(error: Exception, message: str) -> str:
 def pillow_warnings() -> Iterator[None]:
     """Silence Pillow's warnings, but make an error of one about too many pixels.
 
-    The filters are the whole process's: enter it in one thread, around any pool that reads images. What libtiff would
-    print on standard error is counted, see `count_libtiff_errors`.
+    The filters are the whole process's: enter it in one thread, around any pool that reads images.
+    What libtiff would print on standard error is counted, see `count_libtiff_errors`.
     """
     count_libtiff_errors()
     with warnings.catch_warnings():
@@ -138,7 +141,10 @@ def pillow_warnings() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _replace_libtiff_handler() -> list[int]:
-    """Make libtiff count its errors in a list of one number, in place of printing several lines an image."""
+    """Make libtiff count its errors in a list of one number.
+
+    In place of printing several lines an image.
+    """
     count = [0]
 
     @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)  # type: ignore[untyped-decorator]
@@ -166,13 +172,16 @@ def walk_files(
     once: bool = False,
     known: set[tuple[int, int]] | None = None,
 ) -> Iterator[str]:
-    """Yield the visible files in a folder and below it, in the order of their names, one folder at a time.
+    """Yield the visible files in a folder and below it.
+
+    In the order of their names, one folder at a time.
 
     Args:
         folder: Where to begin.
         follows: Whether a link to a folder is followed; in no case in a circle.
         once: Read a folder once though several links lead to it.
-        known: Device and number of the folders that are not read again: those above, with ``once`` all so far.
+        known: Device and number of the folders that are not read again: those above, with ``once``
+            all so far.
 
     Raises:
         DataError: If a folder cannot be read.
@@ -228,9 +237,12 @@ def decode_rgb(content: Path | BinaryIO, *, name: object) -> Image.Image:
 
 
 def try_read_rgb(path: str) -> tuple[Image.Image | None, str | None]:
-    """Read an image as `read_rgb` does, or return the reason why it cannot be, in a few words without the path.
+    """Read an image as `read_rgb` does, or return the reason why it cannot be.
 
-    It may run in threads, and leaves the filters of warnings alone: that is for the caller's `pillow_warnings`.
+    In a few words without the path.
+
+    It may run in threads, and leaves the filters of warnings alone: that is for the caller's
+    `pillow_warnings`.
     """
     if not path:
         return None, "no path is given"
@@ -248,7 +260,8 @@ def format_reason(error: Exception, name: object) -> str:
     """Format a decoder's exception in a few words, without the path.
 
     Raises:
-        MachineLimitError: If the machine lacks descriptors or memory, which is not the file's fault.
+        MachineLimitError: If the machine lacks descriptors or memory, which is not the file's
+            fault.
     """
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     if isinstance(error, OSError | MemoryError) and number in _LACKS:
@@ -273,11 +286,12 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 def load_frame(image: Image.Image) -> Image.Image:
     """Decode the first frame of an open image, and correct its transparent colour.
 
-    Pillow 13.0 stretches a PNG's grey of 2 and 4 bits to 8, and cuts colours of 16 bits to 8, but not that colour.
+    Pillow 13.0 stretches a PNG's grey of 2 and 4 bits to 8, and cuts colours of 16 bits to 8, but
+    not that colour.
 
     Raises:
-        ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or colours in planes of 16
-            bits, of which Pillow 13.0 takes each byte for a pixel.
+        ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or colours
+            in planes of 16 bits, of which Pillow 13.0 takes each byte for a pixel.
     """
     _refuse_unknown_pixels(image)
     tile = getattr(image, "tile", None)
@@ -316,7 +330,10 @@ def _refuse_unknown_pixels(image: Image.Image) -> None:
 
 
 def _low_bytes(image: Image.Image) -> Image.Image:
-    """Decode the lower 8 bits of an open PNG of 16 bits a colour, of which Pillow keeps the upper ones."""
+    """Decode the lower 8 bits of an open PNG of 16 bits a colour.
+
+    Pillow keeps the upper ones.
+    """
     file: Any = image.fp  # type: ignore[attr-defined]  # of an open image
     at = file.tell()
     file.seek(0)
@@ -329,7 +346,10 @@ def _low_bytes(image: Image.Image) -> Image.Image:
 
 
 def _make_transparent(image: Image.Image, low_bytes: Image.Image, color: tuple[int, ...]) -> None:
-    """Add an alpha channel to a decoded image of 16 bits a colour, 0 where all 16 bits are those of ``color``."""
+    """Add an alpha channel to a decoded image of 16 bits a colour.
+
+    0 where all 16 bits are those of ``color``.
+    """
     import numpy as np  # here: the commands that check a config load it for nothing else
 
     values = np.asarray(image).astype(np.uint16) << 8 | np.asarray(low_bytes)
@@ -339,7 +359,10 @@ def _make_transparent(image: Image.Image, low_bytes: Image.Image, color: tuple[i
 
 
 def read_orientation(image: Image.Image) -> int:
-    """Read the orientation of a decoded image, 1 to 8 as EXIF counts; 1, as stored, if there is no valid one."""
+    """Read the orientation of a decoded image, 1 to 8 as EXIF counts.
+
+    1, as stored, if there is no valid one.
+    """
     try:
         number = image.getexif().get(ExifTags.Base.Orientation, 1)
     except MemoryError:  # not the file's fault: a turned photo would be read as stored
@@ -352,8 +375,8 @@ def read_orientation(image: Image.Image) -> int:
 def overlay_white(image: Image.Image) -> Image.Image:
     """Convert a decoded frame to RGB, 8 bits a channel, with transparency laid over white.
 
-    Of 16 bits a channel the upper 8 are kept. CMYK and other colour spaces are converted as Pillow does it, without
-    colour profiles.
+    Of 16 bits a channel the upper 8 are kept. CMYK and other colour spaces are converted as Pillow
+    does it, without colour profiles.
     """
     if image.mode.startswith(
         "I"
@@ -409,7 +432,8 @@ def prepare_images(
         find_ready: Returns what is prepared already, by the path; it runs in threads, too.
 
     Raises:
-        RuntimeError: If ``prepare`` fails otherwise than for the size of an image, with the image's name.
+        RuntimeError: If ``prepare`` fails otherwise than for the size of an image, with the image's
+            name.
     """
     num_threads = threads or count_threads()
     work = partial(_prepare_image, prepare=prepare, find_ready=find_ready)
@@ -456,7 +480,9 @@ def count_threads() -> int:
 def map_in_order(
     pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], *, ahead: int
 ) -> Iterator[R]:
-    """Yield the result of each item, in their order; work that has not begun when the consumer stops is not done.
+    """Yield the result of each item, in their order.
+
+    Work that has not begun when the consumer stops is not done.
 
     Args:
         pool: Runs the work.

@@ -1,4 +1,4 @@
-"""Index of a folder of images: files, classes and splits, without the images that cannot be decoded."""
+"""Index of a folder of images: files, classes and splits, without undecodable images."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Photo:
 
     Args:
         path: The file.
-        label: Its class; counts into the index's ``class_names``. Of labels that are independent, 0 or 1 for each.
+        label: Its class; counts into the index's ``class_names``. Of labels that are independent, 0
+            or 1 for each.
         digest: SHA-256 of its bytes, hexadecimal.
         height: Of the upright image, in pixels.
         width: In the same way.
@@ -90,12 +91,15 @@ class ImageIndex:
         return {split: len(photos) for split, photos in self.splits.items()}
 
     def name_label(self, photo: Photo) -> str:
-        """Return the name of a photo's class, or the names of its labels with line breaks between them."""
+        """Return the name of a photo's class, or the names of its labels joined by line breaks."""
         return "\n".join(self.class_names[number] for number in photo.classes)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over split, class and content of every photo; names and places of files do not count."""
+        """SHA-256 over split, class and content of every photo.
+
+        Names and places of files do not count.
+        """
         lines = sorted(
             f"{split}\0{self.name_label(photo)}\0{photo.digest}\n"
             for split, photos in self.splits.items()
@@ -117,14 +121,16 @@ def index_images(
     A class whose photos would all go into other splits keeps one for training, with a warning.
 
     Args:
-        root: Holds one folder a class, or ``train``, ``val`` and ``test`` with one folder a class each.
+        root: Holds one folder a class, or ``train``, ``val`` and ``test`` with one folder a class
+            each.
         val_fraction: Share that goes into validation, where no validation folder is given.
         test_fraction: Share that is kept for testing, where no splits are given.
         on_bad_image: `skip` leaves out what cannot be decoded, `error` refuses it.
         max_bad_fraction: Share of all files that may be left out.
 
     Raises:
-        DataError: If the folder, its classes, too many of its files or a split is missing or unusable.
+        DataError: If the folder, its classes, too many of its files or a split is missing or
+            unusable.
     """
     _list_classes(root)
     given = find_split_folders(root)
@@ -155,7 +161,8 @@ def index_files(
     Args:
         root: Folder or table that names the photos, for messages.
         class_names: Names of the classes; a label counts into them.
-        files: Photos of each split with their labels; all of them under ``train`` where no splits are given.
+        files: Photos of each split with their labels; all of them under ``train`` where no splits
+            are given.
         given: Splits that are given, and where they are.
         val_fraction: As for `index_images`.
         test_fraction: Likewise.
@@ -211,7 +218,9 @@ _Judged = tuple[Path, Label, Verdict]
 def _list_files(
     folders: Mapping[Split, Path],
 ) -> tuple[list[str], dict[Split, list[tuple[Path, int]]]]:
-    """List the images of each split with their labels, and warn of other files and of links that are not followed.
+    """List the images of each split with their labels.
+
+    Warn of other files and of links that are not followed.
 
     The training split has the classes; another one may lack some of them.
 
@@ -238,7 +247,10 @@ def _list_files(
 def _judge_files(
     files: Mapping[Split, Sequence[tuple[Path, Label]]],
 ) -> tuple[dict[Split, list[_Judged]], list[Defect]]:
-    """Decode each image once, or read the verdict on its content; return the verdicts, and the files with a defect."""
+    """Decode each image once, or read the verdict on its content.
+
+    Return the verdicts, and the files with a defect.
+    """
     paths = [path for of_split in files.values() for path, _ in of_split]
     verdicts = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
     judged: dict[Split, list[_Judged]] = {}
@@ -333,7 +345,10 @@ def _warn_of_missing_classes(
 
 
 def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
-    """Warn of photos whose files are equal and are in several of the given splits, or in several classes."""
+    """Warn of photos whose files are equal and are in several of the given splits.
+
+    Or in several classes.
+    """
     by_split: dict[str, dict[Any, str]] = defaultdict(dict)
     by_class: dict[str, dict[Any, str]] = defaultdict(dict)
     for split, photos in splits.items():
@@ -386,7 +401,8 @@ def _divide(
     return splits
 
 
-# A folder of segmentation data by the letters of its name, and one of the masks that belong to its images.
+# A folder of segmentation data by the letters of its name, and one of the masks that belong to its
+# images.
 _IMAGE_FOLDERS = frozenset(
     {"image", "images", "img", "imgs", "jpegimages", "photo", "photos", "input", "inputs"}
 )
@@ -397,7 +413,8 @@ _MASK_FOLDERS = frozenset(
     }
 )  # fmt: skip
 _MOST_FOLDERS = 4
-"""A folder of images and masks has few others, such as notes; one of many classes may have one named photos."""
+"""A folder of images and masks has few others, such as notes; one of many classes may have one
+named photos."""
 _MASK_ENDING = re.compile(r"[_\-. ]?(mask|masks|seg|segmentation|label|labels|gt)$")
 _HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # What stands next to images on purpose: notes, annotations, and what file managers leave.
@@ -415,8 +432,8 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
     They are splits if the one of training has folders itself; a class may be named train.
 
     Raises:
-        DataError: If the folder cannot be read, two folders hold one split, or all are named after splits and none
-            holds the training split's classes.
+        DataError: If the folder cannot be read, two folders hold one split, or all are named after
+            splits and none holds the training split's classes.
     """
     named = [(split_named(folder.name), folder) for folder in list_folders(root)]
     trained = [folder for split, folder in named if split == "train" and list_folders(folder)]
@@ -447,7 +464,9 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
 
 
 def check_class_folders(root: Path) -> None:
-    """Check that folders are those of splits and classes, and that each class of the training has an image by its name.
+    """Check that folders are those of splits and classes.
+
+    And that each class of the training has an image by its name.
 
     Raises:
         DataError: As `find_split_folders` and `class_files` do.
@@ -461,7 +480,10 @@ def check_class_folders(root: Path) -> None:
 
 
 def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
-    """Warn of folders next to the splits, which may be splits under unusual names, or of splits within classes."""
+    """Warn of folders next to the splits.
+
+    They may be splits under unusual names, or of splits within classes.
+    """
     if not given:
         _warn_of_splits_in_classes(list_folders(root))
         return
@@ -475,7 +497,10 @@ def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
 
 
 def _warn_of_splits_in_classes(classes: Sequence[Path]) -> None:
-    """Warn where each class has folders that are named after splits, which are not the splits of the training."""
+    """Warn where each class has folders that are named after splits.
+
+    They are not the splits of the training.
+    """
     inner = [{split_named(folder.name) for folder in list_folders(each)} for each in classes]
     if inner and all("train" in splits and len(splits - {None}) > 1 for splits in inner):
         log.warning(
@@ -491,7 +516,8 @@ def refuse_masks(images: Mapping[Path, Sequence[Path]]) -> None:
         images: Files of each class folder.
 
     Raises:
-        DataError: For a folder such as images/ and one such as masks/ where half of the names are the same.
+        DataError: For a folder such as images/ and one such as masks/ where half of the names are
+            the same.
     """
     pictures = [folder for folder in images if _letters(folder) in _IMAGE_FOLDERS]
     masks = [folder for folder in images if _letters(folder) in _MASK_FOLDERS]
@@ -515,7 +541,8 @@ def find_mask_folders(root: Path) -> tuple[str, str] | None:
     """Find the names of the folders of images and of masks in a folder, or in its training split.
 
     Returns:
-        None without both, or where no file of the one has the name of a file of the other: they may be classes.
+        None without both, or where no file of the one has the name of a file of the other: they may
+        be classes.
     """
     for folder in (
         root,
@@ -558,21 +585,21 @@ def class_files(
     *,
     trained: Sequence[str] | None = None,
 ) -> tuple[list[str], list[tuple[Path, int]]]:
-    """List the images in the class folders of ``folder``, and in all folders below them, by their suffix.
+    """List the images in the class folders of ``folder``and all folders below, by suffix.
 
     Args:
         folder: Holds one folder a class.
         passed_over: Gets the suffixes of other files, and how many have each; "" is none.
         unfollowed: Gets the links that lead up, or to another class.
-        trained: Names of the training split's classes, for another split, which may lack some or have no image of
-            them. None for training itself.
+        trained: Names of the training split's classes, for another split, which may lack some or
+            have no image of them. None for training itself.
 
     Returns:
         Names of the classes; and the files, each with its class, which counts into the names.
 
     Raises:
-        DataError: If a folder cannot be read, a class of training has no file with an image's suffix, or training
-            lacks a class.
+        DataError: If a folder cannot be read, a class of training has no file with an image's
+            suffix, or training lacks a class.
     """
     classes = _list_classes(folder)
     names = [class_folder.name for class_folder in classes]
@@ -608,7 +635,7 @@ def class_files(
 def _find_images(
     folder: Path, others: Sequence[Path], passed_over: Counter[str], unfollowed: list[Path]
 ) -> list[Path]:
-    """Find visible files with an image's suffix, also in deeper folders and behind links that lead out.
+    """Find visible files with an image's suffix, also deeper and behind links that lead out.
 
     Args:
         folder: Of the class.
@@ -724,7 +751,10 @@ def check_defects(
 
 
 def _list_defects(defects: Sequence[Defect]) -> Path | None:
-    """Write the samples into the folder of a run's job and return the file; None without a run, or where that fails."""
+    """Write the samples into the folder of a run's job and return the file.
+
+    None without a run, or where that fails.
+    """
     run = runs.current()
     if run is None:
         return None

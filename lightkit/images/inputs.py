@@ -1,4 +1,7 @@
-"""The images that words on a command line name: folders, files, globs, tables of paths, standard input."""
+"""The images that words on a command line name.
+
+Folders, files, globs, tables of paths, standard input.
+"""
 
 from __future__ import annotations
 
@@ -57,25 +60,29 @@ def find_images(words: Sequence[str]) -> ImagePaths:
     A word is:
 
     - a file: that image, or the paths in it if it is a table: `.csv`, `.tsv` or `.parquet`;
-    - a folder: the images in it and in all folders below it, by their suffix, in the order of their names on every
-      machine; names that begin with a dot are left out. Or a Delta table, if it has a `_delta_log`;
-    - a glob such as `photos/*/img_?.jpg` or `photos/**/*.png`, in the same order. It finds what a shell would, but of
-      a pattern that ends in no suffix, images only;
+    - a folder: the images in it and in all folders below it, by their suffix, in the order of their
+      names on every machine; names that begin with a dot are left out. Or a Delta table, if it has
+      a `_delta_log`;
+    - a glob such as `photos/*/img_?.jpg` or `photos/**/*.png`, in the same order. It finds what a
+      shell would, but of a pattern that ends in no suffix, images only;
     - `-`: standard input, one path a line.
 
-    See `open_path_table` for the column of a table, and the folder of its relative paths. Files within folders and
-    tables are not opened: whether each is an image is known when it is read.
+    See `open_path_table` for the column of a table, and the folder of its relative paths. Files
+    within folders and tables are not opened: whether each is an image is known when it is read.
 
     Raises:
-        DataError: If a file or folder is missing, a folder has no image, a glob finds none, or a table has no column
-            of paths.
+        DataError: If a file or folder is missing, a folder has no image, a glob finds none, or a
+            table has no column of paths.
         ConfigError: If a table's reader is not installed.
     """
     return ImagePaths([_find_source(word) for word in words], is_countable="-" not in words)
 
 
 def find_named_files(words: Sequence[str]) -> Iterator[Path]:
-    """Find the files that words name themselves, and the tables that globs find; nothing of their content."""
+    """Find the files that words name themselves, and the tables that globs find.
+
+    Nothing of their content.
+    """
     for word in words:
         path = Path(os.path.expanduser(word))  # noqa: PTH111 (pathlib raises for a user that is not there)
         if os.path.lexists(path):
@@ -141,14 +148,18 @@ def _find_matches(pattern: Path) -> Iterator[str]:
 
 
 def open_path_table(path: Path) -> _Source:
-    """Find a table's column of paths, and return what reads it in pieces: the path of each row, empty if it has none.
+    """Find a table's column of paths, and return what reads it in pieces.
 
-    It is the first of `COLUMNS` that the table has, in small or capital letters, else its only column of text, if the
-    first one is a path of an image. A CSV file of one column may do without a header. A relative path counts from the
-    folder of the table, or from the working directory if the file is only there.
+    The path of each row, empty if it has none.
+
+    It is the first of `COLUMNS` that the table has, in small or capital letters, else its only
+    column of text, if the first one is a path of an image. A CSV file of one column may do without
+    a header. A relative path counts from the folder of the table, or from the working directory if
+    the file is only there.
 
     Raises:
-        DataError: If the table is damaged, has no such column, or holds images in place of their paths.
+        DataError: If the table is damaged, has no such column, or holds images in place of their
+            paths.
         ConfigError: If it is a Delta table, and deltalake is not installed.
     """
     is_csv = path.suffix.lower() in (".csv", ".tsv") and not is_delta(path)

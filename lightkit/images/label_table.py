@@ -1,4 +1,7 @@
-"""A table that names images and their labels, read row by row; each row knows its line, for errors. No torch."""
+"""A table that names images and their labels, read row by row.
+
+Each row knows its line, for errors. No torch.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +61,16 @@ class LabelledFiles:
 
 
 def read_csv(path: Path) -> tuple[list[str], Iterator[TableRow]]:
-    """Read a file of comma, semicolon or tab separated values, in UTF-8, with or without a byte order mark.
+    """Read a file of comma, semicolon or tab separated values.
+
+    In UTF-8, with or without a byte order mark.
 
     Returns:
         Names of the columns, and the rows.
 
     Raises:
-        DataError: If it is empty, not UTF-8, has two columns of one name, or a row has more or fewer cells.
+        DataError: If it is empty, not UTF-8, has two columns of one name, or a row has more or
+            fewer cells.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -86,14 +92,17 @@ def parse_csv(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tupl
     """Parse lines of comma, semicolon or tab separated values, one row after another.
 
     Args:
-        lines: With their ends; bytes that are no UTF-8 as surrogates, as ``surrogateescape`` has them.
+        lines: With their ends; bytes that are no UTF-8 as surrogates, as ``surrogateescape`` has
+            them.
         name: Of the table, for errors.
 
     Returns:
-        Names of the columns; and of each row that is not empty its cells, with the number of its first line, from 1.
+        Names of the columns; and of each row that is not empty its cells, with the number of its
+        first line, from 1.
 
     Raises:
-        DataError: If it is empty, not UTF-8, has two columns of one name, or a row has more or fewer cells.
+        DataError: If it is empty, not UTF-8, has two columns of one name, or a row has more or
+            fewer cells.
     """
     iterator = iter(lines)
     first = next(iterator, "").removeprefix("\ufeff")
@@ -121,7 +130,10 @@ def parse_csv(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tupl
 
 
 def find_delimiter(first: str) -> str:
-    """Return the separator of a table: the one of comma, semicolon and tab that its first line has most of."""
+    """Return the separator of a table.
+
+    The one of comma, semicolon and tab that its first line has most of.
+    """
     return max(",;\t", key=first.count)
 
 
@@ -158,8 +170,10 @@ class LabelColumns:
 
     Args:
         names: Columns of the table.
-        image: Column of the paths; `auto` takes the first that is named path, image, file or filename.
-        label: Column of the labels, or several columns of 0 and 1; `auto` takes the first of `LABEL_COLUMNS`.
+        image: Column of the paths; `auto` takes the first that is named path, image, file or
+            filename.
+        label: Column of the labels, or several columns of 0 and 1; `auto` takes the first of
+            `LABEL_COLUMNS`.
         separator: Character between several labels in one cell; None where a cell has one label.
         split: Column of the splits; `auto` takes a column `split` where there is one, None none.
 
@@ -282,7 +296,8 @@ def collect_files(
         classes: Names of the classes in their order; None for those of the training rows, sorted.
 
     Raises:
-        DataError: If there are no rows, a file is missing, a label is no class, or a split has no usual name.
+        DataError: If there are no rows, a file is missing, a label is no class, or a split has no
+            usual name.
     """
     found, has_lists = _find_files(rows, columns, table=table, root=root)
     names = list(classes) if classes is not None else _list_classes(found, columns)
@@ -303,7 +318,9 @@ def collect_files(
 def _find_files(
     rows: Iterable[TableRow], columns: LabelColumns, *, table: Path, root: Path
 ) -> tuple[list[_LabelledFile], bool]:
-    """Find the image of each row; return it with its place, labels and split, and whether rows have lists of labels.
+    """Find the image of each row.
+
+    Return it with its place, labels and split, and whether rows have lists of labels.
 
     Raises:
         DataError: If there are no rows, or an image is missing.
@@ -348,7 +365,10 @@ def _number_labels(labels: Sequence[str], numbers: Mapping[str, int], place: str
 
 
 def _list_classes(found: Sequence[_LabelledFile], columns: LabelColumns) -> list[str]:
-    """List the classes of the training rows: columns in their order, whole numbers by size, other names as text."""
+    """List the classes of the training rows.
+
+    Columns in their order, whole numbers by size, other names as text.
+    """
     if columns.are_marks:
         return list(columns.labels)
     names = {label for _, _, labels, split in found if split == "train" for label in labels}

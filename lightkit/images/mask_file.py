@@ -1,4 +1,7 @@
-"""Mask files: the class of each pixel, as a number in grey or in a palette, or as a colour of a table. No torch."""
+"""Mask files: the class of each pixel, as a number in grey or in a palette, or as a colour.
+
+A table has the colours. No torch.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from lightkit.errors import ConfigError, join_names
 from lightkit.images.image_file import UnreadableImageError, pillow_warnings
 
 IGNORED = -100
-"""Number, in a mask that was read, of a pixel that counts for nothing; torch's `cross_entropy` passes over it."""
+"""Number, in a mask that was read, of a pixel that counts for nothing; torch's `cross_entropy`
+passes over it."""
 IGNORED_VALUE = 255
-"""Number of such a pixel in a file, where no class has it: that of PASCAL VOC, Cityscapes and ADE20K."""
+"""Number of such a pixel in a file, where no class has it: that of PASCAL VOC, Cityscapes and
+ADE20K."""
 UNKNOWN = -1
 """Number, in a mask that was read, of a pixel whose value is no class."""
 Color = tuple[int, int, int]
@@ -54,7 +59,8 @@ class MaskClasses:
 
     Args:
         names: In the order of their numbers.
-        codes: Of each its number in the file, or its colour as ``red * 65536 + green * 256 + blue``.
+        codes: Of each its number in the file, or its colour as
+            ``red * 65536 + green * 256 + blue``.
         ignored: That of pixels that count for nothing; None where there are none.
         are_colors: Whether they are colours.
     """
@@ -72,7 +78,8 @@ class MaskClasses:
         """Read a mask: the class of each pixel, `IGNORED` or `UNKNOWN`, upright as its picture.
 
         Raises:
-            UnreadableImageError: If it cannot be decoded, or is coloured where numbers are expected.
+            UnreadableImageError: If it cannot be decoded, or is coloured where numbers are
+                expected.
         """
         return self.find_classes(read_codes(path, are_colors=self.are_colors))
 
@@ -94,11 +101,15 @@ def parse_classes(
     classes: Sequence[str] | Mapping[str, Any] | None,
     ignore_index: int | Sequence[int] | str | None,
 ) -> MaskClasses | None:
-    """Parse the classes of masks as a config has them; None where it has none, and the masks say them.
+    """Parse the classes of masks as a config has them.
+
+    None where it has none, and the masks say them.
 
     Args:
-        classes: Names in the order of their numbers from 0; or by name the number or the colour of each.
-        ignore_index: Number or colour of pixels that count for nothing; ``auto`` is 255 where no class has it.
+        classes: Names in the order of their numbers from 0; or by name the number or the colour of
+            each.
+        ignore_index: Number or colour of pixels that count for nothing; ``auto`` is 255 where no
+            class has it.
 
     Raises:
         ConfigError: If a class is neither, or two have the same.
@@ -234,7 +245,9 @@ def _drop_alpha(image: Image.Image) -> Image.Image:
 def find_values(
     path: Path, classes: MaskClasses | None, *, file: BinaryIO | None = None
 ) -> tuple[tuple[int, int], dict[int, int]]:
-    """Return height and width of a mask, and its values that are no class, each with the number of its pixels.
+    """Return height and width of a mask, and its values that are no class.
+
+    Each with the number of its pixels.
 
     Args:
         path: The mask.
@@ -305,7 +318,7 @@ def choose_colors(num: int) -> list[Color]:
 
 
 def write_mask(path: Path | BinaryIO, mask: NDArray[Any], num_classes: int) -> None:
-    """Write a mask as a PNG whose pixels are the numbers of the classes, with a palette to look at it.
+    """Write a mask as a PNG whose pixels are class numbers, with a palette for viewing.
 
     Args:
         path: The file, or a stream.
@@ -322,7 +335,10 @@ def write_mask(path: Path | BinaryIO, mask: NDArray[Any], num_classes: int) -> N
 
 
 def resize_mask(mask: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """Resize a mask to a height and width: of each pixel the one at its centre, "nearest-exact" of torch."""
+    """Resize a mask to a height and width.
+
+    Of each pixel the one at its centre, "nearest-exact" of torch.
+    """
     rows, columns = (_find_centres(have, want) for have, want in zip(mask.shape, size, strict=True))
     resized: NDArray[Any] = mask[rows[:, None], columns[None, :]]
     return resized
@@ -336,7 +352,9 @@ def _find_centres(have: int, want: int) -> NDArray[np.int64]:
 def overlay_mask(
     picture: Image.Image, mask: NDArray[Any], num_classes: int, *, alpha: float = 0.5
 ) -> Image.Image:
-    """Lay the colours of a mask over a picture; the first class and what is no class stay as they are.
+    """Lay the colours of a mask over a picture.
+
+    The first class and what is no class stay as they are.
 
     Args:
         picture: In RGB.

@@ -77,7 +77,10 @@ class MaskIndex:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over classes, and over split and content of every image and mask; names of files do not count."""
+        """SHA-256 over classes, and over split and content of every image and mask.
+
+        Names of files do not count.
+        """
         lines = sorted(
             f"{split}\0{self.digests[photo.path]}\0{photo.digest}\n"
             for split, photos in self.splits.items()
@@ -92,10 +95,12 @@ class MaskIndex:
 def find_pairs_of_folders(
     root: Path, images: str, masks: str
 ) -> dict[Split | None, tuple[Path, Path]]:
-    """Find the folders of images and of their masks, by split; one pair under None where no folder names a split.
+    """Find the folders of images and of their masks, by split.
 
-    Splits stand above these folders, as train/images and train/masks, or in both of them, as images/train and
-    masks/train.
+    One pair under None where no folder names a split.
+
+    Splits stand above these folders, as train/images and train/masks, or in both of them, as
+    images/train and masks/train.
 
     Raises:
         DataError: If there are none, or one lacks its counterpart.
@@ -132,7 +137,7 @@ def find_pairs_of_folders(
 
 
 def pair_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    """Pair the images of a folder with their masks, by their names without suffix, also in deeper folders.
+    """Pair the images of a folder with their masks, by their names without suffix, also deeper.
 
     The name of a mask may end in ``_mask`` or the like. A mask without an image is a warning.
 
@@ -217,8 +222,8 @@ def index_masks(
 
     Raises:
         ConfigError: If the classes are unknown.
-        DataError: If a mask is missing, has another size than its image, or a value that is no class; or too many files
-            cannot be decoded.
+        DataError: If a mask is missing, has another size than its image, or a value that is no
+            class; or too many files cannot be decoded.
     """
     known = parse_classes(classes, ignore_index)
     folders = find_pairs_of_folders(root, images, masks)
@@ -267,8 +272,8 @@ def _judge_masks(
     """Read each mask once, or the verdict on its content.
 
     Returns:
-        The verdicts; and, of masks that have some, the values that are no class with their numbers of pixels. Without
-        classes, these are all values.
+        The verdicts; and, of masks that have some, the values that are no class with their numbers
+        of pixels. Without classes, these are all values.
     """
     values: dict[Path, dict[int, int]] = {}
 

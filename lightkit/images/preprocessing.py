@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-# Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
+# Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained
+# with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _RESIZE_RATIO = (
@@ -24,15 +25,15 @@ class Preprocessing:
     """Resize the shorter side, crop the centre, scale to 0..1, normalise.
 
     Args:
-        resize: Length of the shorter side after resizing, in pixels; bilinear with antialiasing, as Pillow does it.
-            The longer side is ``int(resize * longer / shorter)``.
+        resize: Length of the shorter side after resizing, in pixels; bilinear with antialiasing, as
+            Pillow does it. The longer side is ``int(resize * longer / shorter)``.
         crop: Height and width of the centre crop, in pixels.
         mean: Subtracted from each channel, after the division by 255.
         std: Divides each channel after that.
         channel_order: Of the input's channels.
         interpolation: How it is resized.
-        is_whole: Resize all of the image to the crop's height and width, of any shape, and crop nothing, as for
-            masks.
+        is_whole: Resize all of the image to the crop's height and width, of any shape, and crop
+            nothing, as for masks.
     """
 
     resize: int
@@ -50,8 +51,8 @@ class Preprocessing:
             image: In RGB, of any size.
 
         Returns:
-            float32 ``(channels, height, width)``, equal to the last bit to what torchvision's `Resize`, `CenterCrop`,
-            `ToDtype` and `Normalize` of the data modules make of it.
+            float32 ``(channels, height, width)``, equal to the last bit to what torchvision's
+            `Resize`, `CenterCrop`, `ToDtype` and `Normalize` of the data modules make of it.
         """
         return self.normalised(self.cropped(image))
 
@@ -105,7 +106,10 @@ class Preprocessing:
 
 
 def preprocessing_of(image_size: int) -> Preprocessing:
-    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise as ImageNet's weights expect."""
+    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise.
+
+    As ImageNet's weights expect.
+    """
     return Preprocessing(
         resize=round(image_size * _RESIZE_RATIO),
         crop=(image_size, image_size),
@@ -125,7 +129,10 @@ def _are_numbers(values: Any) -> bool:
 
 
 def resize_shorter_side(image: Image.Image, shorter: int) -> Image.Image:
-    """Resize an image so that its shorter side has so many pixels; the image itself if it has them already."""
+    """Resize an image so that its shorter side has so many pixels.
+
+    The image itself if it has them already.
+    """
     from PIL import Image  # as above
 
     height, width = compute_resized_size(image.height, image.width, shorter)
@@ -150,5 +157,8 @@ def compute_resized_size(height: int, width: int, shorter: int) -> tuple[int, in
 
 
 def _start(have: int, want: int) -> int:
-    """Compute the start of a crop; below zero if the image is smaller, which gives black (torchvision's rule)."""
+    """Compute the start of a crop.
+
+    Below zero if the image is smaller, which gives black (torchvision's rule).
+    """
     return -((want - have) // 2) if want > have else round((have - want) / 2)

@@ -1,4 +1,7 @@
-"""Which split a file belongs to, by the name of its folder or by nothing but its bytes; names of classes."""
+"""Which split a file belongs to, by the name of its folder or by nothing but its bytes.
+
+Names of classes.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,13 @@ _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+")
 
 
 def split_named(name: str) -> Split | None:
-    """Return the split that a folder, or a value of a column, is named after; None for any other name.
+    """Return the split that a folder, or a value of a column, is named after.
+
+    None for any other name.
 
     Args:
-        name: In small or capital letters; an ending such as ``_set`` or ``-images`` and a number do not count.
+        name: In small or capital letters; an ending such as ``_set`` or ``-images`` and a number do
+            not count.
     """
     letters = re.sub(r"[\s_.\-0-9]+", "", name.lower())
     return _WORDS.get(letters) or _WORDS.get(_ENDINGS.sub("", letters))
@@ -49,9 +55,9 @@ def split_named(name: str) -> Split | None:
 def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split:
     """Choose the split of content with this SHA-256.
 
-    The digest's first 52 bits are read as a fraction in [0, 1): test comes first, then val, then train. So the choice
-    is the same on every machine, no other file has a say in it, equal bytes go the same way, and another
-    ``val_fraction`` never moves a file into or out of the test split.
+    The digest's first 52 bits are read as a fraction in [0, 1): test comes first, then val, then
+    train. So the choice is the same on every machine, no other file has a say in it, equal bytes go
+    the same way, and another ``val_fraction`` never moves a file into or out of the test split.
     """
     fraction = int(digest[: _HASH_BITS // 4], 16) / 2**_HASH_BITS
     if fraction < test_fraction:
@@ -62,7 +68,10 @@ def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split
 def split_hashes(
     hashes: npt.NDArray[np.uint64], *, val_fraction: float, test_fraction: float
 ) -> npt.NDArray[np.uint8]:
-    """Choose the split of each content by the first 64 bits of its SHA-256, as `split_of` does; by its number."""
+    """Choose the split of each content by the first 64 bits of its SHA-256, as `split_of` does.
+
+    By its number.
+    """
     fractions = (hashes >> (64 - _HASH_BITS)) / 2**_HASH_BITS
     codes: npt.NDArray[np.uint8] = (fractions < test_fraction + val_fraction).astype("uint8")
     codes[fractions < test_fraction] = SPLITS.index("test")
@@ -131,10 +140,10 @@ def respell(name: str) -> str:
 
 
 def check_spelling(names: Iterable[str], *, place: str) -> None:
-    """Refuse whole numbers and booleans of which two are one value, such as 1 and 1.0, or True and true.
+    """Refuse whole numbers and booleans of which two are one value, as 1 and 1.0 or True and true.
 
-    Programs write them so in one file and otherwise in another, and they would be two classes. Other names may be
-    codes, of which 1.1 and 1.10 are two.
+    Programs write them so in one file and otherwise in another, and they would be two classes.
+    Other names may be codes, of which 1.1 and 1.10 are two.
 
     Args:
         names: Of the classes.

@@ -1,4 +1,6 @@
-"""The kinds of tables that are read, and what to do with a file of another kind. No torch and no pyarrow.
+"""The kinds of tables that are read, and what to do with a file of another kind.
+
+No torch and no pyarrow.
 
 Apart from the reader, because `check` and `init` ask before anything heavy is imported.
 """
@@ -51,7 +53,10 @@ def explain_other_format(place: Path) -> str | None:
 
 
 def _find_other_file(folder: Path) -> Path | None:
-    """Find the first file of another kind in a folder; None where there is none, or the folder is a table."""
+    """Find the first file of another kind in a folder.
+
+    None where there is none, or the folder is a table.
+    """
     if (
         (folder / "_delta_log").is_dir()
         or any(folder.rglob("*.pa*rq*"))

@@ -1,7 +1,8 @@
 """Write images as a Delta or Parquet table, which is there as a whole or not at all. No torch.
 
-The rows' order and their files are decided by the images, not by the machine. The files are written in a folder next to
-the table, which is renamed; an existing Delta table gets its files next to the old ones, and its next version last.
+The rows' order and their files are decided by the images, not by the machine. The files are written
+in a folder next to the table, which is renamed; an existing Delta table gets its files next to the
+old ones, and its next version last.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ _GROWTH = 1.05  # of the number of row groups that is tried next: less time on m
 _PAGE_BYTES = 1 << 20  # a reader that streams holds a page or two
 _WRITE_BATCH = 16  # rows between two looks whether a page is full
 _NUM_READERS = 8  # threads, which wait for the disk
-# deltalake 1.6.6: it decodes %20 although nothing was encoded, takes \ for /, and panics on the others
+# deltalake 1.6.6: it decodes %20 although nothing was encoded, takes \ for /, and panics on the
+# others
 _REFUSED_BY_DELTALAKE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\]")
 
 
@@ -168,9 +170,9 @@ def plan_files(
 ) -> list[RowGroups]:
     """Distribute the rows over files and row groups, in an order that mixes the classes.
 
-    A row group holds rows of one split, so that the reader of a split reads no other. Within a split the order is that
-    of the images' SHA-256. Files have equally many rows, in all and of each split, within one; and so have the row
-    groups of a split, in all files.
+    A row group holds rows of one split, so that the reader of a split reads no other. Within a
+    split the order is that of the images' SHA-256. Files have equally many rows, in all and of each
+    split, within one; and so have the row groups of a split, in all files.
 
     Args:
         rows: All rows, in any order.
@@ -204,7 +206,7 @@ def plan_files(
 
 
 def _cut_row_groups(shares: Sequence[Sequence[ImageRow]], row_group_bytes: int) -> list[RowGroups]:
-    """Cut each share into the same number of row groups, as few as keep all of them small enough."""
+    """Cut each share into the same number of row groups, as few as keep all small enough."""
     sums = [
         [0, *accumulate(row.num_bytes if row.num_bytes <= row_group_bytes else 0 for row in share)]
         for share in shares
@@ -230,7 +232,7 @@ def _cut_row_groups(shares: Sequence[Sequence[ImageRow]], row_group_bytes: int) 
 def write_table(
     target: TableTarget, files: Sequence[RowGroups], *, bad_images: Sequence[BadImage] = ()
 ) -> tuple[int, int | None]:
-    """Write all rows, and only then give the table its name, or an existing Delta table its next version.
+    """Write all rows, then give the table its name, or an existing Delta table its next version.
 
     Args:
         target: The table.
@@ -404,7 +406,7 @@ def _lock(table: Path) -> Iterator[None]:
 
 @contextmanager
 def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
-    """Raise a `DataError` for a full disk, and a `ConfigError` for a folder that cannot be written."""
+    """Raise a `DataError` for a full disk, and a `ConfigError` for a folder without permission."""
     try:
         yield
     except OSError as error:
@@ -420,7 +422,7 @@ def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
 
 
 def _add_delta_version(table: Path, files: Sequence[RowGroups]) -> list[Path]:
-    """Write the files beside those of older versions: until the log names them, nobody reads them."""
+    """Write the files beside those of older versions, unread until the log names them."""
     token = secrets.token_hex(4)
     try:
         written = _write_files(table, files, suffix=f"-{token}")

@@ -1,4 +1,7 @@
-"""Verdicts on image files, each decoded once, and digests of files; both are kept from run to run in SQLite."""
+"""Verdicts on image files, each decoded once, and digests of files.
+
+Both are kept from run to run in SQLite.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +73,14 @@ class Verdict:
 def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
     """Read and decode each file once, in threads, and yield the verdicts in the order of the paths.
 
-    Verdicts are kept by path, size and time of change, so that the next time only files are read that are new or were
-    touched. A file that was changed less than two seconds before it was read is read again: a later change might not
-    show in its time. A verdict that is no property of the content, such as on a file that may not be read, is not kept.
+    Verdicts are kept by path, size and time of change, so that the next time only files are read
+    that are new or were touched. A file that was changed less than two seconds before it was read
+    is read again: a later change might not show in its time. A verdict that is no property of the
+    content, such as on a file that may not be read, is not kept.
 
     Args:
-        paths: Files, which may be gone by now. Few are in memory at a time, however many or large they are.
+        paths: Files, which may be gone by now. Few are in memory at a time, however many or large
+            they are.
     """
     formats = [name for name in ("avif", "jpg_2000", "libtiff", "webp") if features.check(name)]
     rules = repr(
@@ -106,7 +111,9 @@ def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
 
 
 def compute_file_digests(paths: Iterable[str]) -> Iterator[Verdict]:
-    """Compute digest and length of each file, in threads, in the order of the paths; kept as the verdicts are.
+    """Compute digest and length of each file, in threads, in the order of the paths.
+
+    Kept as the verdicts are.
 
     Args:
         paths: Files of any kind, which may be gone by now.
@@ -124,12 +131,14 @@ def judge_files(
     *,
     rules: str,
 ) -> Iterator[Verdict]:
-    """Read each file once, in threads, and yield the verdicts in the order of the paths; kept as those of images are.
+    """Read each file once, in threads, and yield the verdicts in the order of the paths.
+
+    Kept as those of images are.
 
     Args:
         paths: Files, which may be gone by now.
-        decode: Reads an open file with this path, and returns defect, height and width, and whether they are a property
-            of its content alone. It runs in threads.
+        decode: Reads an open file with this path, and returns defect, height and width, and whether
+            they are a property of its content alone. It runs in threads.
         rules: By which it judges; a verdict by other rules does not count.
     """
     known = repr(
@@ -179,7 +188,10 @@ def _hash_file(file: BinaryIO) -> str:
 
 
 def _is_settled(before: os.stat_result, after: os.stat_result, start_ns: int) -> bool:
-    """Check that a file did not change while it was read, and that a later change would show in its time."""
+    """Check that a file did not change while it was read.
+
+    And that a later change would show in its time.
+    """
     states = [(each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in (before, after)]
     return (
         states[0] == states[1]
@@ -281,8 +293,8 @@ class _FileCache:
 def _open_cache() -> Iterator[_FileCache]:
     """Open the table of verdicts, and write to it at the end.
 
-    One that cannot be written, or that another process holds for too long, only costs time. A damaged one goes, and the
-    next run makes it anew. Rows are removed after 180 days.
+    One that cannot be written, or that another process holds for too long, only costs time. A
+    damaged one goes, and the next run makes it anew. Rows are removed after 180 days.
     """
     folder = cache_folder()
     path = None if folder is None else folder / _CACHE_NAME
@@ -320,5 +332,8 @@ def _open_cache() -> Iterator[_FileCache]:
 
 
 def _changed_ns(status: os.stat_result) -> int:
-    """Return the later time of change: of the content, or of the file, which no program can set back."""
+    """Return the later time of change: of the content, or of the file.
+
+    No program can set that back.
+    """
     return max(status.st_mtime_ns, status.st_ctime_ns)

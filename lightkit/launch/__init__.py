@@ -1,4 +1,6 @@
-"""From one process to many: which rank this process is, and how the others are started, watched and ended.
+"""From one process to many.
+
+Which rank this process is, and how the others are started, watched and ended.
 
 ::
 

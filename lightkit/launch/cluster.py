@@ -1,4 +1,7 @@
-"""Parts that the drivers of Spark and Ray share: the job, the variables of its ranks, the report of a failure."""
+"""Parts that the drivers of Spark and Ray share.
+
+The job, the variables of its ranks, the report of a failure.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ class RankFailed(Exception):
 
 
 def choose_meeting_point(host: str) -> str:
-    """Choose a free port of this machine at which the ranks meet, and a name for this start of all ranks."""
+    """Choose a free port of this machine at which the ranks meet.
+
+    And a name for this start of all ranks.
+    """
     with socket.socket() as free:
         free.bind(("", 0))
         return f"{host} {free.getsockname()[1]} {os.urandom(8).hex()}"
@@ -72,8 +78,8 @@ def choose_meeting_point(host: str) -> str:
 def torch_environment(rank: int, hosts: Sequence[str], meeting_point: str) -> dict[str, str]:
     """Build the variables that torch's elastic agent would set.
 
-    The agent itself is not used: its exit barrier was seen to wait for 300 s after a run that had gone well, once in 16
-    runs of Spark's TorchDistributor (torch 2.15, pyspark 4.3).
+    The agent itself is not used: its exit barrier was seen to wait for 300 s after a run that had
+    gone well, once in 16 runs of Spark's TorchDistributor (torch 2.15, pyspark 4.3).
 
     Args:
         rank: Which rank it is.

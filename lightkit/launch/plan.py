@@ -1,4 +1,7 @@
-"""The `launch` block of a config, and the launch that it results in: engine, number of processes, threads of each."""
+"""The `launch` block of a config, and the launch that it results in.
+
+Engine, number of processes, threads of each.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,30 @@ class LaunchSettings:
     """From one process to many.
 
     Args:
-        engine: What starts the processes: `horovod` (horovodrun), `torchrun`, `spark`, `ray`, `slurm` (through
-            `lightkit submit`), or `local`, Lightning's own launcher on this machine. `null`: `horovod` where the
-            strategy is Horovod's, else `local`.
-        processes: Number of processes, each with one device; on each node for `torchrun`. For `spark` a negative
-            number means that many on the driver, a positive one on the workers.
+        engine: What starts the processes: `horovod` (horovodrun), `torchrun`, `spark`, `ray`,
+            `slurm` (through `lightkit submit`), or `local`, Lightning's own launcher on this
+            machine. `null`: `horovod` where the strategy is Horovod's, else `local`.
+        processes: Number of processes, each with one device; on each node for `torchrun`. For
+            `spark` a negative number means that many on the driver, a positive one on the workers.
         hosts: `horovod` only: hosts and the processes that each may have, as in `a:4,b:4`.
-        nodes: `torchrun` and `slurm`: number of machines; for `torchrun` also the fewest and the most, as in `1:4`.
+        nodes: `torchrun` and `slurm`: number of machines; for `torchrun` also the fewest and the
+            most, as in `1:4`.
         rendezvous: `torchrun` with several nodes: `HOST:PORT` at which they find each other.
-        max_restarts: `torchrun` only: how often all processes begin again from the last checkpoint once one is lost.
+        max_restarts: `torchrun` only: how often all processes begin again from the last checkpoint
+            once one is lost.
         max_failures: `ray` only: the same.
-        master: `spark`: URL of the cluster, such as `spark://host:7077`; `ray`: address of the cluster. `null`: the
-            session that is there, or this machine.
+        master: `spark`: URL of the cluster, such as `spark://host:7077`; `ray`: address of the
+            cluster. `null`: the session that is there, or this machine.
         controller: `horovod` only: `gloo` or `mpi`.
-        network_interface: Interface by which machines reach each other, such as `eth0`, where the launcher takes the
-            wrong one.
+        network_interface: Interface by which machines reach each other, such as `eth0`, where the
+            launcher takes the wrong one.
         timeout_s: Seconds in which all processes must have arrived.
-        stall_timeout_s: With several processes the most that `watchdog` lets one of them wait without a finished
-            batch, in seconds, however long its steps are; 0 waits for ever.
+        stall_timeout_s: With several processes the most that `watchdog` lets one of them wait
+            without a finished batch, in seconds, however long its steps are; 0 waits for ever.
         all_ranks: Show what the other processes write too, each line after its rank.
-        threads: Threads of each process. `null`: the cores of a machine shared out among its processes; one on a
-            cluster of Spark or Ray, where the number of ranks on a machine is unknown.
+        threads: Threads of each process. `null`: the cores of a machine shared out among its
+            processes; one on a cluster of Spark or Ray, where the number of ranks on a machine is
+            unknown.
         slurm: Options of `sbatch`, such as `{partition: gpu, time: "2:00:00"}`.
     """
 
@@ -83,7 +89,7 @@ class LaunchSettings:
         return {host: int(slots) for host, _, slots in pairs}
 
 
-# -- the block -----------------------------------------------------------------------------------------------------
+# -- the block -------------------------------------------------------------------------------------
 
 
 _NUMBER = r"\d+"
@@ -130,7 +136,8 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
     """Check the `launch` block of a config.
 
     Raises:
-        ConfigError: If a key or a value in it is wrong, or is for another engine than the one in it.
+        ConfigError: If a key or a value in it is wrong, or is for another engine than the one in
+            it.
     """
     block = resolved.value_of("launch")
     if block is None:
@@ -168,7 +175,10 @@ def _check_value(key: str, value: Any, origin: Origin | None) -> None:
 
 
 def _read_value(value: Any, resolved: Resolved, path: KeyPath) -> Any:
-    """Read a value as it was written: YAML 1.1 takes 1:4 for a number to the base of 60, and flags are text."""
+    """Read a value as it was written.
+
+    YAML 1.1 takes 1:4 for a number to the base of 60, and flags are text.
+    """
     if isinstance(value, dict):
         return {name: _read_value(child, resolved, (*path, name)) for name, child in value.items()}
     origin = resolved.origin_of(path)
@@ -245,7 +255,7 @@ def _check_keys(settings: LaunchSettings, resolved: Resolved, engine: str) -> No
 
 
 def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
-    """Return whether a higher layer sets the other key: a lower one was written for another engine."""
+    """Return whether a higher layer sets the other key: a lower one is of another engine."""
     lower = resolved.origins.get(path)
     higher = resolved.origins.get(by)
     return (
@@ -263,7 +273,7 @@ _STRATEGIES_OF = {
 }
 
 
-# -- the launch ----------------------------------------------------------------------------------------------------
+# -- the launch ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -314,7 +324,8 @@ class Plan:
             names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
             variables |= dict.fromkeys(names, self.settings.network_interface)
         if self.engine == "torchrun":
-            # torch 2.9 and 2.15: after a restart the ranks read each other's old addresses, and hang
+            # torch 2.9 and 2.15: after a restart the ranks read each other's old addresses, and
+            # hang
             variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return variables
 
@@ -337,7 +348,8 @@ def plan_launch(
         origin: Place that sets the engine or the number of processes, for errors.
 
     Raises:
-        ConfigError: If the engine and the strategy do not fit, or the number of processes is not known.
+        ConfigError: If the engine and the strategy do not fit, or the number of processes is not
+            known.
     """
     engine = settings.choose_engine(strategy)
     name = strategy or "ddp"
@@ -397,7 +409,10 @@ def _require_num_nodes(settings: LaunchSettings, origin: Origin | None) -> int:
 def _require_num_processes(
     engine: str, wanted: int | None, settings: LaunchSettings, origin: Origin | None
 ) -> int:
-    """Return the number of processes; an unknown one, and one that the engine cannot take, are errors."""
+    """Return the number of processes.
+
+    An unknown one, and one that the engine cannot take, are errors.
+    """
     if wanted is None:
         raise error_at(
             f"launch.processes: the engine {engine!r} must know how many; set launch.processes",

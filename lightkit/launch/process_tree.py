@@ -21,7 +21,10 @@ _POLL_S = 0.05
 
 
 def search_path(environ: Mapping[str, str] = os.environ) -> str:
-    """Return a PATH on which this environment's programs come first: launchers look up `python` there."""
+    """Return a PATH on which this environment's programs come first.
+
+    Launchers look up `python` there.
+    """
     own = str(Path(sys.executable).parent)
     others = [part for part in environ.get("PATH", os.defpath).split(os.pathsep) if part != own]
     return os.pathsep.join([own, *others])
@@ -30,7 +33,8 @@ def search_path(environ: Mapping[str, str] = os.environ) -> str:
 class ProcessTree:
     """A program and everything that descends from it, also processes whose parent has ended.
 
-    It is started in a process group of its own, so that a terminal's Ctrl-C comes to this process alone.
+    It is started in a process group of its own, so that a terminal's Ctrl-C comes to this process
+    alone.
 
     Args:
         command: The program and its arguments.
@@ -72,7 +76,10 @@ class ProcessTree:
         )
 
     def poll(self) -> int | None:
-        """Return the exit code of the program once it has ended; 128 plus the number of a signal that ended it."""
+        """Return the exit code of the program once it has ended.
+
+        128 plus the number of a signal that ended it.
+        """
         code = self.program.poll()
         return 128 - code if code is not None and code < 0 else code
 

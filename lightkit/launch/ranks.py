@@ -10,7 +10,8 @@ from lightkit.errors import ConfigError
 LAUNCH = "_LIGHTKIT_LAUNCH"
 """Variable that holds the folder in which the processes of a launch write their status."""
 PREEMPTED = "_LIGHTKIT_PREEMPTED"
-"""Variable that names the file by which a batch script puts a job that was preempted back into the queue."""
+"""Variable that names the file by which a batch script puts a job that was preempted back into the
+queue."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
         ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
     ),
     "slurm": (
-        # Slurm sets most of these for the batch script too; a step number only for what srun starts.
+        # Slurm sets most of these for the batch script too; a step number only for what srun
+        # starts.
         {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS"},
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"),
         ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
@@ -74,25 +76,29 @@ _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
         ("PMIX_NAMESPACE",),
     ),
 }
-"""By launcher: variables that show it; those of rank, size, local rank, local size, number of machines and attempt;
-those that distinguish its launches. In this order, for Horovod may itself run under another one."""
+"""By launcher: variables that show it; those of rank, size, local rank, local size, number of
+machines and attempt; those that distinguish its launches. In this order, for Horovod may itself run
+under another one."""
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def complete_torch_variables(environ: MutableMapping[str, str]) -> None:
-    """Complete the variables of a rank that has torch's alone to those of torchrun, which Lightning and lightkit read.
+    """Complete the variables of a rank that has torch's alone to those of torchrun.
 
-    `RANK`, `WORLD_SIZE` and `MASTER_ADDR` are what `torch.distributed` needs, and all that Kubeflow's PyTorchJob, Ray's
-    TorchTrainer and others set. Lightning 2.6 recognises torchrun by `TORCHELASTIC_RUN_ID` alone, and would take the
-    first rank of each machine for rank 0. Other launchers' ranks stay as they are, and so does a node whose ranks are
-    still to be started: beside torchrun's variables for its agent (`PET_NNODES`) Kubeflow's PyTorchJob sets `RANK` too,
+    Lightning and lightkit read these.
+
+    `RANK`, `WORLD_SIZE` and `MASTER_ADDR` are what `torch.distributed` needs, and all that
+    Kubeflow's PyTorchJob, Ray's TorchTrainer and others set. Lightning 2.6 recognises torchrun by
+    `TORCHELASTIC_RUN_ID` alone, and would take the first rank of each machine for rank 0. Other
+    launchers' ranks stay as they are, and so does a node whose ranks are still to be started:
+    beside torchrun's variables for its agent (`PET_NNODES`) Kubeflow's PyTorchJob sets `RANK` too,
     to the number of the node.
 
     Args:
-        environ: Environment variables. Where `LOCAL_WORLD_SIZE` is not set, all ranks are on this machine if they meet
-            on it, and on one machine each otherwise.
+        environ: Environment variables. Where `LOCAL_WORLD_SIZE` is not set, all ranks are on this
+            machine if they meet on it, and on one machine each otherwise.
 
     Raises:
         ConfigError: If the number of processes on this machine is needed and not known.

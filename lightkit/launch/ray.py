@@ -29,7 +29,9 @@ _SHORT = "/tmp"  # noqa: S108 (the path of a socket must be short)
 
 
 def drive(job: Job) -> None:
-    """Run all ranks in the cluster that the job names, or in one on this machine for as long as it is needed.
+    """Run all ranks in the cluster that the job names.
+
+    Or in one on this machine for as long as it is needed.
 
     Raises:
         ConfigError: If Ray is not installed, or this machine has too few GPUs.
@@ -107,7 +109,9 @@ def _run_ranks(job: Job) -> None:
 def rank_environment(
     rank: int, places: Sequence[tuple[str, list[str]]], meeting_point: str
 ) -> dict[str, str]:
-    """Build the variables of one rank: as under torchrun, each rank sees the GPUs of all ranks of its machine.
+    """Build the variables of one rank.
+
+    As under torchrun, each rank sees the GPUs of all ranks of its machine.
 
     Args:
         rank: Which rank it is.

@@ -13,17 +13,23 @@ from lightkit.runs.files import write_text
 COLUMNS = ("seconds", "cpu_cores", "memory_bytes", "gpu_percent", "gpu_memory_bytes")
 _FIRST_EVERY_S = 2.0
 _LAST_EVERY_S = 60.0
-_SHARE = 0.005  # of the time so far: 100 rows at first, and then as many for each time that the run becomes e times as long
+# of the time so far: 100 rows at first, and then as many for each time that the run becomes e times
+# as long
+_SHARE = 0.005
 _log = logging.getLogger("lightkit")
 
 
 class ResourceLog:
-    """Samples of one process tree, a row each: every two seconds at first, then more rarely, at least each minute.
+    """Samples of one process tree, a row each.
 
-    The file is replaced as a whole, so that a process which has lost its job's lock adds no row to the run of another.
+    Every two seconds at first, then more rarely, at least each minute.
+
+    The file is replaced as a whole, so that a process which has lost its job's lock adds no row to
+    the run of another.
 
     Args:
-        path: The file. Rows of an earlier process of the run stay, and the seconds go on after them.
+        path: The file. Rows of an earlier process of the run stay, and the seconds go on after
+            them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +40,10 @@ class ResourceLog:
         self._next_s = 0.0
 
     def sample(self) -> None:
-        """Write a row if it is time for one. What fails is one warning, and there are no rows any more."""
+        """Write a row if it is time for one.
+
+        What fails is one warning, and there are no rows any more.
+        """
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -79,7 +88,10 @@ class ResourceLog:
         self._next_s = now_s + min(max(_FIRST_EVERY_S, _SHARE * seconds), _LAST_EVERY_S)
 
     def _read_rows(self) -> str:
-        """Return the whole lines of an earlier process of the run, or the first line with the names of the columns."""
+        """Return the whole lines of an earlier process of the run.
+
+        Or the first line with the names of the columns.
+        """
         head = ",".join(COLUMNS) + "\n"
         if not self._path.is_file():
             return head
@@ -88,7 +100,10 @@ class ResourceLog:
 
 
 def read_resources(path: Path) -> list[dict[str, float]]:
-    """Read the rows; a value that was not measured is not in its row, and a line that was cut off is no row."""
+    """Read the rows.
+
+    A value that was not measured is not in its row, and a line that was cut off is no row.
+    """
     if not path.is_file():
         return []
     rows = []

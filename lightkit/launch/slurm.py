@@ -1,4 +1,7 @@
-"""Batch scripts for Slurm, which start one rank a task and put a job that was preempted back into the queue."""
+"""Batch scripts for Slurm.
+
+They start one rank a task and put a job that was preempted back into the queue.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,10 @@ def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[
 
     Args:
         words: Command line after `lightkit`.
-        own: Options of `sbatch` by their long names that other keys of the config decide: ``job-name``, ``output``, ...
-        options: Further ones, such as `{"time": "2:00:00", "exclusive": True}`; null or false leaves one of lightkit's
-            own away.
+        own: Options of `sbatch` by their long names that other keys of the config decide:
+            ``job-name``, ``output``, ...
+        options: Further ones, such as `{"time": "2:00:00", "exclusive": True}`; null or false
+            leaves one of lightkit's own away.
 
     Raises:
         ConfigError: If an option is lightkit's to decide, or has no value that fits on a line.

@@ -1,6 +1,7 @@
 """The driver program of Spark: `python -m lightkit.launch.spark JOB`, with a `Job` as JSON.
 
-One task of Spark is one rank: with Horovod through `horovod.spark.run`, with `ddp` in a barrier stage.
+One task of Spark is one rank: with Horovod through `horovod.spark.run`, with `ddp` in a barrier
+stage.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def drive(job: Job) -> None:
     """Run all ranks.
 
     Raises:
-        ConfigError: If pyspark, Java or Horovod is missing, or the master here cannot run all ranks at a time.
+        ConfigError: If pyspark, Java or Horovod is missing, or the master here cannot run all ranks
+            at a time.
     """
     plan = job.plan
     settings = job.plan.settings
@@ -126,7 +128,8 @@ def _make_context(job: Job) -> Any:
     return builder.getOrCreate().sparkContext
 
 
-# -- inside Spark's tasks, each of which starts one rank and waits for its end --------------------------------------
+# -- inside Spark's tasks, each of which starts one rank and waits for its end
+# --------------------------------------
 
 
 def _make_ddp_task(job: Job) -> Callable[[Iterator[Any]], Iterator[int]]:
@@ -152,7 +155,10 @@ def _make_ddp_task(job: Job) -> Callable[[Iterator[Any]], Iterator[int]]:
 
 
 def _choose_gpu(resources: dict[str, Any], hosts: Sequence[str], rank: int) -> str:
-    """Return the GPU that Spark has given to this task; where Spark knows of none, the next one of the machine."""
+    """Return the GPU that Spark has given to this task.
+
+    Where Spark knows of none, the next one of the machine.
+    """
     return str(
         resources["gpu"].addresses[0]
         if "gpu" in resources

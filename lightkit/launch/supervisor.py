@@ -1,4 +1,7 @@
-"""Start all ranks of a launch, follow their output and status, end them together, and find which failed first."""
+"""Start all ranks of a launch, follow their output and status, end them together.
+
+Find which failed first.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,16 @@ _POLL_S = 0.05
 _STATUS_POLL_S = 0.25  # the folder may be on a slow disk of many machines
 _PEERS_S = 10.0  # for the other ranks to end after a failure
 _RESTART_S = 90.0  # for all ranks to begin again after a failure
-_EXIT_S = 20.0  # for the launcher to end after all ranks: torch's agents wait for one another, sometimes for minutes
-# After Ctrl-C all is to be over within ten seconds, with the time that killing takes. Senders of SIGTERM, such as a
-# scheduler, often wait for no more than fifteen; a rank that is not done by then ends itself a little earlier.
+# for the launcher to end after all ranks: torch's agents wait for one another, sometimes for
+# minutes
+_EXIT_S = 20.0
+# After Ctrl-C all is to be over within ten seconds, with the time that killing takes. Senders of
+# SIGTERM, such as a scheduler, often wait for no more than fifteen; a rank that is not done by then
+# ends itself a little earlier.
 _SAVE_S = {signal.SIGINT: 7.0, signal.SIGTERM: 14.0, signal.SIGHUP: 14.0}
 
-# Raised by a rank because another one is gone: Horovod 0.28, torch 2.9 to 2.15 over gloo and NCCL, their stores.
+# Raised by a rank because another one is gone: Horovod 0.28, torch 2.9 to 2.15 over gloo and NCCL,
+# their stores.
 _CONSEQUENCES = (
     *("HorovodInternalError", "DistBackendError", "DistNetworkError", "DistStoreError"),
     *("Interrupted", "LeftAlone"),
@@ -102,15 +109,15 @@ class _Moments:
 class Supervisor:
     """The process that a user has started and that starts the ranks.
 
-    A signal asks all ranks to save and to end: after Ctrl-C they have 7 s for that, after SIGTERM, and SIGHUP, which a
-    closed terminal sends, 14 s. A second signal ends them at once. A signal that this process was started to ignore,
-    as with `nohup`, is ignored.
+    A signal asks all ranks to save and to end: after Ctrl-C they have 7 s for that, after SIGTERM,
+    and SIGHUP, which a closed terminal sends, 14 s. A second signal ends them at once. A signal
+    that this process was started to ignore, as with `nohup`, is ignored.
 
     Args:
         plan: The launch.
         words: The command line after `lightkit`, which each rank gets.
-        root: Folder of all runs; the folder of the launch is below it while it lasts. With several machines, each of
-            which has a supervisor, all of them must see it.
+        root: Folder of all runs; the folder of the launch is below it while it lasts. With several
+            machines, each of which has a supervisor, all of them must see it.
         num_cores: Cores of this machine.
 
     Raises:
@@ -197,7 +204,10 @@ class Supervisor:
             return ProcessTree(command, environment=variables, stdout=log, stderr=log)
 
     def _watch(self, tree: ProcessTree) -> int | LaunchResult:
-        """Wait for the end of the launcher, or until it has to be ended; return its exit code or the result."""
+        """Wait for the end of the launcher, or until it has to be ended.
+
+        Return its exit code or the result.
+        """
         now_s = time.monotonic()
         moments = _Moments(began_s=now_s, looked_s=now_s)
         while (code := tree.poll()) is None:
@@ -227,7 +237,10 @@ class Supervisor:
         return 128 + first if is_repeated or is_late else None
 
     def _judge_ranks(self, moments: _Moments, *, now_s: float) -> int | LaunchResult | None:
-        """Return the launch's exit code or result where the launcher does not end in time; None to wait on."""
+        """Return the launch's exit code or result where the launcher does not end in time.
+
+        None to wait on.
+        """
         settings = self._plan.settings
         ranks = list_ranks(self.folder)
 
@@ -260,7 +273,8 @@ class Supervisor:
         try:
             for follower in self._followers:
                 follower.follow(to_end=to_end)
-        except OSError as error:  # `| head`, a full disk, or a terminal that was closed: all ranks save before they end
+        except OSError as error:
+            # `| head`, a full disk, or a terminal that was closed: all ranks save before they end
             is_left = isinstance(error, BrokenPipeError)
             lost = OutputLost(
                 f"the output of the ranks cannot be written: {error.strerror or error}"
@@ -328,7 +342,7 @@ def launcher_command(
     return rank
 
 
-# -- output --------------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 class _Follower:
@@ -367,7 +381,7 @@ class _Follower:
             self._stream.flush()
 
 
-# -- the result ----------------------------------------------------------------------------------------------------
+# -- the result ------------------------------------------------------------------------------------
 
 
 def collect_result(folder: Path, *, launcher_code: int, size: int | None) -> LaunchResult:
@@ -391,7 +405,10 @@ def collect_result(folder: Path, *, launcher_code: int, size: int | None) -> Lau
 
 
 def _describe_launcher(log: str, launcher_code: int, summary: str) -> LaunchResult:
-    """Describe the end of a launcher without a rank that failed: its own error, else what it left of the ranks."""
+    """Describe the end of a launcher without a rank that failed.
+
+    Its own error, else what it left of the ranks.
+    """
     if launcher_code and (
         error := re.search(r"^error:(?!.*^error:).*", log, re.MULTILINE | re.DOTALL)
     ):
@@ -404,7 +421,10 @@ def _describe_launcher(log: str, launcher_code: int, summary: str) -> LaunchResu
 
 
 def _describe_failure(folder: Path, failed: Sequence[RankStatus]) -> LaunchResult:
-    """Describe the rank that failed first: an error of its own, a hang, an end without a message, a consequence."""
+    """Describe the rank that failed first.
+
+    An error of its own, a hang, an end without a message, a consequence.
+    """
     first, *others = sorted(failed, key=_order_failure)
     code, message, summary = _describe_first(folder, first, others)
     for status in failed if code not in _MISTAKES else ():
@@ -430,7 +450,10 @@ def _order_failure(status: RankStatus) -> tuple[int, float, int]:
 def _describe_first(
     folder: Path, first: RankStatus, others: Sequence[RankStatus]
 ) -> tuple[int, str, str]:
-    """Return code, message and summary of the rank that failed first, which another may have waited for."""
+    """Return code, message and summary of the rank that failed first.
+
+    Another may have waited for it.
+    """
     text = first.message.rstrip()
     code = first.code or 1
     if first.state == "stalled":

@@ -1,8 +1,11 @@
-"""Torchrun's agent on one node: the variables by which a cluster describes the node, and the command that starts it.
+"""Torchrun's agent on one node.
 
-Kubeflow's controller sets torchrun's own variables, `PET_NNODES` and others, in each pod, and so do Kubernetes Jobs and
-SkyPilot tasks that are written for torchrun. lightkit reads them, so that `lightkit fit` can stand where `torchrun`
-would: torchrun ends with 1 whatever its ranks end with, and a cluster that restarts a job on 75 would not see it.
+The variables by which a cluster describes the node, and the command that starts it.
+
+Kubeflow's controller sets torchrun's own variables, `PET_NNODES` and others, in each pod, and so do
+Kubernetes Jobs and SkyPilot tasks that are written for torchrun. lightkit reads them, so that
+`lightkit fit` can stand where `torchrun` would: torchrun ends with 1 whatever its ranks end with,
+and a cluster that restarts a job on 75 would not see it.
 """
 
 from __future__ import annotations
@@ -44,13 +47,16 @@ def complete_settings(
     """Complete a `launch` block with the node's variables for torchrun.
 
     Args:
-        settings: The config's `launch` block. Its keys win over the variables; another engine ignores them.
-        environ: Environment variables. Where they describe one process on one machine there is nothing to launch.
-        num_devices: Devices of this machine that the hardware keys come to, for `PET_NPROC_PER_NODE=auto`; None or 0
-            counts as one.
+        settings: The config's `launch` block. Its keys win over the variables; another engine
+            ignores them.
+        environ: Environment variables. Where they describe one process on one machine there is
+            nothing to launch.
+        num_devices: Devices of this machine that the hardware keys come to, for
+            `PET_NPROC_PER_NODE=auto`; None or 0 counts as one.
 
     Raises:
-        ConfigError: If a variable has no value that torchrun would take, or several machines have no address to meet.
+        ConfigError: If a variable has no value that torchrun would take, or several machines have
+            no address to meet.
     """
     if NUM_NODES not in environ or settings.engine not in (None, "torchrun") or settings.hosts:
         return settings
@@ -114,7 +120,8 @@ def agent_command(
     settings = plan.settings
     config = [f"join_timeout={round(settings.timeout_s)}"]
     if environ.get(NODE_RANK) and settings.rendezvous == _find_rendezvous(environ):
-        # Else each node looks the name up, and while it has no address yet none takes it for its own.
+        # Else each node looks the name up, and while it has no address yet none takes it for its
+        # own.
         config.append(f"is_host={'true' if int(environ[NODE_RANK]) == 0 else 'false'}")
     meeting = [
         *(

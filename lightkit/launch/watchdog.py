@@ -1,7 +1,10 @@
-"""The `watchdog` block of a config, the heartbeat of this process, and the thread that ends it when it hangs.
+"""The `watchdog` block of a config, the heartbeat of this process.
 
-A process that is forked from this one lets `faulthandler` write its stack to a shared file on SIGURG, which works also
-while it sleeps in native code. A process that has no handler for it ignores it, and no scheduler sends it.
+And the thread that ends it when it hangs.
+
+A process that is forked from this one lets `faulthandler` write its stack to a shared file on
+SIGURG, which works also while it sleeps in native code. A process that has no handler for it
+ignores it, and no scheduler sends it.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ _COLLECTIVE_GRACE_S = 5.0  # a rank that waits for others is ended after the ran
 _UNWINDING_S = 20.0
 _POLL_S = 1.0
 _ANSWER_S = 0.5  # of one forked process; one in native code never comes to the end of its answer
-# A frame of one of these files that is innermost stands for a collective: native code waits there for other ranks.
+# A frame of one of these files that is innermost stands for a collective: native code waits there
+# for other ranks.
 _COLLECTIVE = re.compile(
     r"torch/(?:autograd/graph\.py|distributed/|nn/parallel/)|horovod/(?:torch|common)/"
 )
@@ -58,14 +62,16 @@ _PACKAGE = re.compile(
 _STANDARD_LIBRARY = ("<frozen", str(Path(os.__file__).parent))
 
 
-# -- heartbeat -----------------------------------------------------------------------------------------------------
+# -- heartbeat -------------------------------------------------------------------------------------
 
 
 class Heartbeat:
-    """Progress of this process: when it last finished something, in which phase, and for which collective it waits.
+    """Progress of this process.
 
-    A phase (train, validate, ...) has steps, each of which is timed; what comes before its first and between two
-    phases is no step, and takes an unknown time.
+    When it last finished something, in which phase, and for which collective it waits.
+
+    A phase (train, validate, ...) has steps, each of which is timed; what comes before its first
+    and between two phases is no step, and takes an unknown time.
     """
 
     def __init__(self) -> None:
@@ -110,7 +116,10 @@ class Heartbeat:
 
     @property
     def step_s(self) -> float | None:
-        """Median seconds of the phase's newest steps while one is under way; None where none is, or none was timed."""
+        """Median seconds of the phase's newest steps while one is under way.
+
+        None where none is, or none was timed.
+        """
         kept = tuple(self._steps.get(self.phase, ()))
         return statistics.median(kept) if self._in_step and kept else None
 
@@ -132,7 +141,7 @@ def heartbeat() -> Heartbeat:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Mark a block in which this process waits for all other ranks: the one that hangs then is another.
+    """Mark a block in which this process waits for all other ranks: then another one hangs.
 
     Args:
         what: Collective that it waits in, such as ``all-reduce of the gradients``.
@@ -145,7 +154,7 @@ def waiting(what: str) -> Iterator[None]:
         _HEARTBEAT.waits_for = before
 
 
-# -- stacks --------------------------------------------------------------------------------------------------------
+# -- stacks ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -168,9 +177,10 @@ class Stack:
 
     @property
     def own_line(self) -> str | None:
-        """Innermost line of the user's code, or else of a package other than Python, torch and Lightning.
+        """Innermost line of the user's code, else of a package besides Python, torch, Lightning.
 
-        Formatted as ``mine.py:37 in __getitem__``, with a path relative to the working directory if possible.
+        Formatted as ``mine.py:37 in __getitem__``, with a path relative to the working directory if
+        possible.
         """
         files = [frame.filename for frame in self.frames]
         start = next((at for at, file in enumerate(files) if _ENTRY_POINT.search(file)), 0)
@@ -237,7 +247,10 @@ _STACK_FILE: list[IO[bytes]] = []  # to which this process's forks write their s
 
 
 def register_in_forks() -> None:
-    """Register SIGURG in all processes that are forked from now on: it writes their stacks and samples."""
+    """Register SIGURG in all processes that are forked from now on.
+
+    It writes their stacks and samples.
+    """
     if _STACK_FILE:
         return
     file = tempfile.TemporaryFile(prefix="lightkit-stacks-")  # noqa: SIM115 (open as long as the process)
@@ -263,7 +276,10 @@ def _read_stack_file(start: int = 0) -> str:
 
 
 def capture_children() -> list[Stack]:
-    """Capture the stacks of the processes that `multiprocessing` has forked from this one, as data loaders do."""
+    """Capture the stacks of the processes that `multiprocessing` has forked from this one.
+
+    Data loaders do so.
+    """
     registered = _read_stack_file() if _STACK_FILE else ""
     pids = [process.pid or 0 for process in multiprocessing.active_children()]
     return [_capture_fork(pid) for pid in pids if f"ready: {pid}\n" in registered]
@@ -288,24 +304,25 @@ def _capture_fork(pid: int) -> Stack:
     return Stack(name, f"{name}:\n{text}", frames, *(json.loads(samples[1]) if samples else ()))
 
 
-# -- watchdog ------------------------------------------------------------------------------------------------------
+# -- watchdog --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class WatchdogSettings:
     """When training that goes wrong by itself is ended.
 
-    A step is a stall once nothing has been finished for longer than `factor` times the median of the last 50 steps of
-    its kind (training, validation, test, prediction), and for longer than `floor_s` seconds. Untimed work has
-    four times as long: the first two batches of a kind, the end of an epoch, a checkpoint. Downloads and the
-    preparation of data before the first batch are not watched, nor is a debugger's prompt, and the time in which the
-    whole process stood still does not count.
+    A step is a stall once nothing has been finished for longer than `factor` times the median of
+    the last 50 steps of its kind (training, validation, test, prediction), and for longer than
+    `floor_s` seconds. Untimed work has four times as long: the first two batches of a kind, the end
+    of an epoch, a checkpoint. Downloads and the preparation of data before the first batch are not
+    watched, nor is a debugger's prompt, and the time in which the whole process stood still does
+    not count.
 
     Args:
         factor: Times the median step.
         floor_s: Seconds, however short the steps are; 0: nothing counts as a stall.
-        on_nonfinite: After a loss that is NaN or infinite: `stop` ends the run and names its last good checkpoint;
-            `skip` leaves the batch out.
+        on_nonfinite: After a loss that is NaN or infinite: `stop` ends the run and names its last
+            good checkpoint; `skip` leaves the batch out.
     """
 
     factor: float = 20.0
@@ -313,7 +330,10 @@ class WatchdogSettings:
     on_nonfinite: Literal["stop", "skip"] = "stop"
 
     def limit_s(self, heartbeat: Heartbeat) -> float:
-        """Compute the seconds that the current step or work may take; infinite if nothing counts as a stall."""
+        """Compute the seconds that the current step or work may take.
+
+        Infinite if nothing counts as a stall.
+        """
         if not self.floor_s:
             return math.inf
         step_s = heartbeat.step_s
@@ -384,7 +404,10 @@ class Stall:
 
 
 class Hung(BaseException):
-    """Raised in the main thread where it hangs; no `Exception`, since a data set may skip samples that raise one."""
+    """Raised in the main thread where it hangs.
+
+    No `Exception`, since a data set may skip samples that raise one.
+    """
 
     def __init__(self, stall: Stall) -> None:
         super().__init__(str(stall))
@@ -396,7 +419,8 @@ class Watchdog:
 
     Args:
         heartbeat: Progress of this process.
-        limit_s: Returns the seconds that the current work may take; 0 or infinity: it is not watched.
+        limit_s: Returns the seconds that the current work may take; 0 or infinity: it is not
+            watched.
         report: Called with a stall.
         end: Ends the process with the exit code `STALLED`.
         sample: Called about once a second by the thread, such as for the use of memory.
@@ -426,7 +450,8 @@ class Watchdog:
         """Make data loader workers that begin from now on show their stacks.
 
         Args:
-            gently: Raise `Hung` in the main thread first, and end the process only if it does not end by itself.
+            gently: Raise `Hung` in the main thread first, and end the process only if it does not
+                end by itself.
         """
         if not 0 < self._limit_s() < math.inf:
             return
@@ -512,7 +537,10 @@ class Watchdog:
         return Stall(phase, round(silent_s, 3), limit_s, culprit, waits_for, stacks)
 
     def _unwind(self) -> bool:
-        """Raise `Hung` in the main thread and wait for its end, and for as long as a checkpoint may take."""
+        """Raise `Hung` in the main thread and wait for its end.
+
+        And for as long as a checkpoint may take.
+        """
         if not self._raises:
             return False
         signal.pthread_kill(self._main, signal.SIGURG)

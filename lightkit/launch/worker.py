@@ -5,8 +5,9 @@
     rank-N.json  status of rank N in its newest start      run.json   the run that rank 0 began or this folder's joined
     rank-N.log   output of rank N (rank 0: .out, .err)     stop.json  the supervisor's request to save and to end
 
-One protocol for all engines. `torch.distributed.elastic` keeps error files too, but knows neither exit codes, nor ranks
-that hang, nor which of two errors within a second came first; and Horovod, Spark and Ray do not write them.
+One protocol for all engines. `torch.distributed.elastic` keeps error files too, but knows neither
+exit codes, nor ranks that hang, nor which of two errors within a second came first; and Horovod,
+Spark and Ray do not write them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ from lightkit.runs.lock import describe_process, is_gone
 DATA_CHANGED = "DataChanged"
 """Name of the exception after which all ranks have to begin again, in a new run."""
 INHERITED = "_LIGHTKIT_RUN"
-"""Environment variable with which the process that begins a run passes it to the ranks that Lightning starts."""
+"""Environment variable with which the process that begins a run passes it to the ranks that
+Lightning starts."""
 PREEMPTING = (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals by which Slurm announces the end of a job: USR1 by default, USR2 where NCCL or the site catches that one."""
+"""Signals by which Slurm announces the end of a job: USR1 by default, USR2 where NCCL or the site
+catches that one."""
 
 _LAUNCHES = ".launch"  # folder below that of all runs, for the folders of launches
 _DAY_S = 86400.0
@@ -109,7 +112,7 @@ def make_launch_folder(root: Path | str) -> Path:
 
 
 def list_ranks(folder: Path) -> list[RankStatus]:
-    """List the status of the ranks of a launch that have arrived since all were started last, by rank."""
+    """List the status of the ranks of a launch since their last start, by rank."""
     records = [read_json(path) for path in folder.glob("rank-*.json")]
     found = [RankStatus(**record) for record in records if record is not None]
     newest = max(found, key=lambda status: status.began_s).start if found else None
@@ -124,7 +127,7 @@ def log_path(folder: Path, rank: int, stream: str = "log") -> Path:
 
 
 def request_stop(folder: Path, signum: int) -> None:
-    """Ask the ranks of a launch to save and to end, as after this signal, on whichever machine they are."""
+    """Ask the ranks of a launch to save and to end, as after this signal, on any machine."""
     write_json(folder / "stop.json", {"signum": signum})
 
 
@@ -138,14 +141,16 @@ class RankContext:
     Args:
         rank: Which rank it is.
         folder: Folder of the launch.
-        supervised: Whether lightkit's supervisor reads the status: it then reports failures, and chooses the exit code.
+        supervised: Whether lightkit's supervisor reads the status: it then reports failures, and
+            chooses the exit code.
     """
 
     def __init__(self, rank: Rank, folder: Path, *, supervised: bool) -> None:
         self.rank = rank
         self.folder = folder
         self.supervised = supervised
-        # Each of torch's agents counts only its own restarts, but the port in the key of ours is new with each of all.
+        # Each of torch's agents counts only its own restarts, but the port in the key of ours is
+        # new with each of all.
         has_own_key = supervised and rank.engine == "torchrun"
         self._start = rank.key if has_own_key else f"{folder.name}-{rank.attempt}"
         self._began_s = time.time()
@@ -153,7 +158,9 @@ class RankContext:
         self._log: Path | None = None
 
     def open(self) -> None:
-        """Write that this rank has arrived, and send its output to its own file unless the screen is its own.
+        """Write that this rank has arrived.
+
+        Send its output to its own file unless the screen is its own.
 
         Raises:
             ConfigError: If the folder of the launch cannot be written.
@@ -176,7 +183,9 @@ class RankContext:
             ) from error
 
     def record(self, state: Literal["began", "ended", "stalled"], **fields: Any) -> None:
-        """Write the status of this process, unless its watchdog has ended it, or another start has taken its place.
+        """Write the status of this process.
+
+        Unless its watchdog has ended it, or another start has taken its place.
 
         Args:
             state: As in `RankStatus`, and so are the other arguments.
@@ -195,7 +204,7 @@ class RankContext:
             write_json(path, {**known, "state": state, "at_s": time.time(), **fields})
 
     def watch_stop_requests(self) -> None:
-        """Act on the supervisor's request to stop, which may be on another machine, as on a signal."""
+        """Act on the supervisor's request to stop, perhaps of another machine, as on a signal."""
 
         def poll() -> None:
             while (request := read_json(self.folder / "stop.json")) is None:
@@ -214,8 +223,9 @@ class RankContext:
             format_traceback: Formats an exception without secrets.
 
         Returns:
-            Exit code of this process. After an interruption it is 0 under a supervisor, which knows the code: a
-            launcher that sees another code kills the rank that is saving the checkpoint.
+            Exit code of this process. After an interruption it is 0 under a supervisor, which knows
+            the code: a launcher that sees another code kills the rank that is saving the
+            checkpoint.
         """
         try:
             code = stage()
@@ -264,7 +274,10 @@ class RankContext:
         return process_code
 
     def end_by_force(self, interruption: Interrupted) -> int:
-        """Write the end of a rank that has not ended in time after a signal; return the exit code of its process."""
+        """Write the end of a rank that has not ended in time after a signal.
+
+        Return the exit code of its process.
+        """
         message = format_interruption(interruption)
         self.record(
             "ended", code=interruption.exit_code, kind=type(interruption).__name__, message=message
@@ -293,7 +306,10 @@ class RankContext:
         write_json(self.folder / "run.json", record)
 
     def earlier_run(self) -> dict[str, Any] | None:
-        """Return the run of these ranks before they were started again, if they were and its folder still exists."""
+        """Return the run of these ranks before they were started again.
+
+        If they were and its folder still exists.
+        """
         run = read_json(self.folder / "run.json")
         if run is None or run["start"] == self._start or not Path(run["folder"]).is_dir():
             return None
@@ -327,7 +343,8 @@ class RankContext:
 
     def _find_run(self, since_s: float) -> dict[str, Any] | None:
         """Return the run that rank 0 of this start has announced; None where it has not yet."""
-        # With several machines rank 0 may have a supervisor of its own, and so another folder next to this one.
+        # With several machines rank 0 may have a supervisor of its own, and so another folder next
+        # to this one.
         for path in self.folder.parent.glob("*/run.json"):
             run = read_json(path)
             if (
@@ -349,7 +366,10 @@ class RankContext:
         return any(first["start"] == self._start and first["at_s"] >= since_s for first in ended)
 
     def keep_log(self, folder: Path) -> None:
-        """Move the output of this rank, also later output, into the run's folder; a link stays in the launch's."""
+        """Move the output of this rank, also later output, into the run's folder.
+
+        A link stays in the launch's.
+        """
         number = self.rank.rank
         written = log_path(self.folder, self.rank.rank)
         if number == 0:
@@ -393,7 +413,8 @@ def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> R
 
     Args:
         environ: Environment variables.
-        root: Folder of all runs, in which ranks of a launcher of the user's own meet; None before it is known.
+        root: Folder of all runs, in which ranks of a launcher of the user's own meet; None before
+            it is known.
     """
     rank = this_rank(environ)
     if folder := environ.get(
@@ -408,7 +429,10 @@ def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> R
 
 
 def _redirect(path: Path, *descriptors: int) -> None:
-    """Append standard output (1) or error (2) of this process, its children and its native code to a file."""
+    """Append standard output (1) or error (2) of this process to a file.
+
+    Also that of its children and its native code.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for descriptor in descriptors:

@@ -1,21 +1,25 @@
-"""Where a run is recorded: TensorBoard, CSV, MLflow, Comet and W&B, each with a place in the run's folder by default.
+"""Where a run is recorded: TensorBoard, CSV, MLflow, Comet and W&B.
 
-Beside Lightning's own methods a logger may have these. The command line, models and callbacks call each on every
-logger that has it, on every rank; only rank zero records.
+Each with a place in the run's folder by default.
 
-=================================  ===================  ==================================================
+Beside Lightning's own methods a logger may have these. The command line, models and callbacks call
+each on every logger that has it, on every rank; only rank zero records.
+
+=================================  ===================  ============================================
 method                             when                 what
-=================================  ===================  ==================================================
+=================================  ===================  ============================================
 add_picture(name, image, step)     any time             uint8 ``(3, height, width)``
 log_manifest(manifest)             once it is written   ``git: {commit, dirty}``, ``data: {fingerprint, source}``
-record_fit_start(trainer, module)  on_fit_start         optimizer, early stopping, summary, first batch
+record_fit_start(trainer, module)  on_fit_start         optimizer, early stopping, summary, first
+                                                        batch
 record_fit_end(trainer, module)    on_fit_end           how early stopping ended, checkpoint, model
-=================================  ===================  ==================================================
+=================================  ===================  ============================================
 
-``view_command`` is the words to type to look at what was recorded, shown when a run ends; None where there are none.
-A logger with ``log_changed`` gets the values that flags and variables changed in the place of the whole config.
-A logger that can fall behind has ``unsent``, the number of records that have not arrived, final after ``finalize``.
-Messages go to the standard logger ``lightkit.loggers``.
+``view_command`` is the words to type to look at what was recorded, shown when a run ends; None
+where there are none. A logger with ``log_changed`` gets the values that flags and variables changed
+in the place of the whole config. A logger that can fall behind has ``unsent``, the number of
+records that have not arrived, final after ``finalize``. Messages go to the standard logger
+``lightkit.loggers``.
 """
 
 from importlib import import_module

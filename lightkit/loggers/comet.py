@@ -18,21 +18,25 @@ from lightkit.errors import ConfigError, LightkitError
 
 
 class Comet(CometLogger):
-    """Record parameters, metrics and pictures with Comet. Needs ``pip install 'lightkit-train[comet]'``.
+    """Record parameters, metrics and pictures with Comet.
 
-    Nothing is opened before the trainer starts. A resumed run continues its experiment. The API key comes from
-    ``COMET_API_KEY`` or Comet's own settings file, so that no config needs to hold it.
+    Needs ``pip install 'lightkit-train[comet]'``.
+
+    Nothing is opened before the trainer starts. A resumed run continues its experiment. The API key
+    comes from ``COMET_API_KEY`` or Comet's own settings file, so that no config needs to hold it.
 
     Args:
         workspace: Comet workspace; your default one if not given.
         project: Comet project; by default the run's name.
         name: Name of the experiment; by default the run's id.
-        experiment_key: Key of the experiment, 32 to 50 letters and digits; by default derived from the run's id.
-        mode: ``get_or_create`` continues an experiment with this key or starts one, ``get`` only continues,
-            ``create`` only starts.
-        online: False writes an archive for ``comet upload`` and needs neither a network nor an API key.
-        offline_directory: Folder of that archive; by default ``comet/`` in the run's folder, or in the working
-            directory outside the lightkit command.
+        experiment_key: Key of the experiment, 32 to 50 letters and digits; by default derived from
+            the run's id.
+        mode: ``get_or_create`` continues an experiment with this key or starts one, ``get`` only
+            continues, ``create`` only starts.
+        online: False writes an archive for ``comet upload`` and needs neither a network nor an API
+            key.
+        offline_directory: Folder of that archive; by default ``comet/`` in the run's folder, or in
+            the working directory outside the lightkit command.
         prefix: Put before each metric's name, with an underscore.
     """
 
@@ -78,11 +82,13 @@ class Comet(CometLogger):
             # Describing the machine asks the network for its address and the cloud's metadata.
             log_env_details=online,
         )
-        # Lightning 2.6.6 disables an offline experiment as a whole, so that nothing would be written.
+        # Lightning 2.6.6 disables an offline experiment as a whole, so that nothing would be
+        # written.
         from comet_ml import ExperimentConfig  # an extra, and 1 s to import
 
         self._comet_config = ExperimentConfig(**self._kwargs)
-        # "To get all data logged automatically, import comet_ml before torch": that is switched off on purpose.
+        # "To get all data logged automatically, import comet_ml before torch": that is switched off
+        # on purpose.
         logging.getLogger("comet_ml.experiment").addFilter(
             lambda record: "import comet_ml before" not in str(record.msg)
         )
@@ -124,7 +130,7 @@ class Comet(CometLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Flush; offline, close the archive too, which Comet would do only at the end of the process."""
+        """Flush; offline, close the archive too, as Comet would only at the process's end."""
         if self._experiment is None:
             return
         super().finalize(status)

@@ -17,8 +17,9 @@ class CSV(CSVLogger):
     """Write every logged metric to ``metrics.csv``; a resumed run appends to it.
 
     Args:
-        save_dir: Folder of the file. By default ``csv/`` in the run's folder, that of an evaluation in
-            a folder below it, such as ``validate/``; outside the lightkit command ``csv/`` in the working directory.
+        save_dir: Folder of the file. By default ``csv/`` in the run's folder, that of an evaluation
+            in a folder below it, such as ``validate/``; outside the lightkit command ``csv/`` in
+            the working directory.
         name: Folder below ``save_dir``; none by default.
         version: Folder below ``name``; outside a run, the next free ``version_N`` by default.
         prefix: Put before each metric's name, with a dash.

@@ -1,7 +1,8 @@
 """MLflow: records that outlive a lost connection and a killed process.
 
-Training never waits for the server: a thread sends, in order, and again until the server takes it. The journal is the
-run folder: epochs that the server lacks at the end of a process are sent from ``metrics.csv`` by the next resume.
+Training never waits for the server: a thread sends, in order, and again until the server takes it.
+The journal is the run folder: epochs that the server lacks at the end of a process are sent from
+``metrics.csv`` by the next resume.
 """
 
 from __future__ import annotations
@@ -76,22 +77,25 @@ _SHARDED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
 class MLflow(Logger):
     """Record a run in MLflow, with what ``mlflow.pytorch.autolog()`` records.
 
-    Training never waits for the server. What it misses is sent when it is back; epochs that it still lacks when the
-    process ends are sent from ``metrics.csv`` by the next resume, which continues the same MLflow run.
+    Training never waits for the server. What it misses is sent when it is back; epochs that it
+    still lacks when the process ends are sent from ``metrics.csv`` by the next resume, which
+    continues the same MLflow run.
 
     Args:
-        tracking_uri: Database (``sqlite:///…``, ``postgresql://…``) or server (``http://…``). By default the
-            environment variable MLFLOW_TRACKING_URI, else ``mlflow.db`` in the run root with its files in
-            ``mlflow-artifacts/`` beside it. Folders are refused, because MLflow refuses them since 3.13.
+        tracking_uri: Database (``sqlite:///…``, ``postgresql://…``) or server (``http://…``). By
+            default the environment variable MLFLOW_TRACKING_URI, else ``mlflow.db`` in the run root
+            with its files in ``mlflow-artifacts/`` beside it. Folders are refused, because MLflow
+            refuses them since 3.13.
         experiment_name: By default the run's name; ``lightkit`` outside the lightkit command.
         run_name: By default the run's id; a name of MLflow's making outside the lightkit command.
         tags: Further tags of the run.
-        log_model: Record the trained model too: its weights, as ``mlflow.pytorch.load_state_dict`` reads them, and the
-            config without secrets. ``pickle``: the whole module, as ``mlflow.pytorch.load_model`` reads it, with all
-            attributes, secrets too; a warning says so. ``lightkit register`` makes a version that MLflow can serve.
+        log_model: Record the trained model too: its weights, as ``mlflow.pytorch.load_state_dict``
+            reads them, and the config without secrets. ``pickle``: the whole module, as
+            ``mlflow.pytorch.load_model`` reads it, with all attributes, secrets too; a warning says
+            so. ``lightkit register`` makes a version that MLflow can serve.
         log_checkpoint: Upload the best checkpoint at the end.
-        flush_timeout_s: Longest wait, in seconds, for the server to take the rest at the end; 10 at most where it
-            does not answer, 5 where a signal ends the run.
+        flush_timeout_s: Longest wait, in seconds, for the server to take the rest at the end; 10 at
+            most where it does not answer, 5 where a signal ends the run.
     """
 
     def __init__(
@@ -195,12 +199,11 @@ class MLflow(Logger):
         if run_status == "FAILED" and isinstance(
             sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted)
         ):
-            run_status = (  # Lightning says "failed" of a run that was stopped, while it handles the exception
-                "KILLED"
-            )
+            # Lightning says "failed" of a run that was stopped, while it handles the exception
+            run_status = "KILLED"
         self._put(self._client.set_terminated, self._run_id, run_status, int(time.time() * 1000))
-        # A server that takes connections and never answers shows by a short request: a record may take long because
-        # the server stores a file.
+        # A server that takes connections and never answers shows by a short request: a record may
+        # take long because the server stores a file.
         began_s = time.monotonic()
         is_there = threading.Event()
         client = self._client
@@ -234,7 +237,9 @@ class MLflow(Logger):
 
     @rank_zero_only
     def log_changed(self, values: Mapping[str, Any]) -> None:
-        """Tag the run with the values that the command line and the environment changed; the config is an artifact.
+        """Tag the run with the values that the command line and the environment changed.
+
+        The config is an artifact.
 
         Args:
             values: By dotted key, without secrets.
@@ -243,7 +248,7 @@ class MLflow(Logger):
 
     @rank_zero_only
     def add_picture(self, name: str, image: Tensor, step: int) -> None:
-        """Upload ``image``, uint8 ``(3, height, width)``, as ``pictures/<name>/step=<step>.png``."""
+        """Upload ``image``, uint8 ``(3, height, width)``: ``pictures/<name>/step=<step>.png``."""
         picture = image.permute(1, 2, 0).cpu().numpy()
         self._put(
             self._open().log_image,
@@ -296,7 +301,10 @@ class MLflow(Logger):
 
     @rank_zero_only
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record how training ended, the best checkpoint and the model; belongs in ``on_fit_end``."""
+        """Record how training ended, the best checkpoint and the model.
+
+        Belongs in ``on_fit_end``.
+        """
         stopping = trainer.early_stopping_callback
         if stopping is not None and stopping.stopped_epoch:
             names = ("stopped_epoch", "best_score", "wait_count")
@@ -440,7 +448,7 @@ class MLflow(Logger):
         self._save_ids()
 
     def _save_ids(self) -> None:
-        """Keep ids and changed keys in the run folder: the next resume continues the same MLflow run."""
+        """Keep ids and changed keys in the run folder: a resume continues the same MLflow run."""
         if self._run is not None:
             ids = {
                 "experiment_id": self._experiment_id,
@@ -466,7 +474,10 @@ class MLflow(Logger):
         self._sender.put(partial(_deliver, send, *arguments))
 
     def _put_metrics(self, metrics: Mapping[str, Any], step: int | None) -> None:
-        """Send points; of an evaluation, at the last step of the run, those that its training has no curve of."""
+        """Send points; of an evaluation, those that its training has no curve of.
+
+        At the last step of the run.
+        """
         if self._run is not None and self._run.stage != "fit":
             rows = runs.MetricsTable(self._run.metrics_path).rows
             metrics = {
@@ -532,11 +543,16 @@ class MLflow(Logger):
                     del self._points[: len(points)]
 
     def _model_of(self, value: float) -> str | None:
-        """Return the model that a metric belongs to; None for NaN, which MLflow 3.17 keeps as 0.0, and infinity."""
+        """Return the model that a metric belongs to.
+
+        None for NaN, which MLflow 3.17 keeps as 0.0, and infinity.
+        """
         return self._model_id if math.isfinite(value) else None
 
     def _send_missing_epochs(self, rows: list[dict[str, float]], keys: Mapping[str, str]) -> None:
-        """Send the epochs of ``metrics.csv`` that the server lacks: the last ones, because records arrive in order.
+        """Send the epochs of ``metrics.csv`` that the server lacks.
+
+        The last ones, because records arrive in order.
 
         Args:
             rows: Of that file.
@@ -554,7 +570,10 @@ class MLflow(Logger):
             self._send_batch("metrics", points[start : start + _MAX_METRICS])
 
     def _send_model_entry(self) -> None:
-        """Announce the model, so that the metrics that follow belong to it; its files come at the end."""
+        """Announce the model, so that the metrics that follow belong to it.
+
+        Its files come at the end.
+        """
         from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
 
         if self._model_id is None:
@@ -593,7 +612,7 @@ def _describe(error: Exception) -> str:
 
 
 def _save_weights(module: LightningModule, folder: Path, config: Path | None) -> None:
-    """Write the state dict, as ``mlflow.pytorch.load_state_dict`` reads it, and the run's config."""
+    """Write the weights, as ``mlflow.pytorch.load_state_dict`` reads it, and the run's config."""
     import mlflow.pytorch  # mlflow takes 2 s to import
     from mlflow.models import Model
 
@@ -606,13 +625,17 @@ def _save_weights(module: LightningModule, folder: Path, config: Path | None) ->
 
 
 def _save_pickle(module: LightningModule, folder: Path) -> None:
-    """Write the module on the CPU, pickled as autolog does, as ``mlflow.pytorch.load_model`` reads it."""
+    """Write the module on the CPU, pickled as autolog does.
+
+    ``mlflow.pytorch.load_model`` reads it.
+    """
     import mlflow.pytorch  # mlflow takes 2 s to import
 
     mlflow.pytorch.save_model(
         module if module.device.type == "cpu" else copy.deepcopy(module).cpu(),
         str(folder),
-        # Named, since MLflow infers them by loading the model in a second Python, which takes about 8 s.
+        # Named, since MLflow infers them by loading the model in a second Python, which takes about
+        # 8 s.
         pip_requirements=[
             *mlflow.pytorch.get_default_pip_requirements(),
             f"lightkit-train=={__version__}",

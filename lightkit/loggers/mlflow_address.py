@@ -58,7 +58,7 @@ def find_address(
     origin: str = "tracking_uri of the logger MLflow",
     root: Path | None = None,
 ) -> Address:
-    """Decide where to track: the argument, else ``MLFLOW_TRACKING_URI``, else SQLite in the run root.
+    """Choose where to track: the argument, else ``MLFLOW_TRACKING_URI``, else SQLite in run root.
 
     Args:
         tracking_uri: The user's address; None for the default.
@@ -99,16 +99,19 @@ def find_address(
 
 
 def as_key(name: str) -> str:
-    """Replace characters that MLflow refuses, make ``name`` a relative path, and cut it to 250 characters.
+    """Replace characters that MLflow refuses; make ``name`` relative and cut it to 250 characters.
 
-    Letters and digits of every script stay, as in MLflow's own rule (``mlflow.utils.validation`` of 3.17).
+    Letters and digits of every script stay, as in MLflow's own rule (``mlflow.utils.validation`` of
+    3.17).
     """
     key = re.sub(r"[^\w/. :-]", "_", name)[:_MAX_KEY]
     return posixpath.normpath(f"/{key}").lstrip("/") or "_"
 
 
 class UniqueKeys:
-    """Keys of names as MLflow takes them: one key for each name, numbered where two names would have the same.
+    """Keys of names as MLflow takes them.
+
+    One key for each name, numbered where two names would have the same.
 
     Args:
         kept: Keys by name that were given earlier, as `changed` returns them.
@@ -137,7 +140,10 @@ class UniqueKeys:
 
 
 def manifest_tags(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Select the facts of a manifest that tell runs apart: the commit, the data's fingerprint and source."""
+    """Select the facts of a manifest that tell runs apart.
+
+    The commit, the data's fingerprint and source.
+    """
     git = manifest.get("git") or {}
     data = manifest.get("data") or {}
     tags = {
@@ -184,9 +190,12 @@ def find_or_create_experiment(client: Any, name: str, *, address: Address, setti
 
 
 def send_model_files(client: Any, run_id: str, model: Any, folder: Path) -> None:
-    """Send the files of a logged model as ``mlflow.pytorch.log_model`` does, without opening its run again.
+    """Send the files of a logged model as ``mlflow.pytorch.log_model`` does.
 
-    `log_model` in MLflow 3.17 needs an active run, which it sets to running and then to finished, with a new end.
+    Without opening its run again.
+
+    `log_model` in MLflow 3.17 needs an active run, which it sets to running and then to finished,
+    with a new end.
 
     Args:
         client: An ``MlflowClient``.

@@ -1,8 +1,11 @@
-"""MLflow's local database: whole, or not there, and of the schema of the installed MLflow. No torch.
+"""MLflow's local database: whole, or not there, and of the schema of the installed MLflow.
 
-MLflow 3.17 makes a SQLite file in place, by dozens of migrations whose statements cannot be rolled back together. A
-process that is killed meanwhile leaves a file that no later start can use and `mlflow db upgrade` does not repair. So
-a database is made, or migrated to a newer schema, in another file, and takes its place when it is whole.
+No torch.
+
+MLflow 3.17 makes a SQLite file in place, by dozens of migrations whose statements cannot be rolled
+back together. A process that is killed meanwhile leaves a file that no later start can use and
+`mlflow db upgrade` does not repair. So a database is made, or migrated to a newer schema, in
+another file, and takes its place when it is whole.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class _Content:
     Args:
         tables: Names of its tables.
         revision: The newest migration that is done; None before the first.
-        has_records: Whether there is an experiment or a run; MLflow makes an experiment as soon as the tables are made.
+        has_records: Whether there is an experiment or a run; MLflow makes an experiment as soon as
+            the tables are made.
     """
 
     tables: frozenset[str]
@@ -66,10 +70,12 @@ class Schema:
 
 
 def prepare_database(address: Address) -> None:
-    """Make a local database that is missing, and migrate one of an older MLflow: in another file until it is whole.
+    """Make a local database that is missing, and migrate one of an older MLflow.
 
-    One that a killed process has left unfinished is moved aside, with a warning: it holds no records. One that is
-    migrated is copied before, and a warning names the copy.
+    In another file until it is whole.
+
+    One that a killed process has left unfinished is moved aside, with a warning: it holds no
+    records. One that is migrated is copied before, and a warning names the copy.
 
     Args:
         address: Address of MLflow; nothing happens for a server.
@@ -103,7 +109,9 @@ def prepare_database(address: Address) -> None:
 
 
 def require_known_schema(address: Address) -> None:
-    """Check that no newer MLflow than the installed one has migrated a local database. It is only read.
+    """Check that no newer MLflow than the installed one has migrated a local database.
+
+    It is only read.
 
     Args:
         address: Address of MLflow; nothing happens for a server, which has an MLflow of its own.
@@ -127,12 +135,18 @@ def require_known_schema(address: Address) -> None:
 
 
 def _is_file(address: Address) -> bool:
-    """Check whether an address is a local database whose URI has no options, which are no part of its path."""
+    """Check whether an address is a local database whose URI has no options.
+
+    Options are no part of its path.
+    """
     return address.database is not None and "?" not in address.uri
 
 
 def _read_revision(path: Path) -> str | None:
-    """Return the revision of a database's schema; None where there is none, or it cannot be read now."""
+    """Return the revision of a database's schema.
+
+    None where there is none, or it cannot be read now.
+    """
     try:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
@@ -144,7 +158,9 @@ def _read_revision(path: Path) -> str | None:
 
 
 def _read_schema() -> Schema | None:
-    """Return the schema of the installed MLflow, by the files of its migrations; None where it has none.
+    """Return the schema of the installed MLflow, by the files of its migrations.
+
+    None where it has none.
 
     MLflow and Alembic would take seconds to import, and `lightkit check` has no seconds.
     """
@@ -171,8 +187,8 @@ def _read_schema() -> Schema | None:
 def _migrate(path: Path, address: Address) -> None:
     """Migrate a database of an older MLflow, and keep a copy of it.
 
-    The copy is migrated first, which MLflow cannot undo half way; its content then replaces that of the database at
-    once, so that no reader and no killed process sees a part of it.
+    The copy is migrated first, which MLflow cannot undo half way; its content then replaces that of
+    the database at once, so that no reader and no killed process sees a part of it.
 
     Raises:
         ConfigError: If MLflow cannot migrate it, or the disk or the folder refuses.
@@ -294,9 +310,12 @@ def _keep(copy: Path, name: Path) -> Path:
 
 @contextmanager
 def exclusive(address: Address) -> Iterator[bool]:
-    """Lock the folder of a local database, and yield whether it could be locked; a server has no such lock.
+    """Lock the folder of a local database, and yield whether it could be locked.
 
-    A lock of the folder leaves no file behind, and ends with its process. Some network drives have none.
+    A server has no such lock.
+
+    A lock of the folder leaves no file behind, and ends with its process. Some network drives have
+    none.
     """
     if address.database is None or not address.database.parent.is_dir():
         yield False
@@ -339,7 +358,10 @@ def _read(path: Path) -> _Content:
 
 
 def _is_usable(path: Path) -> bool:
-    """Check whether a file is to be opened as it is: one with records, or one that MLflow's own error is about."""
+    """Check whether a file is to be opened as it is.
+
+    One with records, or one that MLflow's own error is about.
+    """
     try:
         content = _read(path)
     except sqlite3.Error:
@@ -355,7 +377,10 @@ def _make(path: Path) -> None:
 
 
 def _wait_until_usable(path: Path, whole: _Content) -> bool:
-    """Wait while somebody, such as ``mlflow ui``, is making the database in place; return whether it is whole then."""
+    """Wait while somebody, such as ``mlflow ui``, is making the database in place.
+
+    Return whether it is whole then.
+    """
     seen = None
     since_s = time.monotonic()
     while True:
@@ -371,7 +396,7 @@ def _wait_until_usable(path: Path, whole: _Content) -> bool:
 
 
 def _move_aside(path: Path) -> None:
-    """Rename an unfinished database and the files of SQLite beside it, unless it is an empty file."""
+    """Rename an unfinished database and SQLite's files beside it, unless it is an empty file."""
     if not path.stat().st_size:
         path.unlink()
         return

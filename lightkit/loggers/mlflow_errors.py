@@ -1,4 +1,7 @@
-"""Errors of MLflow's first answer: which of them end by waiting, so that the same command is tried again. No torch."""
+"""Errors of MLflow's first answer: which of them end by waiting.
+
+So the same command is tried again. No torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from lightkit.errors import exception_chain
 from lightkit.loggers.mlflow_address import Address
 
 STORAGE_CLIENTS = ("boto3", "botocore", "azure", "google")
-"""Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base class."""
+"""Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base
+class."""
 _WAITS = {408, 425, 429}  # 4xx that end: a slow request, and limits
 _REFUSED_LOGINS = (  # PostgreSQL, MySQL
     "authentication failed|access denied|does not exist|unknown database"
@@ -31,7 +35,8 @@ def can_pass(error: Exception, address: Address) -> bool:
     if address.database is not None:
         return any(is_busy(each) for each in chain)
 
-    # Python's and MLflow's own refusals: a module that is not installed, an address that is none, a certificate
+    # Python's and MLflow's own refusals: a module that is not installed, an address that is none, a
+    # certificate
     never = (
         FileNotFoundError,
         ModuleNotFoundError,
@@ -75,5 +80,8 @@ def find_status(error: Exception) -> int | None:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Return whether a local database is locked by another process, or its disk is full, which both end."""
+    """Return whether a local database is locked by another process, or its disk is full.
+
+    Both end.
+    """
     return re.search("locked|disk is full|No space", str(error)) is not None

@@ -1,4 +1,4 @@
-"""TensorBoard files in the run's folder: scalars, the model's graph, pictures and hyper-parameters."""
+"""TensorBoard files in the run's folder: scalars, the graph, pictures and hyper-parameters."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class TensorBoard(TensorBoardLogger):
     """Write scalars, the model's graph, pictures and hyper-parameters for TensorBoard.
 
     Args:
-        save_dir: Folder of the event files. By default ``tensorboard/`` in the run's folder, that of an
-            evaluation in a folder below it, such as ``validate/``; outside the lightkit command ``tensorboard/`` in the
-            working directory.
+        save_dir: Folder of the event files. By default ``tensorboard/`` in the run's folder, that
+            of an evaluation in a folder below it, such as ``validate/``; outside the lightkit
+            command ``tensorboard/`` in the working directory.
         name: Folder below ``save_dir``; none by default.
         version: Folder below ``name``; outside a run, the next free ``version_N`` by default.
-        log_graph: Draw the model's graph, with the first metrics of a training. It needs the model's
-            ``example_input_array``; a model without one has no graph, and no warning either.
+        log_graph: Draw the model's graph, with the first metrics of a training. It needs the
+            model's ``example_input_array``; a model without one has no graph, and no warning
+            either.
         default_hp_metric: Show the hyper-parameters with the placeholder metric ``hp_metric``.
         prefix: Put before each metric's name, with a dash.
     """
@@ -67,10 +68,12 @@ class TensorBoard(TensorBoardLogger):
 
     @rank_zero_only
     def log_graph(self, model: LightningModule, input_array: Tensor | None = None) -> None:  # type: ignore[override]
-        """Draw the graph of ``model``; nothing without an example input, or where it cannot be traced.
+        """Draw the graph of ``model``.
 
-        In a training, whose trainer asks for it before the first step, it is drawn with the next metrics: tracing takes
-        as long as several steps.
+        Nothing without an example input, or where it cannot be traced.
+
+        In a training, whose trainer asks for it before the first step, it is drawn with the next
+        metrics: tracing takes as long as several steps.
         """
         example = model.example_input_array if input_array is None else input_array
         if not self._log_graph or example is None:
@@ -96,8 +99,8 @@ class TensorBoard(TensorBoardLogger):
             torch.random.fork_rng(devices=[]),
             redirect_stdout(io.StringIO()),
         ):
-            # Tracing warns about each branch on a tensor's value, is deprecated in torch 2.15 as a whole, and prints
-            # what fails.
+            # Tracing warns about each branch on a tensor's value, is deprecated in torch 2.15 as a
+            # whole, and prints what fails.
             warnings.simplefilter("ignore")
             training = [module for module in model.modules() if module.training]
             try:

@@ -16,18 +16,20 @@ from lightkit.errors import ConfigError, LightkitError
 
 
 class WandB(WandbLogger):
-    """Record parameters, metrics and pictures with Weights & Biases. Needs ``pip install 'lightkit-train[wandb]'``.
+    """Record parameters, metrics and pictures with Weights & Biases.
 
-    A resumed run continues its W&B run. The API key comes from ``WANDB_API_KEY`` or from ``wandb login``, so that no
-    config needs to hold it.
+    Needs ``pip install 'lightkit-train[wandb]'``.
+
+    A resumed run continues its W&B run. The API key comes from ``WANDB_API_KEY`` or from
+    ``wandb login``, so that no config needs to hold it.
 
     Args:
         project: W&B project; by default the run's name.
         name: Name of the W&B run; by default the run's id.
         id: Id of the W&B run; by default derived from the run's id.
         offline: Write files for ``wandb sync``, with neither a network nor an API key.
-        save_dir: Folder of the files; by default the run's folder, or the working directory outside the lightkit
-            command.
+        save_dir: Folder of the files; by default the run's folder, or the working directory outside
+            the lightkit command.
         prefix: Put before each metric's name, with a dash.
     """
 

@@ -1,4 +1,7 @@
-"""Models that configs name: of images, masks, texts and tables, a small regressor; a schedule of rates."""
+"""Models that configs name: of images, masks, texts and tables, a small regressor.
+
+A schedule of rates.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,7 @@
-"""The networks that ImageClassifier can be built on, each by its name in a config, and the weights for them."""
+"""The networks that ImageClassifier can be built on.
+
+Each by its name in a config, and the weights for them.
+"""
 
 from __future__ import annotations
 
@@ -36,23 +39,27 @@ _NAME_KEY = "model.init_args.backbone"
 _WEIGHTS_KEY = "model.init_args.weights"
 _PREFIX = "network."  # of an ImageClassifier's parameters
 _MOST_SHOWN = 10
-# Both build auxiliary classifiers that only serve training from scratch; without them they answer with one tensor.
+# Both build auxiliary classifiers that only serve training from scratch; without them they answer
+# with one tensor.
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
 _AUXILIARY = re.compile(r"^(aux1|aux2|AuxLogits)\.")
-# torchvision's DenseNet files keep names with dots that modules may no longer have: densenet._load_state_dict
+# torchvision's DenseNet files keep names with dots that modules may no longer have:
+# densenet._load_state_dict
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.)")
 
 
 def small_cnn(num_classes: int) -> nn.Sequential:
     """Build a network of about 100,000 parameters for quick runs on a CPU.
 
-    The stem halves the image twice at once, so that most of the work is done on 56 x 56 of 224 x 224 pixels.
+    The stem halves the image twice at once, so that most of the work is done on 56 x 56 of 224 x
+    224 pixels.
 
     Args:
         num_classes: Number of logits.
 
     Returns:
-        A network from ``(batch, 3, height, width)`` to logits ``(batch, num_classes)``, for any size from 32 pixels.
+        A network from ``(batch, 3, height, width)`` to logits ``(batch, num_classes)``, for any
+        size from 32 pixels.
     """
     return nn.Sequential(
         _block(3, 24, kernel_size=5, stride=4),
@@ -113,9 +120,10 @@ def build(name: str, num_classes: int, *, weights: str | None = None) -> nn.Modu
     Args:
         name: A name that ``check_name`` accepts.
         num_classes: Number of logits.
-        weights: What will be loaded afterwards, because it decides two details of the architecture, as in
-            torchvision's own builders: GoogLeNet and Inception re-scale their input for pretrained weights, and
-            vision transformers take the image size that their default weights were trained with.
+        weights: What will be loaded afterwards, because it decides two details of the architecture,
+            as in torchvision's own builders: GoogLeNet and Inception re-scale their input for
+            pretrained weights, and vision transformers take the image size that their default
+            weights were trained with.
 
     Returns:
         A network from ``(batch, 3, height, width)`` to logits ``(batch, num_classes)``.
@@ -129,7 +137,8 @@ def build(name: str, num_classes: int, *, weights: str | None = None) -> nn.Modu
         network = models.get_model(
             name, weights=None, num_classes=num_classes, **_options(name, weights)
         )
-    # On two cores a frozen MobileNetV2 trains 1.7 times as fast so, and nothing was seen to be slower.
+    # On two cores a frozen MobileNetV2 trains 1.7 times as fast so, and nothing was seen to be
+    # slower.
     return network.to(memory_format=torch.channels_last)
 
 
@@ -149,8 +158,8 @@ def _options(name: str, weights: str | None) -> dict[str, Any]:
 def subnetworks_of_head(network: nn.Module, num_classes: int) -> tuple[str, ...]:
     """Name the layers that make the logits.
 
-    timm names them. torchvision does not, but in each of its classification models it is the last linear
-    or convolutional layer with one output a class.
+    timm names them. torchvision does not, but in each of its classification models it is the last
+    linear or convolutional layer with one output a class.
 
     Args:
         network: What ``build`` returned.
@@ -200,13 +209,13 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
     """Read the tensors of pretrained weights.
 
     Args:
-        weights: ``default``, or the path of a state dict, as `.safetensors` or by torch.save, or of a Lightning
-            checkpoint of an ImageClassifier.
+        weights: ``default``, or the path of a state dict, as `.safetensors` or by torch.save, or of
+            a Lightning checkpoint of an ImageClassifier.
         backbone: Name of the network that they are for.
 
     Raises:
-        ConfigError: If the file, or what is kept of an earlier download, is missing or is not a state dict, or the
-            backbone has no default weights.
+        ConfigError: If the file, or what is kept of an earlier download, is missing or is not a
+            state dict, or the backbone has no default weights.
         DataError: If the default weights cannot be downloaded.
     """
     if weights != "default":
@@ -222,7 +231,8 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
                 backbone.removeprefix(TIMM_PREFIX), pretrained=True
             )
             return network.state_dict()
-        # not by `WeightsEnum.get_state_dict`, which compares the digest of what it downloads alone, and may run code
+        # not by `WeightsEnum.get_state_dict`, which compares the digest of what it downloads alone,
+        # and may run code
         url = models.get_model_weights(backbone).DEFAULT.url
         cached = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
         promised = cached.stem.rpartition("-")[2]
@@ -249,7 +259,9 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
 def read_pretrained(
     weights: str, *, backbone: str, trainer: Trainer | None
 ) -> tuple[Mapping[str, Tensor], str]:
-    """Read pretrained weights, which one process of a machine downloads; return them with their source for errors.
+    """Read pretrained weights, which one process of a machine downloads.
+
+    Return them with their source for errors.
 
     Raises:
         ConfigError: As `read_weights`.
@@ -265,7 +277,10 @@ def read_pretrained(
 
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:
-    """Read a state dict, or that of the network from a Lightning checkpoint or an export of an ImageClassifier."""
+    """Read a state dict, or that of a network.
+
+    From a Lightning checkpoint or an export of an ImageClassifier.
+    """
     if not path.is_file():
         hint = near_files(path) or "."
         raise ConfigError(
@@ -383,20 +398,24 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
 
 
 def load_exported(module: LightningModule, path: Path) -> Metadata:
-    """Load exported weights into a module, which is built for the file's classes where it has to be built first.
+    """Load exported weights into a module.
+
+    It is built for the file's classes where it has to be built first.
 
     The metadata of the file is returned.
 
     The module's class is the caller's choice: that in the file is not used.
 
     Args:
-        module: Changed in place. One that is built for classes has a ``build_for``, as `ImageClassifier` has, and one
-            that is built for rows of a table a ``build_for_rows(row_preprocessing, class_names)``.
+        module: Changed in place. One that is built for classes has a ``build_for``, as
+            `ImageClassifier` has, and one that is built for rows of a table a
+            ``build_for_rows(row_preprocessing, class_names)``.
         path: A file of weights of ``lightkit export``.
 
     Raises:
         ConfigError: If the weights are not exactly those of this module.
-        DataError: If the file is missing or damaged, is no export of lightkit, or is not what was exported.
+        DataError: If the file is missing or damaged, is no export of lightkit, or is not what was
+            exported.
     """
     metadata = read_metadata(path)
     check_digest(path)

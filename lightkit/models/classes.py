@@ -1,4 +1,7 @@
-"""Base of classifiers: classes or labels, their names in a checkpoint, factors in the loss, and thresholds."""
+"""Base of classifiers.
+
+Classes or labels, their names in a checkpoint, factors in the loss, and thresholds.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,12 @@ UNKNOWN_CLASSES = (
 
 
 class PretrainedModule(ScoredModule):
-    """A model of classes that is built when the data is known, and starts from weights, of which a part may be frozen.
+    """A model of classes that is built when the data is known.
 
-    A subclass has ``_build``, ``load_weights``, and ``_keep_frozen``, which puts the frozen part into eval mode.
+    It starts from weights, of which a part may be frozen.
+
+    A subclass has ``_build``, ``load_weights``, and ``_keep_frozen``, which puts the frozen part
+    into eval mode.
     """
 
     class_names: list[str] | None
@@ -47,10 +53,12 @@ class PretrainedModule(ScoredModule):
     _has_warned = False
     _is_starting = False
 
-    # -- classes -------------------------------------------------------------------------------------------------------
+    # -- classes -----------------------------------------------------------------------------------
 
     def find_classes(self) -> list[str] | None:
-        """Return the classes of the model or of its data; None where they are unknown and nothing is trained.
+        """Return the classes of the model or of its data.
+
+        None where they are unknown and nothing is trained.
 
         Raises:
             ConfigError: If the classes are unknown or contradict each other.
@@ -94,7 +102,7 @@ class PretrainedModule(ScoredModule):
         return check_same_classes(names, self.class_names, by=by)
 
     def build_for(self, class_names: Sequence[str]) -> None:
-        """Build the network for weights that come from elsewhere than ``load_weights`` and a checkpoint.
+        """Build the network for weights from elsewhere than ``load_weights`` and a checkpoint.
 
         Args:
             class_names: The classes that those weights know.
@@ -108,7 +116,7 @@ class PretrainedModule(ScoredModule):
     def _build(self, class_names: list[str]) -> None:
         raise NotImplementedError
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the class names."""
@@ -170,10 +178,14 @@ class PretrainedModule(ScoredModule):
             "%s leaves out %d of %d %s: %s", metric, len(names), len(every), kind, join_names(names)
         )
 
-    # -- modes: what is frozen stays in eval mode ----------------------------------------------------------------------
+    # -- modes: what is frozen stays in eval mode
+    # ----------------------------------------------------------------------
 
     def load_weights(self) -> None:
-        """Load the weights that the model starts from, unless that was done or a checkpoint has brought its own."""
+        """Load the weights that the model starts from.
+
+        Unless that was done or a checkpoint has brought its own.
+        """
         raise NotImplementedError
 
     def _keep_frozen(self, *, mode: bool) -> None:
@@ -190,7 +202,8 @@ class PretrainedModule(ScoredModule):
     def on_fit_start(self) -> None:
         """Load the weights."""
         self.load_weights()
-        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
+        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are
+        # meant to be.
         self._is_starting = True
         self.train()
 
@@ -208,7 +221,8 @@ class ClassifyingModule(PretrainedModule):
 
     task: Task = CLASSIFICATION
     output_kind: OutputKind = CLASSIFICATION.output_kind
-    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its
+    own."""
     sample_noun: ClassVar[str] = "sample"
     """Word for a sample in messages; an ``s`` makes several."""
     _in_bar = frozenset({"val/loss", "val/accuracy", "val/map"})
@@ -248,7 +262,8 @@ class ClassifyingModule(PretrainedModule):
             self.output_kind = MULTILABEL.output_kind
         self.multilabel = multilabel
         self.thresholds: tuple[float, ...] | None = None
-        """Probability from which on each label is predicted; None before a validation of the training."""
+        """Probability from which on each label is predicted; None before a validation of the
+        training."""
         self.label_smoothing = label_smoothing
         self.pos_weight = pos_weight
         self.class_weight = class_weight
@@ -256,14 +271,16 @@ class ClassifyingModule(PretrainedModule):
         self.class_names = check_class_names(class_names, num_classes) if class_names else None
         self._label_weights: Tensor | None = None  # of the training loss
 
-    # -- classes -------------------------------------------------------------------------------------------------------
+    # -- classes -----------------------------------------------------------------------------------
 
     def find_classes(self) -> list[str] | None:
-        """Return the classes of the model or of its data; None where they are unknown and nothing is trained.
+        """Return the classes of the model or of its data.
+
+        None where they are unknown and nothing is trained.
 
         Raises:
-            ConfigError: If the classes are unknown or contradict each other, or model and data do not agree on the
-                number of labels of a sample.
+            ConfigError: If the classes are unknown or contradict each other, or model and data do
+                not agree on the number of labels of a sample.
         """
         self._check_data()
         return super().find_classes()
@@ -280,7 +297,8 @@ class ClassifyingModule(PretrainedModule):
         """Check whether model and data agree on the labels of a sample.
 
         Raises:
-            ConfigError: If the data has several labels a sample and the model one, or the other way round.
+            ConfigError: If the data has several labels a sample and the model one, or the other way
+                round.
         """
         has_several = getattr(getattr(self._trainer, "datamodule", None), "is_multilabel", None)
         if has_several is None or has_several == self.multilabel:
@@ -327,7 +345,7 @@ class ClassifyingModule(PretrainedModule):
         self.thresholds = tuple(map(float, thresholds))
         self.task = MULTILABEL.decide_by(self.thresholds)
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def training_step(self, batch: Sequence[Any]) -> Tensor:
         """Return the loss of a batch."""
@@ -350,7 +368,7 @@ class ClassifyingModule(PretrainedModule):
         """Compute the probabilities of classes, or of labels that are independent of each other."""
         return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
 
-    # -- loss ----------------------------------------------------------------------------------------------------------
+    # -- loss --------------------------------------------------------------------------------------
 
     def _compute_own_loss(
         self,
@@ -360,7 +378,10 @@ class ClassifyingModule(PretrainedModule):
         weights: Tensor | None,
         label_smoothing: float,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss to minimise and the mean that metrics count, with the factors of classes or labels."""
+        """Compute the loss to minimise and the mean that metrics count.
+
+        With the factors of classes or labels.
+        """
         options: dict[str, Any] = {} if self.multilabel else {"label_smoothing": label_smoothing}
         if self.multilabel:
             targets = targets.to(logits.dtype)
@@ -372,11 +393,14 @@ class ClassifyingModule(PretrainedModule):
             logits.dtype
         )
         losses = self.task.compute_losses(logits, targets, reduction="none", **options)
-        # a mean over the samples: that of torch divides by the factors of a batch, and batches would not count alike
+        # a mean over the samples: that of torch divides by the factors of a batch, and batches
+        # would not count alike
         return self._weigh_losses(stage, losses.mean(dim=1) if losses.ndim > 1 else losses, weights)
 
     def _find_label_weights(self) -> Tensor | None:
-        """Return the factors of the training loss of classes or labels, float32 ``(classes,)``; None without.
+        """Return the factors of the training loss of classes or labels, float32 ``(classes,)``.
+
+        None without.
 
         Raises:
             ConfigError: If there are not as many as classes, or the data does not count its labels.
@@ -390,7 +414,7 @@ class ClassifyingModule(PretrainedModule):
         )
         return None if factors is None else factors.to(self.device)
 
-    # -- scores --------------------------------------------------------------------------------------------------------
+    # -- scores ------------------------------------------------------------------------------------
 
     def _count(
         self,
@@ -406,8 +430,8 @@ class ClassifyingModule(PretrainedModule):
         Args:
             stage: Of the batch.
             logits: ``(batch, classes)``.
-            targets: ``(batch,)`` of classes, ``(batch, labels)`` of labels, or shares of classes ``(batch, classes)``,
-                of which the largest counts.
+            targets: ``(batch,)`` of classes, ``(batch, labels)`` of labels, or shares of classes
+                ``(batch, classes)``, of which the largest counts.
             weights: ``(batch,)``, or None.
             losses: The loss to minimise, and the mean that metrics count.
         """
@@ -421,7 +445,10 @@ class ClassifyingModule(PretrainedModule):
         return outputs
 
     def on_validation_epoch_end(self) -> None:
-        """Log the validation metrics, and draw the confusion matrix; choose the thresholds of labels in a training."""
+        """Log the validation metrics, and draw the confusion matrix.
+
+        Choose the thresholds of labels in a training.
+        """
         if self.multilabel:
             self._log_labels("val", chooses=self.trainer.state.fn == TrainerFn.FITTING)
             return
@@ -466,10 +493,12 @@ def find_factors(
     noun: str,
     is_multilabel: bool = False,
 ) -> Tensor | None:
-    """Return the factors of the training loss of classes or labels, float32 ``(classes,)``; None without.
+    """Return the factors of the training loss of classes or labels, float32 ``(classes,)``.
 
-    Those of ``auto`` are the training samples over the samples of the class and the number of classes; of labels the
-    training samples without the label over those with it.
+    None without.
+
+    Those of ``auto`` are the training samples over the samples of the class and the number of
+    classes; of labels the training samples without the label over those with it.
 
     Args:
         factors: As a config has them.
@@ -544,7 +573,10 @@ def number_classes(num_classes: int) -> list[str]:
 
 
 def read_class_names(data: object) -> list[str] | None:
-    """Take the class names of a data module, or number them where it has a count alone; None where it has neither."""
+    """Take the class names of a data module, or number them where it has a count alone.
+
+    None where it has neither.
+    """
     if names := getattr(data, "class_names", None):
         return [str(name) for name in names]
     count = getattr(data, "num_classes", None)
@@ -576,7 +608,9 @@ def check_class_names(
 
 
 def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str) -> list[str]:
-    """Check that two lists name the same classes in the same order; numbers agree with any names of their count.
+    """Check that two lists name the same classes in the same order.
+
+    Numbers agree with any names of their count.
 
     Args:
         names: As stored or set.

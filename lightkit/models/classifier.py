@@ -43,41 +43,50 @@ _MOST_IMAGES = 16  # of a batch, in a picture for the loggers
 class ImageClassifier(ClassifyingModule, LightningModule):
     """A network that predicts the class of an image.
 
-    It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
-    Logs ``loss``, ``accuracy``, ``f1``, ``precision`` and ``recall`` (the last three as means over classes) of each
-    epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and so on; with ``multilabel`` the loss, ``map`` (mean
-    average precision), ``f1`` and ``subset_accuracy`` (all labels of an image right), of training the loss alone.
-    Batches are ``(images, labels)``, or ``(images, labels, weights)``: training multiplies the loss of a sample by its
-    weight over the ``mean_weight`` of the data module (1 if it has none), so that batch size and processes change
-    nothing; in validation and test the loss is a weighted mean. Samples of weight 0 are in no metric.
+    It is built when the data is known, so that class count and names come from there; a checkpoint
+    holds the names. Logs ``loss``, ``accuracy``, ``f1``, ``precision`` and ``recall`` (the last
+    three as means over classes) of each epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and
+    so on; with ``multilabel`` the loss, ``map`` (mean average precision), ``f1`` and
+    ``subset_accuracy`` (all labels of an image right), of training the loss alone. Batches are
+    ``(images, labels)``, or ``(images, labels, weights)``: training multiplies the loss of a sample
+    by its weight over the ``mean_weight`` of the data module (1 if it has none), so that batch size
+    and processes change nothing; in validation and test the loss is a weighted mean. Samples of
+    weight 0 are in no metric.
 
     Args:
-        backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), any classification model of
-            torchvision, or ``timm/NAME`` with the timm extra.
-        weights: Where training starts: null for random weights, ``default`` for torchvision's (downloaded once), or
-            the path of a state dict, by torch.save or as safetensors. A head for other classes is dropped; anything
-            else must fit.
-        freeze: ``backbone`` trains the head alone; all else keeps its weights and its BatchNorm statistics, and
-            drops nothing out.
-        features: How often a frozen backbone computes the input of the head. `auto` does it once an image, before
-            training, and keeps it on disk for later trainings, where that is the same in each epoch: where the data
-            module can do so and augments nothing (``augment: false``), and where the model's class has no steps,
-            ``forward`` or hooks of its own that get a batch. A copy of the network without batch norms, which rounds
-            otherwise, may compute it. Batches of training and validation then hold features in place of images, which
-            callbacks see. `once` warns where it cannot be; `each_step` computes them at each step.
+        backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), any classification
+            model of torchvision, or ``timm/NAME`` with the timm extra.
+        weights: Where training starts: null for random weights, ``default`` for torchvision's
+            (downloaded once), or the path of a state dict, by torch.save or as safetensors. A head
+            for other classes is dropped; anything else must fit.
+        freeze: ``backbone`` trains the head alone; all else keeps its weights and its BatchNorm
+            statistics, and drops nothing out.
+        features: How often a frozen backbone computes the input of the head. `auto` does it once an
+            image, before training, and keeps it on disk for later trainings, where that is the same
+            in each epoch: where the data module can do so and augments nothing
+            (``augment: false``), and where the model's class has no steps, ``forward`` or hooks of
+            its own that get a batch. A copy of the network without batch norms, which rounds
+            otherwise, may compute it. Batches of training and validation then hold features in
+            place of images, which callbacks see. `once` warns where it cannot be; `each_step`
+            computes them at each step.
         num_classes: Number of classes, where the data does not have it.
         class_names: Names in the order of the labels, where the data has none.
-        label_smoothing: Part of each training target that is spread over all classes, from 0 to below 1. The losses
-            of validation and test are without it, so that they compare between runs.
-        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
+        label_smoothing: Part of each training target that is spread over all classes, from 0 to
+            below 1. The losses of validation and test are without it, so that they compare between
+            runs.
+        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine
+            to zero.
         weight_decay: Of that optimizer, for all but biases and normalisation.
-        multilabel: Each image has any number of labels, independently of each other: the targets of a batch are 0 or
-            1, ``(batch, labels)``, and the loss is the binary cross-entropy. Each validation of a training chooses the
-            threshold by which a label is predicted, so that its F1 is largest; the checkpoint keeps it.
-        pos_weight: Factor of the training loss where a label is there, of each label; `auto` takes the training images
-            without the label over those with it. Validation and test are without it.
-        class_weight: Factor of the training loss of each class; `auto` takes all training images over those of the
-            class and the number of classes, so that the mean is 1. Validation and test are without it.
+        multilabel: Each image has any number of labels, independently of each other: the targets of
+            a batch are 0 or 1, ``(batch, labels)``, and the loss is the binary cross-entropy. Each
+            validation of a training chooses the threshold by which a label is predicted, so that
+            its F1 is largest; the checkpoint keeps it.
+        pos_weight: Factor of the training loss where a label is there, of each label; `auto` takes
+            the training images without the label over those with it. Validation and test are
+            without it.
+        class_weight: Factor of the training loss of each class; `auto` takes all training images
+            over those of the class and the number of classes, so that the mean is 1. Validation and
+            test are without it.
     """
 
     sample_noun: ClassVar[str] = "image"
@@ -122,10 +131,13 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         self._has_weights = weights is None
 
     def configure_model(self) -> None:
-        """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
+        """Build the network for the data's classes.
+
+        Weights follow when it is known whether a checkpoint has them.
 
         Raises:
-            ConfigError: If the classes are unknown or contradict each other, or the images have the wrong size.
+            ConfigError: If the classes are unknown or contradict each other, or the images have the
+                wrong size.
         """
         names = self.find_classes()
         if names is not None and self.network is None:
@@ -166,7 +178,9 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         self.example_input_array = torch.zeros(1, 3, height, width)
 
     def load_weights(self) -> None:
-        """Load the weights that ``weights`` names, unless that was done or a checkpoint has brought its own.
+        """Load the weights that ``weights`` names.
+
+        Unless that was done or a checkpoint has brought its own.
 
         Lightning's hooks call this when a stage starts; with a model built by hand, call it after
         ``configure_model``.
@@ -219,7 +233,8 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         """Return the logits.
 
         Args:
-            images: float32 ``(batch, 3, height, width)``, normalised with ImageNet's mean and standard deviation.
+            images: float32 ``(batch, 3, height, width)``, normalised with ImageNet's mean and
+                standard deviation.
 
         Returns:
             ``(batch, num_classes)``.
@@ -230,7 +245,10 @@ class ImageClassifier(ClassifyingModule, LightningModule):
     # Data modules that augment nothing ask for this, and then put features in place of images.
 
     def frozen_features(self) -> FrozenFeatures | None:
-        """Return the function that computes the head's input; None where that may differ between steps."""
+        """Return the function that computes the head's input.
+
+        None where that may differ between steps.
+        """
         if not self.may_keep_features:
             return None
         self._has_offered = True
@@ -240,7 +258,10 @@ class ImageClassifier(ClassifyingModule, LightningModule):
 
     @property
     def may_keep_features(self) -> bool:
-        """Return whether `frozen_features` may give something; known before the network is built."""
+        """Return whether `frozen_features` may give something.
+
+        Known before the network is built.
+        """
         return self.frozen and self.features != "each_step" and not self._own_methods()
 
     def _own_methods(self) -> list[str]:
@@ -259,7 +280,10 @@ class ImageClassifier(ClassifyingModule, LightningModule):
     def on_train_batch_end(
         self, outputs: STEP_OUTPUT, batch: Sequence[Tensor], batch_idx: int
     ) -> None:
-        """Send the loggers a picture of the first batch of a run; after its step, for encoding it takes a while."""
+        """Send the loggers a picture of the first batch of a run.
+
+        After its step, for encoding it takes a while.
+        """
         if self._show_images and self.trainer.is_global_zero and find_picture_loggers(self.trainer):
             images = batch[0]
             if not are_images(images):  # features, whose dataset has the images
@@ -276,7 +300,10 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         self._show_images = False
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-        """Return the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
+        """Return the probabilities ``(batch, num_classes)`` of a batch of images.
+
+        With or without labels.
+        """
         images = batch if isinstance(batch, Tensor) else batch[0]
         self._refuse_numbers(images)
         return self._compute_probabilities(self(images))
@@ -310,7 +337,8 @@ def draw_grid(images: Tensor) -> Tensor:
     """Lay out the first images of a batch in a grid.
 
     Args:
-        images: ``(batch, channels, height, width)``, uint8, or normalised with ImageNet's mean and standard deviation.
+        images: ``(batch, channels, height, width)``, uint8, or normalised with ImageNet's mean and
+            standard deviation.
 
     Returns:
         uint8 ``(3, height, width)``.
@@ -325,10 +353,12 @@ def draw_grid(images: Tensor) -> Tensor:
 
 @contextmanager
 def spare_single_pixels(network: nn.Module, batch_size: int) -> Iterator[None]:
-    """Within it a BatchNorm takes the statistics that it has for features of a single pixel of a single sample.
+    """Within it a BatchNorm takes its statistics for a single pixel of a single sample.
 
-    They have no spread of their own, which is an error in torch; the last batch of an epoch may be of one sample. A
-    SyncBatchNorm is left alone: the other processes wait for it.
+    It takes those that it has.
+
+    They have no spread of their own, which is an error in torch; the last batch of an epoch may be
+    of one sample. A SyncBatchNorm is left alone: the other processes wait for it.
     """
 
     def spare(norm: nn.Module, inputs: tuple[Any, ...]) -> None:

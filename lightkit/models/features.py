@@ -1,4 +1,7 @@
-"""The features of a frozen backbone, which are the same in every epoch, so that they need be computed only once."""
+"""The features of a frozen backbone.
+
+They are the same in every epoch, so that they need be computed only once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ class FrozenFeatures:
     """Computes the input of a model's head, where all else is frozen.
 
     Args:
-        module: The model, on the device and with the trainer that it has when features are asked for.
+        module: The model, on the device and with the trainer that it has when features are asked
+            for.
         network: Its network, in which all but the head is frozen.
         head_names: Of the layers that make the logits, by `subnetworks_of_head`.
         is_wanted: The user has asked for it; why it cannot be is then a warning.
@@ -58,7 +62,9 @@ class FrozenFeatures:
         self._fused: nn.Module | None = None
 
     def example(self, size: tuple[int, int]) -> Tensor | None:
-        """Compute the features ``(1, ...)`` of one image of noise; None, with the reason logged, where there are none.
+        """Compute the features ``(1, ...)`` of one image of noise.
+
+        None, with the reason logged, where there are none.
 
         With it `_try` checks that the head alone makes the same logits as the whole model.
 
@@ -102,11 +108,13 @@ class FrozenFeatures:
         return features, ""
 
     def _fuse(self, images: Tensor, features: Tensor) -> nn.Module | None:
-        """Copy the network with its batch norms folded into the layers before them, where that is faster and the same.
+        """Copy the network with its batch norms folded into the layers before them.
 
-        A batch norm of known statistics is one factor and one summand a channel, which convolutions and linear layers
-        have as well (Jacob et al., "Quantization and Training of Neural Networks for Efficient
-        Integer-Arithmetic-Only Inference", 2018, section 3.2).
+        Where that is faster and the same.
+
+        A batch norm of known statistics is one factor and one summand a channel, which convolutions
+        and linear layers have as well (Jacob et al., "Quantization and Training of Neural Networks
+        for Efficient Integer-Arithmetic-Only Inference", 2018, section 3.2).
         """
         layers = [self._module, *self._network.modules()]
         has_hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
@@ -132,7 +140,10 @@ class FrozenFeatures:
         return fused if same is not None and _are_alike(same, features, within=rounding) else None
 
     def digest(self) -> str:
-        """Compute a digest of all that decides the features of an image: network, weights, precision and device."""
+        """Compute a digest of all that decides the features of an image.
+
+        Network, weights, precision and device.
+        """
         heads = tuple(f"{name}." for name in self._head_names)
         precision = self._module.trainer.precision_plugin
         decided_by = (
@@ -162,7 +173,10 @@ class FrozenFeatures:
         return features
 
     def _trace(self, images: Tensor, copy: nn.Module | None = None) -> tuple[Tensor | None, Tensor]:
-        """Compute the input of the head, and the logits, of the model or of a copy; nothing learns from it."""
+        """Compute the input of the head, and the logits, of the model or of a copy.
+
+        Nothing learns from it.
+        """
         given: list[Any] = []
         head = (copy or self._network).get_submodule(self._head_names[0])
         hook = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs))
@@ -193,7 +207,8 @@ def are_images(inputs: Tensor) -> bool:
 def compute_logits(network: nn.Module, head_name: str, features: Tensor) -> Tensor:
     """Compute the logits ``(batch, num_classes)`` of the head's input.
 
-    What follows the head in an `nn.Sequential` is applied as well, such as SqueezeNet's mean over all places.
+    What follows the head in an `nn.Sequential` is applied as well, such as SqueezeNet's mean over
+    all places.
     """
     parent_name, _, own_name = head_name.rpartition(".")
     parent = network.get_submodule(parent_name)
@@ -208,7 +223,9 @@ def compute_logits(network: nn.Module, head_name: str, features: Tensor) -> Tens
 def list_own_methods(
     module: LightningModule, base: type[LightningModule], *steps: str
 ) -> list[str]:
-    """Name the methods that get a batch, or change what is made of it, and are others than those of ``base``.
+    """Name the methods that get a batch.
+
+    Or change what is made of it, and are others than those of ``base``.
 
     They expect images, or may make something else of one at each step.
 
@@ -217,7 +234,8 @@ def list_own_methods(
         base: Has those that are known.
         steps: Other methods than Lightning's that are looked at.
     """
-    # by its function, for a strategy may put the same one, bound, on the instance (Lightning 2.6, _ForwardRedirection)
+    # by its function, for a strategy may put the same one, bound, on the instance (Lightning 2.6,
+    # _ForwardRedirection)
     return [
         name
         for name in (*_ON_THE_WAY, *steps)
@@ -234,7 +252,8 @@ def _are_close(one: Tensor, other: Tensor) -> bool:
 
 
 def _are_alike(one: Tensor, other: Tensor, *, within: float) -> bool:
-    # other kernels may compute a larger batch, of bfloat16 or TF32 in each layer; a batch's own statistics do far more
+    # other kernels may compute a larger batch, of bfloat16 or TF32 in each layer; a batch's own
+    # statistics do far more
     return one.shape == other.shape and float(
         (one.float() - other.float()).norm()
     ) <= within * float(other.float().norm())
@@ -242,7 +261,10 @@ def _are_alike(one: Tensor, other: Tensor, *, within: float) -> bool:
 
 @contextmanager
 def _in_eval(model: nn.Module) -> Iterator[None]:
-    """Within it all of a model is in eval mode: features may be asked for before a training sets the modes."""
+    """Within it all of a model is in eval mode.
+
+    Features may be asked for before a training sets the modes.
+    """
     learning = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -253,7 +275,10 @@ def _in_eval(model: nn.Module) -> Iterator[None]:
 
 
 def _uncompiled(module: nn.Module) -> AbstractContextManager[Any]:
-    """Within it a compiled model is computed layer by layer: the hook on its head would compile it once more."""
+    """Within it a compiled model is computed layer by layer.
+
+    The hook on its head would compile it once more.
+    """
     is_compiled = any(
         getattr(part, "_compiled_call_impl", None) is not None for part in module.modules()
     )

@@ -1,6 +1,9 @@
-"""Permutation importance of the columns of a table: how much worse a model is where one column is shuffled.
+"""Permutation importance of the columns of a table.
 
-L. Breiman, "Random Forests", Machine Learning 45, 2001, section 10, on samples that the model was not trained on.
+How much worse a model is where one column is shuffled.
+
+L. Breiman, "Random Forests", Machine Learning 45, 2001, section 10, on samples that the model was
+not trained on.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ def measure_importance(
         preprocessing: Of the rows.
 
     Returns:
-        ``metric``, its ``value``, ``num_rows``, and ``columns`` by falling importance: ``name``, ``importance``, by how
-        much the metric is worse in the mean of the shuffles, and its standard deviation ``std``.
+        ``metric``, its ``value``, ``num_rows``, and ``columns`` by falling importance: ``name``,
+        ``importance``, by how much the metric is worse in the mean of the shuffles, and its
+        standard deviation ``std``.
     """
     is_class = not target.is_floating_point()
     metric = "accuracy" if is_class else "mae"
@@ -65,7 +69,10 @@ def measure_importance(
 
 
 def list_places(preprocessing: TablePreprocessing) -> Mapping[str, dict[int, list[int]]]:
-    """Return the places of each column: the numbers of the input that it has, by the number of the input."""
+    """Return the places of each column.
+
+    The numbers of the input that it has, by the number of the input.
+    """
     places: dict[str, dict[int, list[int]]] = {}
     for at, feature in enumerate(preprocessing.feature_columns):
         places.setdefault(feature, {}).setdefault(0, []).append(at)

@@ -1,4 +1,7 @@
-"""Metrics of several labels over all samples of an epoch, and the thresholds by which labels are predicted."""
+"""Metrics of several labels over all samples of an epoch.
+
+And the thresholds by which labels are predicted.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,16 @@ from lightkit.task.multilabel import (
 class LabelScores(Metric):
     """mAP, F1 and the share of the samples with all labels right, exact over all processes.
 
-    The probabilities of all samples are kept until the end of the epoch, 5 bytes for each label of a sample. A label
-    that no sample has is in no mean: torchmetrics (1.9) counts its average precision as -0.0.
+    The probabilities of all samples are kept until the end of the epoch, 5 bytes for each label of
+    a sample. A label that no sample has is in no mean: torchmetrics (1.9) counts its average
+    precision as -0.0.
 
     Args:
         num_labels: Number of labels.
 
     Attributes:
-        thresholds: By which labels are predicted; None to choose those of the largest F1 on these samples.
+        thresholds: By which labels are predicted; None to choose those of the largest F1 on these
+            samples.
         left_out: Numbers of the labels that no sample of the last epoch has.
     """
 
@@ -63,7 +68,7 @@ class LabelScores(Metric):
         self.update(empty, empty)
 
     def compute(self) -> dict[str, Tensor]:
-        """Compute ``map``, ``f1`` and ``subset_accuracy``, and choose the thresholds if there are none."""
+        """Compute ``map``, ``f1`` and ``subset_accuracy``, and missing thresholds."""
         probability = dim_zero_cat(self.preds).cpu().numpy()
         target = dim_zero_cat(self.target).cpu().numpy().astype(int)
         each = range(probability.shape[1])

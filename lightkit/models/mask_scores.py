@@ -13,12 +13,15 @@ _BITS = 30
 
 
 class MaskScores(Metric):
-    """Mean IoU of all pixels, mean IoU of an image, and share of the right pixels, exact over all processes.
+    """Mean IoU of all pixels, mean IoU of an image, and share of the right pixels.
 
-    ``iou`` is the mean over the classes of pixels of both mask and prediction over pixels of either, where the pixels
-    of all images count together; that of torchmetrics (1.9, `segmentation.MeanIoU`) is a mean over pairs of an image
-    and a class. ``image_iou`` is the mean over the images of the mean over the classes that occur in each. A class
-    that occurs in no mask and no prediction is in no mean.
+    Exact over all processes.
+
+    ``iou`` is the mean over the classes of pixels of both mask and prediction over pixels of
+    either, where the pixels of all images count together; that of torchmetrics (1.9,
+    `segmentation.MeanIoU`) is a mean over pairs of an image and a class. ``image_iou`` is the mean
+    over the images of the mean over the classes that occur in each. A class that occurs in no mask
+    and no prediction is in no mean.
 
     Args:
         num_classes: Number of classes. Other numbers in a mask are pixels that count for nothing.

@@ -1,4 +1,4 @@
-"""Base of lightkit's models: metrics of each epoch, and the optimizer where the config names none."""
+"""Base of lightkit's models: metrics of each epoch, and an optimizer for configs without."""
 
 from __future__ import annotations
 
@@ -27,13 +27,18 @@ Stage = Literal["train", "val", "test"]
 
 
 def split_batch(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Split ``(inputs, targets)`` or ``(inputs, targets, weights)``; without weights all samples weigh the same."""
+    """Split ``(inputs, targets)`` or ``(inputs, targets, weights)``.
+
+    Without weights all samples weigh the same.
+    """
     inputs, targets, *weights = batch
     return inputs, targets, weights[0] if weights else None
 
 
 def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
-    """Compute ``sum(weights * losses) / sum(weights)``; 0, with gradients of 0, where all weights are 0.
+    """Compute ``sum(weights * losses) / sum(weights)``.
+
+    0, with gradients of 0, where all weights are 0.
 
     Args:
         losses: ``(batch,)``.
@@ -47,16 +52,19 @@ def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
 
 
 def weighted_loss(losses: Tensor, weights: Tensor, *, mean_weight: float) -> Tensor:
-    """Compute ``sum(weights * losses) / (batch * mean_weight)``, which is what a training step minimises.
+    """Compute ``sum(weights * losses) / (batch * mean_weight)``.
 
-    Unlike a mean over the weights of the batch, its mean over the batches of an epoch is that over all samples, however
-    they are cut into batches and shared out to processes: a rare sample of weight 20 counts 20 times in a batch of its
-    own too.
+    A training step minimises it.
+
+    Unlike a mean over the weights of the batch, its mean over the batches of an epoch is that over
+    all samples, however they are cut into batches and shared out to processes: a rare sample of
+    weight 20 counts 20 times in a batch of its own too.
 
     Args:
         losses: ``(batch,)``.
         weights: ``(batch,)``, at least 0.
-        mean_weight: Of all training samples, above 0, so that the learning rate means what it means without weights.
+        mean_weight: Of all training samples, above 0, so that the learning rate means what it means
+            without weights.
     """
     weights = weights.to(losses.dtype)
     # where, for 0 times an infinite loss is not 0
@@ -70,8 +78,9 @@ _BLOCK = 1024
 class MeanLoss(Metric):
     """The mean over examples of a loss that is given as means over batches.
 
-    torchmetrics' MeanMetric either looks for NaN at each step, which waits for the device, or (1.9.0, with
-    ``nan_strategy="disable"``) forgets the weights. Here a NaN stays a NaN, so that early stopping sees it.
+    torchmetrics' MeanMetric either looks for NaN at each step, which waits for the device, or
+    (1.9.0, with ``nan_strategy="disable"``) forgets the weights. Here a NaN stays a NaN, so that
+    early stopping sees it.
 
     Attributes:
         has_counted: Whether the examples of the last value, on all processes, had a weight.
@@ -123,12 +132,18 @@ def build_metrics(task: Task, num_outputs: int) -> MetricCollection:
 
 
 def classification_metrics(num_classes: int) -> MetricCollection:
-    """Accuracy over examples; F1, precision and recall as means over the classes that occur; the loss."""
+    """Accuracy over examples; F1, precision and recall as means over the classes that occur.
+
+    The loss.
+    """
     return build_metrics(CLASSIFICATION, num_classes)
 
 
 def regression_metrics() -> MetricCollection:
-    """Mean absolute and mean squared error in the units of the target, over all outputs; the loss."""
+    """Mean absolute and mean squared error in the units of the target, over all outputs.
+
+    The loss.
+    """
     return build_metrics(REGRESSION, 1)
 
 
@@ -169,8 +184,9 @@ class Scores(nn.Module):
             preds: ``(batch, ...)``.
             target: ``(batch, ...)``.
             loss: Mean over the batch, by the weights if there are any.
-            weights: ``(batch,)``. What weighs nothing is not counted; in all but the loss the others count alike. A
-                batch of none still counts as one, so that all processes have metrics to compute together.
+            weights: ``(batch,)``. What weighs nothing is not counted; in all but the loss the
+                others count alike. A batch of none still counts as one, so that all processes have
+                metrics to compute together.
         """
         if weights is None:
             self.of(stage).update(preds=preds.detach(), target=target, loss=loss, size=len(target))
@@ -194,8 +210,8 @@ class Scores(nn.Module):
         """Compute the values of the epoch over all processes, and start the next.
 
         Returns:
-            Values by logged name, such as ``val/f1``. Empty where there was no batch: a run that is resumed at the
-            very end of an epoch reaches that end again.
+            Values by logged name, such as ``val/f1``. Empty where there was no batch: a run that is
+            resumed at the very end of an epoch reaches that end again.
         """
         metrics = self.of(stage)
         has_counted = all(metric.update_called for metric in metrics.values(copy_state=False))
@@ -207,8 +223,8 @@ class Scores(nn.Module):
 class ScoredModule(_Module):
     """Steps that count each batch, and log the metrics of an epoch at its end.
 
-    A subclass has `task`, `scores`, `learning_rate`, `weight_decay`, and ``_step``, which counts a batch and returns
-    its loss and predictions.
+    A subclass has `task`, `scores`, `learning_rate`, `weight_decay`, and ``_step``, which counts a
+    batch and returns its loss and predictions.
     """
 
     task: Task
@@ -233,8 +249,8 @@ class ScoredModule(_Module):
             options: Of the loss.
 
         Returns:
-            The loss to minimise, and the mean over the batch, by the weights if there are any, which metrics count.
-            They differ in training, see `weighted_loss`.
+            The loss to minimise, and the mean over the batch, by the weights if there are any,
+            which metrics count. They differ in training, see `weighted_loss`.
         """
         if weights is None:
             loss: Tensor = self.task.compute_losses(outputs, targets, **options)
@@ -246,7 +262,10 @@ class ScoredModule(_Module):
     def _weigh_losses(
         self, stage: Stage, losses: Tensor, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss to minimise and the mean that metrics count, from the loss of each sample ``(batch,)``."""
+        """Compute the loss to minimise and the mean that metrics count.
+
+        From the loss of each sample ``(batch,)``.
+        """
         if weights is None:
             mean = losses.mean()
             return mean, mean
@@ -336,18 +355,23 @@ class ScoredModule(_Module):
                 " data.init_args.weight to another column, or leave it out."
             )
         for name, value in values.items():
-            # the value is that of all processes already; sync_dist only keeps Lightning from warning
+            # the value is that of all processes already; sync_dist only keeps Lightning from
+            # warning
             self.log(name, value, prog_bar=name in self._in_bar, sync_dist=True)
 
     def create_optimizer(self) -> Optimizer:
-        """Build the AdamW that trains the model where the config names no optimizer, whatever its schedule."""
+        """Build the AdamW that trains the model where the config names no optimizer.
+
+        Whatever its schedule.
+        """
         return AdamW(parameter_groups(self, weight_decay=self.weight_decay), lr=self.learning_rate)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return AdamW whose learning rate falls along half a cosine to zero at the run's last step.
+        """Return AdamW; its learning rate falls along half a cosine to zero at the run's last step.
 
-        The number of steps is asked for when the first one is done. Asking while the optimizer is made would start the
-        training loader before a resumed run knows where in the epoch it stands. A run without an end keeps its rate.
+        The number of steps is asked for when the first one is done. Asking while the optimizer is
+        made would start the training loader before a resumed run knows where in the epoch it
+        stands. A run without an end keeps its rate.
         """
 
         def scale(step: int) -> float:
@@ -366,7 +390,10 @@ class ScoredModule(_Module):
 
 
 def parameter_groups(module: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
-    """Part the trainable parameters into those that decay and the vectors (biases, norms), which do not."""
+    """Part the trainable parameters into those that decay and the vectors (biases, norms).
+
+    The vectors do not decay.
+    """
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},

@@ -19,25 +19,29 @@ from lightkit.task import REGRESSION, OutputKind, Task
 class Regressor(ScoredModule, LightningModule):
     """A two-layer network from some numbers to others.
 
-    Inputs and targets are scaled by mean and standard deviation of the training split, which is read once before the
-    first step, on one process for all; they then stay in the checkpoint. Predictions and the logged ``mae`` and ``mse``
-    are in the units of the target. Logged as ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the
-    mean squared error of scaled targets: that of models with the same training split compares, any other does not.
-    Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: training multiplies the loss of a row by its
-    weight over the ``mean_weight`` of the data module (1 if it has none), so that batch size and processes change
-    nothing; in validation and test the loss is a weighted mean. Rows of weight 0 are in no metric.
+    Inputs and targets are scaled by mean and standard deviation of the training split, which is
+    read once before the first step, on one process for all; they then stay in the checkpoint.
+    Predictions and the logged ``mae`` and ``mse`` are in the units of the target. Logged as
+    ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the mean squared error of
+    scaled targets: that of models with the same training split compares, any other does not.
+    Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: training multiplies the
+    loss of a row by its weight over the ``mean_weight`` of the data module (1 if it has none), so
+    that batch size and processes change nothing; in validation and test the loss is a weighted
+    mean. Rows of weight 0 are in no metric.
 
     Args:
         num_inputs: Numbers that each example has.
         num_outputs: Numbers to predict from them.
         hidden: Units between the two layers.
-        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
+        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine
+            to zero.
         weight_decay: Of that optimizer, for all but biases.
     """
 
     task: Task = REGRESSION
     output_kind: ClassVar[OutputKind] = REGRESSION.output_kind
-    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its
+    own."""
     input_mean: Tensor
     input_std: Tensor
     output_mean: Tensor
@@ -77,14 +81,20 @@ class Regressor(ScoredModule, LightningModule):
         self.example_input_array = torch.zeros(1, num_inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs ``(batch, num_outputs)`` for inputs ``(batch, num_inputs)``, in the target's units."""
+        """Return the outputs ``(batch, num_outputs)`` for inputs ``(batch, num_inputs)``.
+
+        In the target's units.
+        """
         self._check_inputs(inputs)
         scaled: Tensor = self.network((inputs - self.input_mean) / self.input_std)
         return scaled * self.output_std + self.output_mean
 
     @property
     def metric_units(self) -> dict[str, list[float]]:
-        """Numbers of this model's own by which a metric is divided, by the metric: variances of the targets."""
+        """Numbers of this model's own by which a metric is divided: variances of the targets.
+
+        By the metric.
+        """
         return {"loss": self.output_std.detach().double().square().tolist()}
 
     def on_train_start(self) -> None:

@@ -1,4 +1,7 @@
-"""Mean and standard deviation of the columns of a training split: of all its samples, and the same on every rank."""
+"""Mean and standard deviation of the columns of a training split.
+
+Of all its samples, and the same on every rank.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,16 @@ from lightkit.rank_zero import make_on_rank_zero
 _MAX_BATCHES = 1000  # of a stream that does not say how long it is
 _MIN_STD = 1e-12  # of the mean: what rounding makes of a constant
 Tables = Sequence[tuple[Tensor, Tensor | None]]
-"""Tables of a batch, ``(batch, columns)`` each, with the weights of the rows ``(batch,)``; None where all count."""
+"""Tables of a batch, ``(batch, columns)`` each, with the weights of the rows ``(batch,)``; None
+where all count."""
 
 
 class RunningScale:
     """Mean and standard deviation of columns, in float64, from one batch after another.
 
-    The update is that of T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for
-    computing sample variances", COMPSTAT 1982. Values that are not finite count for nothing, and so do rows of weight
-    0; all other rows count alike.
+    The update is that of T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a
+    pairwise algorithm for computing sample variances", COMPSTAT 1982. Values that are not finite
+    count for nothing, and so do rows of weight 0; all other rows count alike.
 
     Args:
         num_columns: Number of columns.
@@ -68,7 +72,10 @@ class RunningScale:
         self.merge(count, mean, squares)
 
     def merge(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
-        """Add other rows by their number, mean, and sum of squared differences to it, each ``(columns,)``."""
+        """Add other rows by their number, mean, and sum of squared differences to it.
+
+        Each is ``(columns,)``.
+        """
         total = (self.count + count).clamp_min(1)
         has_both = (self.count > 0) & (count > 0)
         gap = torch.where(has_both, mean - self.mean, 0.0)
@@ -77,7 +84,9 @@ class RunningScale:
         self.count = self.count + count
 
     def compute(self) -> tuple[Tensor, Tensor]:
-        """Return mean and population standard deviation of each column; 0 and 1 without rows, 1 where it is constant.
+        """Return mean and population standard deviation of each column.
+
+        0 and 1 without rows, 1 where it is constant.
 
         Raises:
             DataError: If there are no rows at all.
@@ -96,10 +105,11 @@ def measure_scales(
 ) -> list[tuple[Tensor, Tensor]]:
     """Measure the training split of a trainer that is about to train; called by all ranks together.
 
-    Rank 0 reads all samples in stored order, and the others take what it finds, so that the result depends neither on
-    the number of ranks nor on batch size or seed. A stream, and a loader whose order only it knows, is read by each
-    rank for its own share, at most 1,000 batches where its length is unknown. Loaders begin anew afterwards, and the
-    random numbers of the training are those of before.
+    Rank 0 reads all samples in stored order, and the others take what it finds, so that the result
+    depends neither on the number of ranks nor on batch size or seed. A stream, and a loader whose
+    order only it knows, is read by each rank for its own share, at most 1,000 batches where its
+    length is unknown. Loaders begin anew afterwards, and the random numbers of the training are
+    those of before.
 
     Args:
         trainer: Has its training loader.
@@ -107,7 +117,8 @@ def measure_scales(
         num_columns: Of each table.
 
     Returns:
-        For each table float64 ``(columns,)`` mean and standard deviation, see `RunningScale.compute`.
+        For each table float64 ``(columns,)`` mean and standard deviation, see
+        `RunningScale.compute`.
 
     Raises:
         LightkitError: As reading a batch does.
@@ -132,7 +143,9 @@ def measure_scales(
 
 
 def count_documents(trainer: Trainer, num_numbers: int) -> tuple[Tensor, int]:
-    """Count the texts of the training split in which each n-gram occurs; called by all ranks together.
+    """Count the texts of the training split in which each n-gram occurs.
+
+    Called by all ranks together.
 
     The split is read as by `measure_scales`.
 
@@ -169,7 +182,10 @@ def count_documents(trainer: Trainer, num_numbers: int) -> tuple[Tensor, int]:
 
 
 def _read_in_order(loader: Any) -> Iterable[Any] | None:
-    """Return all batches of a loader's split in stored order, on any rank; None where that is unknown."""
+    """Return all batches of a loader's split in stored order, on any rank.
+
+    None where that is unknown.
+    """
     dataset: Any = getattr(loader, "dataset", None)
     if callable(in_order := getattr(dataset, "in_order", None)):  # of lightkit's tables
         batches: Iterable[Any] = in_order()

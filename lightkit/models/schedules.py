@@ -14,15 +14,17 @@ from lightkit.config.bounds import Fraction, NonNegativeInt, PositiveInt
 class WarmupCosineLR(LRScheduler):
     """Raise the learning rate evenly to the optimizer's own, then lower it along half a cosine.
 
-    With ``interval: step`` next to ``class_path`` it counts steps of the optimizer, else epochs. Unlike OneCycleLR it
-    leaves the rate at the top to the optimizer, and its momentum alone. The warm-up is that of Goyal et al. 2017,
-    arXiv:1706.02677, section 2.2; the cosine that of Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts.
+    With ``interval: step`` next to ``class_path`` it counts steps of the optimizer, else epochs.
+    Unlike OneCycleLR it leaves the rate at the top to the optimizer, and its momentum alone. The
+    warm-up is that of Goyal et al. 2017, arXiv:1706.02677, section 2.2; the cosine that of
+    Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts.
 
     Args:
         optimizer: Its optimizer.
-        total_steps: Number of steps of the whole schedule, its warm-up included; ``auto`` counts those of the training.
-        warmup_steps: Steps until the full rate is reached: step k of them, from 0, has (k + 1) / (warmup_steps + 1) of
-            it.
+        total_steps: Number of steps of the whole schedule, its warm-up included; ``auto`` counts
+            those of the training.
+        warmup_steps: Steps until the full rate is reached: step k of them, from 0, has (k + 1) /
+            (warmup_steps + 1) of it.
         end_factor: Part of the full rate that is left at the end.
         last_epoch: As for every schedule of torch.
     """

@@ -35,31 +35,36 @@ from lightkit.task import SEGMENTATION, OutputKind, Task
 class Segmenter(PretrainedModule, LightningModule):
     """A network that predicts the class of each pixel of an image: a U-Net on a backbone.
 
-    It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
-    Batches are ``(images, masks)``, masks int64 ``(batch, height, width)``, where -100 is a pixel that counts for
-    nothing; or ``(images, masks, weights)``, as for ImageClassifier. The loss of an image is the sum of the mean
-    cross-entropy of its pixels and of the Dice loss, the mean of ``1 - Dice`` over the classes of its mask. Logs
-    ``loss``, ``iou`` (the mean over the classes of their IoU, of the pixels of all images together), ``image_iou`` (the
-    mean over the images) and ``pixel_accuracy``; of training the loss alone.
+    It is built when the data is known, so that class count and names come from there; a checkpoint
+    holds the names. Batches are ``(images, masks)``, masks int64 ``(batch, height, width)``, where
+    -100 is a pixel that counts for nothing; or ``(images, masks, weights)``, as for
+    ImageClassifier. The loss of an image is the sum of the mean cross-entropy of its pixels and of
+    the Dice loss, the mean of ``1 - Dice`` over the classes of its mask. Logs ``loss``, ``iou``
+    (the mean over the classes of their IoU, of the pixels of all images together), ``image_iou``
+    (the mean over the images) and ``pixel_accuracy``; of training the loss alone.
 
     Args:
-        backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), or a convolutional network of torchvision
-            such as ``resnet18``, ``mobilenet_v2`` or ``efficientnet_b0``.
-        weights: Where training of the backbone starts: null for random weights, ``default`` for torchvision's
-            (downloaded once), or the path of a state dict, by torch.save or as safetensors. The decoder starts at
-            random.
-        freeze: ``backbone`` trains the decoder alone; all else keeps its weights and its BatchNorm statistics.
+        backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), or a convolutional
+            network of torchvision such as ``resnet18``, ``mobilenet_v2`` or ``efficientnet_b0``.
+        weights: Where training of the backbone starts: null for random weights, ``default`` for
+            torchvision's (downloaded once), or the path of a state dict, by torch.save or as
+            safetensors. The decoder starts at random.
+        freeze: ``backbone`` trains the decoder alone; all else keeps its weights and its BatchNorm
+            statistics.
         num_classes: Number of classes, where the data does not have it.
         class_names: Names in the order of the classes, where the data has none.
-        width: Channels of the decoder at the size of the image; each coarser map has twice as many, up to 16 times.
+        width: Channels of the decoder at the size of the image; each coarser map has twice as many,
+            up to 16 times.
         dice: Share of the Dice loss; 0 leaves the cross-entropy alone.
-        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
+        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine
+            to zero.
         weight_decay: Of that optimizer, for all but biases and normalisation.
     """
 
     task: Task = SEGMENTATION
     output_kind: OutputKind = SEGMENTATION.output_kind
-    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its
+    own."""
     input_choices: ClassVar[Mapping[str, Sequence[str]]] = {
         "backbone": tuple(each for each in BACKBONES if not each.startswith(TIMM_PREFIX)),
         "weights": ("default",),
@@ -98,13 +103,16 @@ class Segmenter(PretrainedModule, LightningModule):
         self.network: UNet | None = None
         self._has_weights = weights is None
 
-    # -- building ------------------------------------------------------------------------------------------------------
+    # -- building ----------------------------------------------------------------------------------
 
     def configure_model(self) -> None:
-        """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
+        """Build the network for the data's classes.
+
+        Weights follow when it is known whether a checkpoint has them.
 
         Raises:
-            ConfigError: If the classes are unknown or contradict each other, or the data has no masks.
+            ConfigError: If the classes are unknown or contradict each other, or the data has no
+                masks.
         """
         data = getattr(self._trainer, "datamodule", None)
         if getattr(data, "is_multilabel", None) is not None:  # a data module of labelled images
@@ -135,7 +143,9 @@ class Segmenter(PretrainedModule, LightningModule):
         return self.network
 
     def load_weights(self) -> None:
-        """Load the weights of the backbone that ``weights`` names, unless that was done or a checkpoint has its own.
+        """Load the weights of the backbone that ``weights`` names.
+
+        Unless that was done or a checkpoint has its own.
 
         Raises:
             ConfigError: If they cannot be read or do not fit.
@@ -168,13 +178,14 @@ class Segmenter(PretrainedModule, LightningModule):
 
     on_validation_start = on_test_start = on_predict_start = load_weights
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits.
 
         Args:
-            images: float32 ``(batch, 3, height, width)``, normalised with ImageNet's mean and standard deviation.
+            images: float32 ``(batch, 3, height, width)``, normalised with ImageNet's mean and
+                standard deviation.
 
         Returns:
             ``(batch, num_classes, height, width)``.
@@ -183,7 +194,10 @@ class Segmenter(PretrainedModule, LightningModule):
         return logits
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-        """Return the probabilities ``(batch, num_classes, height, width)`` of images, with or without masks."""
+        """Return the probabilities ``(batch, num_classes, height, width)`` of images.
+
+        With or without masks.
+        """
         logits: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
         return logits.softmax(dim=1)
 
@@ -219,9 +233,10 @@ class Segmenter(PretrainedModule, LightningModule):
 def compute_mask_losses(logits: Tensor, masks: Tensor, *, dice: float) -> Tensor:
     """Compute the loss of each image: the mean cross-entropy of its pixels, and the Dice loss.
 
-    The Dice loss is the mean of ``1 - 2 * sum(p * t) / (sum(p) + sum(t))`` over the classes of the image's mask, with
-    the probabilities p and the mask t of a class (arXiv:1606.04797, with sums in place of sums of squares). A loss of
-    each image, unlike one of a batch, has the same mean however images are cut into batches.
+    The Dice loss is the mean of ``1 - 2 * sum(p * t) / (sum(p) + sum(t))`` over the classes of the
+    image's mask, with the probabilities p and the mask t of a class (arXiv:1606.04797, with sums in
+    place of sums of squares). A loss of each image, unlike one of a batch, has the same mean
+    however images are cut into batches.
 
     Args:
         logits: ``(batch, classes, height, width)``.

@@ -39,27 +39,30 @@ log = logging.getLogger("lightkit.models")
 class TabularModel(ScoredModule, LightningModule):
     """A network for rows of a table, that predicts a class or a number.
 
-    It is built when the data is known: its columns, their preparation, and whether the target is a class or a value
-    come from there, and stay in the checkpoint. Of classes it logs ``loss``, ``accuracy``, ``f1``, ``precision`` and
-    ``recall`` as ``val/accuracy`` and so on; of values ``loss``, ``mae`` and ``mse``, the last two in the units of the
-    target and the loss in those of its standard deviation. Batches are those of `lightkit.data.TableData`; rows of
-    weight 0 are in no metric.
+    It is built when the data is known: its columns, their preparation, and whether the target is a
+    class or a value come from there, and stay in the checkpoint. Of classes it logs ``loss``,
+    ``accuracy``, ``f1``, ``precision`` and ``recall`` as ``val/accuracy`` and so on; of values
+    ``loss``, ``mae`` and ``mse``, the last two in the units of the target and the loss in those of
+    its standard deviation. Batches are those of `lightkit.data.TableData`; rows of weight 0 are in
+    no metric.
 
     Args:
-        network: ``mlp``, ``resnet`` (arXiv:2106.11959), or ``tabm``, an ensemble of MLPs that share most of their
-            weights (arXiv:2410.24210), which is the most accurate and takes about ten times as long as ``mlp``.
+        network: ``mlp``, ``resnet`` (arXiv:2106.11959), or ``tabm``, an ensemble of MLPs that share
+            most of their weights (arXiv:2410.24210), which is the most accurate and takes about ten
+            times as long as ``mlp``.
         hidden: Units of a layer.
         blocks: Layers, or residual blocks.
         dropout: Share of units that are dropped in training.
-        embedding: ``piecewise`` embeds each number by the bins that it is in (arXiv:2203.05556), ``none`` takes it as
-            it is.
+        embedding: ``piecewise`` embeds each number by the bins that it is in (arXiv:2203.05556),
+            ``none`` takes it as it is.
         num_bins: Most bins of a number.
         embedding_width: Of a number.
         category_width: Most numbers of the embedding of a category.
         members: Of ``tabm``.
-        class_weight: Factor of the training loss of each class; `auto` takes all training rows over those of the class
-            and the number of classes. Validation and test are without it.
-        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
+        class_weight: Factor of the training loss of each class; `auto` takes all training rows over
+            those of the class and the number of classes. Validation and test are without it.
+        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine
+            to zero.
         weight_decay: Of that optimizer, for all but biases and normalisation.
     """
 
@@ -109,10 +112,12 @@ class TabularModel(ScoredModule, LightningModule):
         self.register_buffer("target_mean", torch.zeros(1))
         self.register_buffer("target_std", torch.ones(1))
 
-    # -- building ------------------------------------------------------------------------------------------------------
+    # -- building ----------------------------------------------------------------------------------
 
     def configure_model(self) -> None:
-        """Build the network for the columns and the target of the data; a checkpoint brings its own afterwards.
+        """Build the network for the columns and the target of the data.
+
+        A checkpoint brings its own afterwards.
 
         Raises:
             ConfigError: If the data says neither.
@@ -206,13 +211,14 @@ class TabularModel(ScoredModule, LightningModule):
         if not is_same or names != (self.class_names or []):
             self._build(preprocessing, names)
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def forward(self, numbers: Tensor, categories: Tensor | None = None) -> Tensor:
         """Return logits ``(batch, classes)``, or values ``(batch, 1)`` in the units of the target.
 
         Args:
-            numbers: float32 ``(batch, numbers)``; where a table has none, int64 categories ``(batch, categories)``.
+            numbers: float32 ``(batch, numbers)``; where a table has none, int64 categories
+                ``(batch, categories)``.
             categories: int64 ``(batch, categories)``, where it has both.
         """
         return self._combine(self._compute_members(numbers, categories))
@@ -222,7 +228,10 @@ class TabularModel(ScoredModule, LightningModule):
         return tuple(batch[0])
 
     def _compute_members(self, numbers: Tensor, categories: Tensor | None = None) -> Tensor:
-        """Return the outputs ``(batch, members, outputs)``; values in units of the standard deviation."""
+        """Return the outputs ``(batch, members, outputs)``.
+
+        Values in units of the standard deviation.
+        """
         if self.network is None or self.encoder is None:
             raise ConfigError(
                 "model: the columns of the table are unknown, as the data says none and there is no"
@@ -237,7 +246,10 @@ class TabularModel(ScoredModule, LightningModule):
         return members
 
     def _combine(self, members: Tensor) -> Tensor:
-        """Return the prediction of all members: the mean of their probabilities, as logits, or of their values."""
+        """Return the prediction of all members.
+
+        The mean of their probabilities, as logits, or of their values.
+        """
         if not self.task.has_probabilities:
             return members.mean(dim=1) * self.target_std + self.target_mean
         if members.shape[1] == 1:
@@ -246,7 +258,10 @@ class TabularModel(ScoredModule, LightningModule):
 
     @property
     def metric_units(self) -> dict[str, list[float]]:
-        """Numbers of this model's own by which a metric is divided, by the metric: the variance of the target."""
+        """Numbers of this model's own by which a metric is divided: the variance of the target.
+
+        By the metric.
+        """
         if self.task.has_probabilities:
             return {}
         return {"loss": self.target_std.detach().double().square().tolist()}
@@ -263,7 +278,10 @@ class TabularModel(ScoredModule, LightningModule):
         self._class_factors = None if factors is None else factors.to(self.device)
 
     def predict_step(self, batch: Sequence[Any]) -> Tensor:
-        """Return probabilities ``(batch, classes)`` or values ``(batch, 1)`` of a batch, with or without targets."""
+        """Return probabilities ``(batch, classes)`` or values ``(batch, 1)`` of a batch.
+
+        With or without targets.
+        """
         outputs: Tensor = self(*batch[0])
         return outputs.softmax(dim=1) if self.task.has_probabilities else outputs
 
@@ -291,7 +309,10 @@ class TabularModel(ScoredModule, LightningModule):
         return self._count_outputs(stage, name, outputs, targets, weights, losses)
 
     def on_test_end(self) -> None:
-        """Measure the importance of the columns on some rows of the test split, for the report of the run."""
+        """Measure the importance of the columns on some rows of the test split.
+
+        For the report of the run.
+        """
         run = runs.current()
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         is_whole = self.trainer.world_size == 1 or isinstance(self.trainer.strategy, DDPStrategy)

@@ -16,9 +16,10 @@ _UNBOUNDED = 1e4  # of a share of a bin, in the place of infinity, which float16
 class PiecewiseLinear(nn.Module):
     """Embeddings of numbers by the bins that they are in.
 
-    A number is the sum of a linear embedding and of one that is piecewise linear, whose weights begin at 0: Yu.
-    Gorishniy et al., "On Embeddings for Numerical Features in Tabular Deep Learning" (arXiv:2203.05556), equation 1,
-    in the form of TabM (arXiv:2410.24210, appendix on embeddings). The first and the last bin have no outer border.
+    A number is the sum of a linear embedding and of one that is piecewise linear, whose weights
+    begin at 0: Yu. Gorishniy et al., "On Embeddings for Numerical Features in Tabular Deep
+    Learning" (arXiv:2203.05556), equation 1, in the form of TabM (arXiv:2410.24210, appendix on
+    embeddings). The first and the last bin have no outer border.
 
     Args:
         edges: Borders of the bins of each number, ascending, at least two.
@@ -61,7 +62,9 @@ class PiecewiseLinear(nn.Module):
 
 
 class RowEncoder(nn.Module):
-    """The inputs of a row as one vector: numbers as they are or embedded, then the embeddings of categories.
+    """The inputs of a row as one vector.
+
+    Numbers as they are or embedded, then the embeddings of categories.
 
     Args:
         edges: Borders of the bins of each number; empty where there are none.
@@ -126,7 +129,10 @@ class MLP(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Residual blocks of batch norm, two linear layers and dropout (arXiv:2106.11959, section 3.2); one member."""
+    """Residual blocks of batch norm, two linear layers and dropout (arXiv:2106.11959, section 3.2).
+
+    One member.
+    """
 
     def __init__(
         self, num_inputs: int, num_outputs: int, *, hidden: int, blocks: int, dropout: float
@@ -155,9 +161,12 @@ class ResNet(nn.Module):
 
 
 class EnsembleLinear(nn.Module):
-    """A linear layer of many members that share its weight, each with scales of inputs and outputs and its own bias.
+    """A linear layer of many members that share its weight.
 
-    Wen et al., "BatchEnsemble" (arXiv:2002.06715), as TabM has it: scales begin at 1, biases alike for all members.
+    Each with scales of inputs and outputs and its own bias.
+
+    Wen et al., "BatchEnsemble" (arXiv:2002.06715), as TabM has it: scales begin at 1, biases alike
+    for all members.
     """
 
     def __init__(self, num_inputs: int, num_outputs: int, members: int) -> None:
@@ -181,8 +190,8 @@ class EnsembleLinear(nn.Module):
 class TabM(nn.Module):
     """An ensemble of MLPs that share most weights (Gorishniy et al., arXiv:2410.24210, section 3).
 
-    The first scales of the inputs are drawn at random, one number for all of a column, so that the members differ; each
-    member has its own head.
+    The first scales of the inputs are drawn at random, one number for all of a column, so that the
+    members differ; each member has its own head.
 
     Args:
         chunks: Numbers of each column in a row.
@@ -191,7 +200,8 @@ class TabM(nn.Module):
         blocks: Layers before the heads.
         dropout: Share of units that are dropped.
         members: Number of members.
-        draws_signs: Whether the first scales are 1 and -1, for numbers as they are; else they are normal.
+        draws_signs: Whether the first scales are 1 and -1, for numbers as they are; else they are
+            normal.
     """
 
     def __init__(

@@ -41,37 +41,45 @@ _COLUMN = "text"
 class TextClassifier(ClassifyingModule, LightningModule):
     """A network that predicts the class of a text.
 
-    It is built when the data is known, so that class count and names come from there. A checkpoint holds the names, and
-    of a network of transformers its config and its tokenizer, so that it is read without the folder that the training
-    began from. Logs what `ImageClassifier` logs. Batches are ``((ids, counts), labels)``, or with weights
-    ``((ids, counts), labels, weights)``, as `lightkit.data.TextData` makes them of texts with the model's
-    `row_preprocessing`; weights count as for `ImageClassifier`.
+    It is built when the data is known, so that class count and names come from there. A checkpoint
+    holds the names, and of a network of transformers its config and its tokenizer, so that it is
+    read without the folder that the training began from. Logs what `ImageClassifier` logs. Batches
+    are ``((ids, counts), labels)``, or with weights ``((ids, counts), labels, weights)``, as
+    `lightkit.data.TextData` makes them of texts with the model's `row_preprocessing`; weights count
+    as for `ImageClassifier`.
 
     Args:
-        encoder: ``ngrams``, a bag of hashed n-grams of words and characters, which trains in seconds and downloads
-            nothing; ``transformers/NAME``, a pretrained network of Hugging Face's hub, with the text extra; or a folder
-            with such a network, as ``save_pretrained`` writes it.
-        max_length: How much of a text counts, from its start: characters for ``ngrams``, by default 100,000; tokens for
-            transformers, by default as many as the network takes, at most 512.
+        encoder: ``ngrams``, a bag of hashed n-grams of words and characters, which trains in
+            seconds and downloads nothing; ``transformers/NAME``, a pretrained network of Hugging
+            Face's hub, with the text extra; or a folder with such a network, as ``save_pretrained``
+            writes it.
+        max_length: How much of a text counts, from its start: characters for ``ngrams``, by default
+            100,000; tokens for transformers, by default as many as the network takes, at most 512.
         freeze: ``encoder`` trains the head of a network of transformers alone.
         buckets: Numbers that n-grams are hashed to; two of one number are one to the model.
-        word_ngrams: Words of the longest n-gram of words; 0 for none. With 2, "not good" is one of its own.
-        char_ngrams: Characters of the shortest and of the longest n-gram of characters; null for none. They are for
-            words with endings, misspellings and languages without spaces, and take most of the time.
+        word_ngrams: Words of the longest n-gram of words; 0 for none. With 2, "not good" is one of
+            its own.
+        char_ngrams: Characters of the shortest and of the longest n-gram of characters; null for
+            none. They are for words with endings, misspellings and languages without spaces, and
+            take most of the time.
         embedding_size: Length of the vector of an n-gram.
         dropout: Part of the vector of a text that is dropped in training with ``ngrams``.
         num_classes: Number of classes, where the data does not have it.
         class_names: Names in the order of the labels, where the data has none.
-        label_smoothing: Part of each training target that is spread over all classes, from 0 to below 1. The losses
-            of validation and test are without it, so that they compare between runs.
-        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero. The default
-            is 0.01 for ``ngrams``, 0.00002 for transformers and 0.001 where their encoder is frozen.
+        label_smoothing: Part of each training target that is spread over all classes, from 0 to
+            below 1. The losses of validation and test are without it, so that they compare between
+            runs.
+        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine
+            to zero. The default is 0.01 for ``ngrams``, 0.00002 for transformers and 0.001 where
+            their encoder is frozen.
         weight_decay: Of that optimizer, for all but biases and normalisation.
         multilabel: Each text has any number of labels, as for `ImageClassifier`.
-        pos_weight: Factor of the training loss where a label is there, of each label; `auto` takes the training texts
-            without the label over those with it. Validation and test are without it.
-        class_weight: Factor of the training loss of each class; `auto` takes all training texts over those of the
-            class and the number of classes, so that the mean is 1. Validation and test are without it.
+        pos_weight: Factor of the training loss where a label is there, of each label; `auto` takes
+            the training texts without the label over those with it. Validation and test are without
+            it.
+        class_weight: Factor of the training loss of each class; `auto` takes all training texts
+            over those of the class and the number of classes, so that the mean is 1. Validation and
+            test are without it.
     """
 
     sample_noun: ClassVar[str] = "text"
@@ -128,13 +136,16 @@ class TextClassifier(ClassifyingModule, LightningModule):
         self._missing: ConfigError | None = None
         self._has_weights = self.has_ngrams
 
-    # -- building ------------------------------------------------------------------------------------------------------
+    # -- building ----------------------------------------------------------------------------------
 
     def configure_model(self) -> None:
-        """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
+        """Build the network for the data's classes.
+
+        Weights follow when it is known whether a checkpoint has them.
 
         Raises:
-            ConfigError: If the classes are unknown or contradict each other, or the encoder cannot be read.
+            ConfigError: If the classes are unknown or contradict each other, or the encoder cannot
+                be read.
         """
         names = self.find_classes()
         if names is None or self.network is not None:
@@ -241,35 +252,40 @@ class TextClassifier(ClassifyingModule, LightningModule):
     def create_optimizer(self) -> Optimizer:
         """Build the AdamW that trains the model where the config names no optimizer.
 
-        Of n-grams most weights are in one table, of which the fused kernel reads each number once a step.
+        Of n-grams most weights are in one table, of which the fused kernel reads each number once a
+        step.
         """
         groups = parameter_groups(self, weight_decay=self.weight_decay)
         is_fused = self.has_ngrams and self.device.type in ("cpu", "cuda")
         return AdamW(groups, lr=self.learning_rate, fused=is_fused)
 
-    # -- modes: what is frozen stays in eval mode ----------------------------------------------------------------------
+    # -- modes: what is frozen stays in eval mode
+    # ----------------------------------------------------------------------
 
     def _keep_frozen(self, *, mode: bool) -> None:
         if self.frozen and isinstance(self.network, TransformerNetwork):
             self.network.encoder.eval()
 
     def on_train_start(self) -> None:
-        """Put the frozen part into eval mode; take the rarity of n-grams of a new run from its training split."""
+        """Put the frozen part into eval mode.
+
+        Take the rarity of n-grams of a new run from its training split.
+        """
         super().on_train_start()
         if isinstance(self.network, NgramNetwork) and self.global_step == 0:
             self.network.set_rarity(*count_documents(self.trainer, len(self.network.rarity)))
 
     on_validation_start = on_test_start = on_predict_start = load_weights
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def forward(self, ids: Tensor, counts: Tensor) -> Tensor:
         """Return the logits.
 
         Args:
             ids: Numbers of n-grams or tokens, int64 ``(texts, length)``, see `row_preprocessing`.
-            counts: How often each n-gram is in the text, or 1 for a token, of the same shape; 0 for what fills up
-                shorter texts.
+            counts: How often each n-gram is in the text, or 1 for a token, of the same shape; 0 for
+                what fills up shorter texts.
 
         Returns:
             ``(texts, classes)``.
@@ -295,7 +311,8 @@ def _make_hashing(
     """Check the arguments of n-grams.
 
     Raises:
-        ConfigError: If there are no n-grams, or the lengths of n-grams of characters are impossible.
+        ConfigError: If there are no n-grams, or the lengths of n-grams of characters are
+            impossible.
     """
     chars = None if char_ngrams is None else (int(char_ngrams[0]), int(char_ngrams[1]))
     if chars is not None and not 1 <= chars[0] <= chars[1]:

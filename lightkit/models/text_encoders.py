@@ -1,4 +1,7 @@
-"""The networks that TextClassifier can be built on: a bag of n-grams, and those of the package transformers."""
+"""The networks that TextClassifier can be built on.
+
+A bag of n-grams, and those of the package transformers.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,12 @@ _SMALLEST_NORM = 1e-6
 class NgramNetwork(nn.Module):
     """A weighted sum of the vectors of a text's n-grams, and a linear layer.
 
-    The weight of an n-gram is ``(1 + log(count)) * rarity``, over the square root of the sum of the squares of all of
-    the text, where ``rarity`` is ``1 + log((1 + texts) / (1 + texts with the n-gram))`` of the training split, as in
-    retrieval (G. Salton and C. Buckley, "Term-weighting approaches in automatic text retrieval", 1988). Vectors begin
-    as 0, so that an n-gram that was in no training text adds nothing. A text without n-grams has the vector 0, and so
-    the outputs of the bias.
+    The weight of an n-gram is ``(1 + log(count)) * rarity``, over the square root of the sum of the
+    squares of all of the text, where ``rarity`` is
+    ``1 + log((1 + texts) / (1 + texts with the n-gram))`` of the training split, as in retrieval
+    (G. Salton and C. Buckley, "Term-weighting approaches in automatic text retrieval", 1988).
+    Vectors begin as 0, so that an n-gram that was in no training text adds nothing. A text without
+    n-grams has the vector 0, and so the outputs of the bias.
 
     Args:
         buckets: Numbers of n-grams that there are.
@@ -79,8 +83,8 @@ class NgramNetwork(nn.Module):
     def _sum_vectors(self, ids: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum of the vectors of each text, ``(texts, embedding_size)``.
 
-        An exported graph has one multiplication of matrices: of an `EmbeddingBag` torch.onnx (2.15) makes a loop over
-        the texts, which is right, and six times slower in onnxruntime (1.31).
+        An exported graph has one multiplication of matrices: of an `EmbeddingBag` torch.onnx (2.15)
+        makes a loop over the texts, which is right, and six times slower in onnxruntime (1.31).
         """
         if torch.compiler.is_exporting():
             vectors = functional.embedding(ids, self.vectors.weight)
@@ -122,14 +126,17 @@ class TransformerNetwork(nn.Module):
         return logits
 
     def load_pretrained(self, source: str) -> None:
-        """Load the weights of a source, in float32; the head stays as it is where the source has none for the classes.
+        """Load the weights of a source, in float32.
+
+        The head stays as it is where the source has none for the classes.
 
         Raises:
             ConfigError: If they cannot be read, or are of another model.
         """
         transformers = import_transformers()
         with _explain_failure(source):
-            # without dtype, version 5 keeps that of the file, such as bfloat16, in which AdamW loses small steps
+            # without dtype, version 5 keeps that of the file, such as bfloat16, in which AdamW
+            # loses small steps
             loaded, found = transformers.AutoModelForSequenceClassification.from_pretrained(
                 source, config=self.model.config, dtype=torch.float32, ignore_mismatched_sizes=True,
                 output_loading_info=True, trust_remote_code=False,
@@ -257,7 +264,10 @@ def _find_padding(config: Any, tokenizer: Any) -> int:
 
 
 def _find_most_tokens(config: Any, tokenizer: Any) -> int:
-    """Return how many tokens a model takes; a tokenizer that does not know it names a very large number."""
+    """Return how many tokens a model takes.
+
+    A tokenizer that does not know it names a very large number.
+    """
     most = int(min(tokenizer.model_max_length, 10**9))
     places = getattr(config, "max_position_embeddings", None)
     return min(most, places) if isinstance(places, int) else most

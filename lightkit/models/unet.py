@@ -1,4 +1,7 @@
-"""A U-Net: the layers of a backbone, whose maps of several sizes a decoder joins to one of the picture's size."""
+"""A U-Net.
+
+The layers of a backbone, whose maps of several sizes a decoder joins to one of the picture's size.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class Encoder(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Compute the maps ``(batch, channels, rows, columns)`` of images ``(batch, 3, height, width)``."""
+        """Compute maps ``(batch, channels, rows, columns)`` of ``(batch, 3, height, width)``."""
         maps = []
         for stage in self.stages:
             images = stage(images)
@@ -91,7 +94,9 @@ def _refuse(name: str) -> ConfigError:
 
 
 def _divide(name: str, layers: list[nn.Module]) -> tuple[list[nn.Sequential], list[int]]:
-    """Divide layers into stages, each of which ends with the last map of its size, and return their channels, too.
+    """Divide layers into stages, each of which ends with the last map of its size.
+
+    Return their channels, too.
 
     Raises:
         ConfigError: If there are fewer than two sizes.
@@ -140,12 +145,14 @@ def _convolve(in_channels: int, out_channels: int) -> nn.Sequential:
 class UNet(nn.Module):
     """A U-Net (arXiv:1505.04597) on the maps of a backbone.
 
-    Its finest map is of the picture itself, so that borders are as fine as pixels, with each backbone.
+    Its finest map is of the picture itself, so that borders are as fine as pixels, with each
+    backbone.
 
     Args:
         backbone: Name, as for `Encoder`.
         num_classes: Number of logits of a pixel.
-        width: Channels at the size of the picture; each coarser map has twice as many, up to 16 times.
+        width: Channels at the size of the picture; each coarser map has twice as many, up to 16
+            times.
     """
 
     def __init__(self, backbone: str, num_classes: int, *, width: int) -> None:
@@ -164,7 +171,7 @@ class UNet(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the logits ``(batch, classes, height, width)`` of images ``(batch, 3, height, width)``."""
+        """Compute logits ``(batch, classes, height, width)`` of ``(batch, 3, height, width)``."""
         maps = self.encoder(images)
         value = maps[-1]
         fine_maps = [self.stem(images), *maps[:-1]]

@@ -1,4 +1,7 @@
-"""Predictions of images by an exported file: the same code for `lightkit predict --model` and the server. No torch."""
+"""Predictions of images by an exported file.
+
+The same code for `lightkit predict --model` and the server. No torch.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +49,13 @@ def explain_failure(file: Path, samples: str = "images") -> Iterator[None]:
 
 
 def check_image_model(metadata: Metadata, file: Path) -> int:
-    """Refuse a model that cannot predict an image file, and return the number of values that it gives for each.
+    """Refuse a model that cannot predict an image file.
+
+    Return the number of values that it gives for each.
 
     Raises:
-        DataError: If it takes several inputs or one of another type, its preprocessing is unknown, or the first output
-            has no row of fixed length for each image.
+        DataError: If it takes several inputs or one of another type, its preprocessing is unknown,
+            or the first output has no row of fixed length for each image.
     """
     takes = ", ".join(f"{spec.name} ({spec.dtype})" for spec in metadata.inputs)
     batch, *sizes = metadata.outputs[0].shape or (0,)
@@ -81,7 +86,8 @@ def predict_images(
         file: Its file, for errors.
 
     Raises:
-        DataError: If the model returns something else than a row for each image, or as many values as it has classes.
+        DataError: If the model returns something else than a row for each image, or as many values
+            as it has classes.
     """
     ahead = 2 * count_threads() if metadata.in_graph else max(2 * count_threads(), _BATCH_SIZE)
     images = prepare_images(paths, partial(prepare_image, metadata), ahead=ahead)
@@ -99,7 +105,7 @@ def predict_images(
 def predict_arrays(
     run: Runner, metadata: Metadata, arrays: Sequence[Array], *, file: Path
 ) -> list[Array]:
-    """Run a model on prepared images of one size or several, and return the values of each, in their order.
+    """Run a model on prepared images of one size or several; return the values of each, in order.
 
     Args:
         run: The model.
@@ -108,7 +114,8 @@ def predict_arrays(
         file: Its file, for errors.
 
     Raises:
-        DataError: If the model returns something else than a row for each image, or as many values as it has classes.
+        DataError: If the model returns something else than a row for each image, or as many values
+            as it has classes.
     """
     by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for at, array in enumerate(arrays):
@@ -124,7 +131,10 @@ def predict_arrays(
 
 
 def prepare_image(metadata: Metadata, image: Image.Image) -> Array:
-    """Prepare an image in RGB as the model's own preprocessing says; where that is in the graph, its pixels."""
+    """Prepare an image in RGB as the model's own preprocessing says.
+
+    Where that is in the graph, its pixels.
+    """
     dtype = np.dtype(metadata.inputs[0].dtype)
     if metadata.in_graph:
         return np.asarray(image, dtype=np.uint8).astype(dtype, copy=False)
@@ -133,7 +143,10 @@ def prepare_image(metadata: Metadata, image: Image.Image) -> Array:
 
 
 def run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Array:
-    """Return ``(batch, values)``, float32 or float64: probabilities if the output is of classes or labels; or masks."""
+    """Return ``(batch, values)``, float32 or float64.
+
+    Probabilities if the output is of classes or labels; or masks.
+    """
     with explain_failure(file):
         output = np.asarray(run([inputs])[0])
     if output.shape[:1] != (len(inputs),):

@@ -34,7 +34,7 @@ class MaskFiles:
         self._taken: set[str] = set()
 
     def name(self, image: str) -> str:
-        """Choose the name of the mask of an image: that of the image, with a number where it is taken."""
+        """Choose the name of the mask of an image: the image's, with a number where taken."""
         stem = Path(image).stem
         name = stem
         number = 2
@@ -49,9 +49,10 @@ class MaskFiles:
 
         Args:
             name: Of the file.
-            image: The image; None, or one that cannot be read any more, for the size of the prediction.
-            values: Probabilities ``(classes, height, width)``, or the number of the class ``(height, width)``. The
-                former are resized (bilinear) before a class is chosen.
+            image: The image; None, or one that cannot be read any more, for the size of the
+                prediction.
+            values: Probabilities ``(classes, height, width)``, or the number of the class
+                ``(height, width)``. The former are resized (bilinear) before a class is chosen.
 
         Raises:
             ConfigError: If the folder is that of the image, which would be replaced.
@@ -86,7 +87,7 @@ class MaskFiles:
 
 
 def decide_mask(values: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """Choose the class of each pixel of an image of this height and width, see `MaskFiles.write`."""
+    """Choose the class of each pixel of an image of this size, see `MaskFiles.write`."""
     if values.ndim == 2:
         return resize_mask(values, size)
     if values.shape[1:] == size:

@@ -1,4 +1,7 @@
-"""Predictions of the rows of a table by an exported file: of `lightkit predict --model` and of the server. No torch."""
+"""Predictions of the rows of a table by an exported file.
+
+Of `lightkit predict --model` and of the server. No torch.
+"""
 
 from __future__ import annotations
 

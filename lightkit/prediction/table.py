@@ -1,4 +1,7 @@
-"""Tables of predictions: their columns, the same in each format, as CSV, JSON lines and Parquet; and thumbnails."""
+"""Tables of predictions: their columns, the same in each format, as CSV, JSON lines and Parquet.
+
+And thumbnails.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ STANDARD_OUTPUT = Path("-")
 DEFAULT_TOP_K = 3
 """Number of classes of each image, if there are as many."""
 TopK = int | Literal["all"] | None
-"""Number of classes of each image, the likeliest; ``all``: the likeliest, and a column of each class."""
+"""Number of classes of each image, the likeliest; ``all``: the likeliest, and a column of each
+class."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
 _NUMERAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
@@ -56,9 +60,10 @@ class Prediction:
     Args:
         index: Number of the image, from 0.
         path: As it was named.
-        values: ``(num_classes,)``: the probability of each class or label, or the outputs of a model without classes,
-            float64 where the model computes in it, else float32. A mapping in the types of JSON where a prediction is
-            no row, such as boxes. None if there are none.
+        values: ``(num_classes,)``: the probability of each class or label, or the outputs of a
+            model without classes, float64 where the model computes in it, else float32. A mapping
+            in the types of JSON where a prediction is no row, such as boxes. None if there are
+            none.
         defect: Why there are none, else None.
     """
 
@@ -71,13 +76,14 @@ class Prediction:
 class PredictionColumns:
     """Columns of a table of predictions: the same in each format, with the same names.
 
-    First comes ``path``, then what the task of the model has, see `Task.name_columns`. Last comes ``error``, the reason
-    why a row has nothing else.
+    First comes ``path``, then what the task of the model has, see `Task.name_columns`. Last comes
+    ``error``, the reason why a row has nothing else.
 
     Args:
-        class_names: Names of classes or labels in the order of the values; None for a model without.
-        top_k: Number of classes; `DEFAULT_TOP_K` if None, all if there are fewer. ``all``: the likeliest, and then
-            ``probability_NAME`` of each class, in the order of the classes.
+        class_names: Names of classes or labels in the order of the values; None for a model
+            without.
+        top_k: Number of classes; `DEFAULT_TOP_K` if None, all if there are fewer. ``all``: the
+            likeliest, and then ``probability_NAME`` of each class, in the order of the classes.
         num_values: Outputs of a model without classes.
         task: Of the model.
 
@@ -109,7 +115,10 @@ class PredictionColumns:
         self.names = ["path", *inner, "error"]
 
     def find_defect(self, values: Values) -> str | None:
-        """Describe why values are neither numbers nor probabilities; None if they are, or their meaning is unknown."""
+        """Describe why values are neither numbers nor probabilities.
+
+        None if they are, or their meaning is unknown.
+        """
         if self.class_names is None and not self._has_values:
             return None
         if not np.isfinite(values).all():
@@ -124,10 +133,12 @@ class PredictionColumns:
     def row(self, prediction: Prediction) -> list[Any]:
         """Build the cells of a row: texts, numbers, and None for an empty cell.
 
-        Bytes of a file's name that are no text become escape sequences, so that every reader accepts the table.
+        Bytes of a file's name that are no text become escape sequences, so that every reader
+        accepts the table.
 
         Raises:
-            DataError: If there are more or fewer values than classes, or than for the images before.
+            DataError: If there are more or fewer values than classes, or than for the images
+                before.
         """
         path, defect = _encode_texts(prediction)
         values = prediction.values
@@ -145,7 +156,10 @@ class PredictionColumns:
         return [path, *cells, *(values if self._has_each else ()), defect]
 
     def rank(self, values: Values) -> list[tuple[str, np.floating[Any]]]:
-        """List the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
+        """List the likeliest classes with their probabilities, likeliest first.
+
+        Of equals, the first class first.
+        """
         assert self.class_names is not None
         order = np.argsort(-values, kind="stable")[: self._top_k]
         return [(self.class_names[at], values[at]) for at in order]
@@ -161,7 +175,10 @@ def _encode_texts(prediction: Prediction) -> tuple[str, str | None]:
 
 
 class _NamedParts(PredictionColumns):
-    """Predictions that are no rows: the parts of each, by their own names, between ``path`` and ``error``."""
+    """Predictions that are no rows.
+
+    The parts of each, by their own names, between ``path`` and ``error``.
+    """
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -224,7 +241,7 @@ class _MaskColumns(PredictionColumns):
 
 
 class RowWriter(Protocol):
-    """A table that is written row by row: the cells of each are texts, float32 or float64, or None."""
+    """A table that is written row by row: its cells are texts, float32 or float64, or None."""
 
     def add(self, row: Sequence[Any]) -> None:
         """Append a row."""
@@ -255,7 +272,10 @@ class _Csv(_TextTable):
         self._writer.writerow(map(self._format, self.names, row))
 
     def _format(self, name: str, cell: Any) -> str | None:
-        """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is, and a number is one."""
+        """Spreadsheets compute cells that begin with ``=``.
+
+        ``./`` leaves a path what it is, and a number is one.
+        """
         if isinstance(cell, np.floating):  # else the shortest text that is exact in its precision
             return f"{cell:.6f}" if name.startswith((_PROBABILITY, SHARE_COLUMN)) else str(cell)
         if cell is None:
@@ -340,7 +360,9 @@ TABLES: dict[str, Callable[[Path, Sequence[str]], RowWriter]] = {
 def check_output_path(
     text: str, *, option: str = "--output", suffixes: Sequence[str] = tuple(TABLES)
 ) -> Path:
-    """Check the name of the file that an option names; nothing is created, for another option may be wrong.
+    """Check the name of the file that an option names.
+
+    Nothing is created, for another option may be wrong.
 
     Args:
         text: A path, or ``-`` for CSV on standard output.
@@ -388,18 +410,23 @@ def write_predictions(
     task: Task = CLASSIFICATION,
     has_rows: bool = True,
 ) -> Iterator[PredictionWriter]:
-    """Open a table and a page of thumbnails, which appear at the end of the block unless it ends in an exception.
+    """Open a table and a page of thumbnails.
 
-    They are created at once, so that one that cannot be written is known before anything is predicted.
+    They appear at the end of the block unless it ends in an exception.
+
+    They are created at once, so that one that cannot be written is known before anything is
+    predicted.
 
     Args:
-        output: The table, in the format of its suffix; see `check_output_path`. Standard output gets each row at once.
+        output: The table, in the format of its suffix; see `check_output_path`. Standard output
+            gets each row at once.
         class_names: In the order of the values; None for a model without classes.
         num_values: Outputs of a model without classes.
         top_k: Number of classes of each image; 3 if None; ``all`` for a column of each class.
         contact_sheet: An HTML page, in addition.
         task: Of the model.
-        has_rows: Whether each prediction is a row; else it is a mapping, and all are written as JSON lines.
+        has_rows: Whether each prediction is a row; else it is a mapping, and all are written as
+            JSON lines.
 
     Raises:
         ConfigError: If a file cannot be created, or predictions that are no rows cannot be in it.
@@ -476,8 +503,8 @@ def _refuse_rows(output: Path, contact_sheet: Path | None) -> None:
 class PredictionWriter:
     """Rows of a table of predictions, in the order of the images; `write_predictions` makes it.
 
-    For the page of thumbnails it keeps, of many images, those whose likeliest class is least probable; of a model
-    without classes the first ones.
+    For the page of thumbnails it keeps, of many images, those whose likeliest class is least
+    probable; of a model without classes the first ones.
 
     Args:
         output: Name of the table.
@@ -526,7 +553,9 @@ class PredictionWriter:
             self._table.add(row)
 
     def render_sheet(self) -> str:
-        """Render the HTML page of thumbnails with their labels, least certain first; it needs no other file.
+        """Render the HTML page of thumbnails with their labels, least certain first.
+
+        It needs no other file.
 
         The chosen images are read again.
         """
@@ -560,7 +589,10 @@ class PredictionWriter:
         ]
 
     def _describe(self, prediction: Prediction) -> tuple[str, Any, str | None]:
-        """Return path, classes or values, and thumbnail in base64; None if the image cannot be read any more."""
+        """Return path, classes or values, and thumbnail in base64.
+
+        None if the image cannot be read any more.
+        """
         described: Any = prediction.values
         if self._columns.task.has_probabilities or self._columns.task.form.has_masks:
             ranked = self._columns.rank(described)

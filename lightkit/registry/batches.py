@@ -1,7 +1,8 @@
 """Batches in any form: their tensors, their labels, and some of their samples.
 
-A batch is a tensor, or a tuple, list, mapping, dataclass or plain object of such parts. Labels are the second element
-of a tuple or list, or the one entry or attribute with a name that labels commonly have.
+A batch is a tensor, or a tuple, list, mapping, dataclass or plain object of such parts. Labels are
+the second element of a tuple or list, or the one entry or attribute with a name that labels
+commonly have.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 LABEL_NAMES = ("label", "labels", "target", "targets", "y")
-"""Names of the labels in a mapping or an object, as Hugging Face, MONAI, torchgeo and others write them."""
+"""Names of the labels in a mapping or an object, as Hugging Face, MONAI, torchgeo and others write
+them."""
 
 
 def list_tensors(batch: Any) -> Iterator[Tensor]:
@@ -28,9 +30,12 @@ def list_tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def count_samples(batch: Any) -> int:
-    """Return the number of samples of a batch: of its list of mappings, one a sample, else of its first tensor.
+    """Return the number of samples of a batch.
 
-    Detectors have a list of targets, as images have unequal numbers of boxes, and often a list of images.
+    Of its list of mappings, one a sample, else of its first tensor.
+
+    Detectors have a list of targets, as images have unequal numbers of boxes, and often a list of
+    images.
     """
     for part in (batch, *(part for _, part in _list_parts(batch))):
         if (
@@ -62,7 +67,8 @@ def take_samples(batch: Any, chosen: Tensor) -> Any:
         chosen: Bool ``(batch,)``.
 
     Returns:
-        A batch of the same form. Of each part with as many elements as the batch has samples, the chosen ones are left.
+        A batch of the same form. Of each part with as many elements as the batch has samples, the
+        chosen ones are left.
     """
     size = len(chosen)
     if isinstance(batch, Tensor):
@@ -82,8 +88,8 @@ def map_labels(labels: Tensor, numbers: Sequence[int]) -> Tensor | None:
     """Number labels of classes anew.
 
     Args:
-        labels: Whole numbers of any shape, where numbers beyond the classes, such as -100, mean no class; or ones and
-            zeros ``(batch, classes)`` in floating point, a column a class.
+        labels: Whole numbers of any shape, where numbers beyond the classes, such as -100, mean no
+            class; or ones and zeros ``(batch, classes)`` in floating point, a column a class.
         numbers: The new number of each class.
 
     Returns:
@@ -111,7 +117,10 @@ def map_labels(labels: Tensor, numbers: Sequence[int]) -> Tensor | None:
 
 
 def _find_label_place(batch: Any) -> Any:
-    """Return the index, key or attribute of the labels; None where there is none, or more than one."""
+    """Return the index, key or attribute of the labels.
+
+    None where there is none, or more than one.
+    """
     parts = dict(_list_parts(batch))
     is_sequence = isinstance(batch, (tuple, list))
     found = [

@@ -1,4 +1,7 @@
-"""Data settings of a baseline: each model keeps those that prepare its inputs, and both take the same samples."""
+"""Data settings of a baseline.
+
+Each model keeps those that prepare its inputs, and both take the same samples.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _CHOOSES_SAMPLES = ("root", "path", "data_dir", "class_names")
-"""Arguments of a data module without `sample_arguments` that choose samples by convention. Labels are numbered anew by
-the names of the classes, whatever their order."""
+"""Arguments of a data module without `sample_arguments` that choose samples by convention. Labels
+are numbered anew by the names of the classes, whatever their order."""
 _PREPARES_SAMPLES = ("image_size", "batch_size", "num_workers")
 """Its arguments that prepare the samples by convention."""
 _CLASS = "class_path"
@@ -33,8 +36,8 @@ class DataSettings:
 def choose_data_settings(own: Any, *, of_gate: Any, of_run: Any, kind: type) -> DataSettings:
     """Choose the data settings of a baseline.
 
-    It keeps its own, but for those that choose the samples, which are those of the gate: what the class lists as
-    `sample_arguments`, and what the gate's command line changes.
+    It keeps its own, but for those that choose the samples, which are those of the gate: what the
+    class lists as `sample_arguments`, and what the gate's command line changes.
 
     Args:
         own: Section `data` of the baseline's config.
@@ -90,7 +93,10 @@ def _is_same_class(first: str, second: str) -> bool:
 
 
 def _list_conventional(kind: type) -> set[str]:
-    """List the arguments that choose samples by convention, and those whose values are files or folders of data."""
+    """List the arguments that choose samples by convention.
+
+    And those whose values are files or folders of data.
+    """
     places = (
         getattr(kind, name, ())
         for name in ("input_files", "input_folders", "input_paths", "input_tables")

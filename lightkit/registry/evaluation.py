@@ -1,4 +1,7 @@
-"""The samples of a gate: one split of a data module, every sample once, in one fixed order at each pass."""
+"""The samples of a gate: one split of a data module.
+
+Every sample once, in one fixed order at each pass.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,16 @@ from lightkit.task import UNDECLARED, Task
 
 
 class FixedOrderLoader:
-    """A loader that gives all samples in one order at each pass, with their number and digests once one is complete.
+    """A loader that gives all samples in one order at each pass.
+
+    With their number and digests once one is complete.
 
     Args:
-        loader: A data loader, or any iterable of batches. A data loader neither shuffles nor drops a batch any more.
+        loader: A data loader, or any iterable of batches. A data loader neither shuffles nor drops
+            a batch any more.
         select: Returns the part of a batch to give; None to leave it out.
-        name_labels: Returns labels in a form that does not depend on the order of the classes, for their digest.
+        name_labels: Returns labels in a form that does not depend on the order of the classes, for
+            their digest.
     """
 
     def __init__(
@@ -127,7 +134,8 @@ class EvaluationData(LightningDataModule):
         self.model_name = "the model"
         """Name of the model that is scored, in messages."""
         self.model_classes: list[str] | None = None
-        """Class names of the model, which may have the classes in another order, or more of them; None if unknown."""
+        """Class names of the model, which may have the classes in another order, or more of them;
+        None if unknown."""
         self.num_given = 0
         """Samples that the model got in the last pass."""
         self._given_labels: list[Tensor] = []  # of the last pass, where they were numbered anew
@@ -178,13 +186,16 @@ class EvaluationData(LightningDataModule):
     val_dataloader = test_dataloader
 
     def __getattr__(self, name: str) -> Any:
-        """Return other attributes of the data module that a model may read, such as the image size."""
+        """Return other attributes of the data module for a model, such as the image size."""
         if name.startswith("__") or "data" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.data, name)
 
     def measure(self) -> bool:
-        """Read all samples once, for number and digests; return whether the data module's own loaders give all."""
+        """Read all samples once, for number and digests.
+
+        Return whether the data module's own loaders give all.
+        """
         self.trainer = build_bare_trainer()
         self.prepare_data()
         self.setup("test" if self.split == "test" else "validate")
@@ -201,7 +212,10 @@ class EvaluationData(LightningDataModule):
 
     @property
     def sample_source(self) -> Any:
-        """Names and images of the samples, as `lightkit.data`'s ``PixelSource``; None where the data has none."""
+        """Names and images of the samples, as `lightkit.data`'s ``PixelSource``.
+
+        None where the data has none.
+        """
         dataset = (
             getattr(self._loaders[0].loader, "dataset", None) if len(self._loaders) == 1 else None
         )
@@ -220,12 +234,15 @@ class EvaluationData(LightningDataModule):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the samples as they are before the device takes them, once a pass is complete."""
+        """Digest of the samples as they are before the device takes them, after a whole pass."""
         return "-".join(loader.digest[:32] for loader in self._loaders)
 
     @property
     def labels_digest(self) -> str:
-        """Digest of the labels alone: the same samples at another size, or with other numbers, have the same."""
+        """Digest of the labels alone.
+
+        The same samples at another size, or with other numbers, have the same.
+        """
         return "-".join(loader.labels_digest[:32] for loader in self._loaders)
 
     def number_of_class(self, name: str) -> int:
@@ -257,7 +274,7 @@ class EvaluationData(LightningDataModule):
         self._chosen = (self.number_of_class(name), is_left_out)
 
     def is_column_slice(self, name: str) -> bool:
-        """Return whether a slice is of rows by a column, such as ``sex=f``, and no class of this name."""
+        """Return whether a slice is of rows by a column, as ``sex=f``, and no class."""
         return (
             "=" in name
             and name not in (self.own_classes or [])
@@ -310,7 +327,9 @@ class EvaluationData(LightningDataModule):
         )
 
     def name_predictions(self, predictions: Predictions | None) -> Predictions | None:
-        """Return the predictions of the last pass with the names of the data, by which labels are numbered anew.
+        """Return the predictions of the last pass with the names of the data.
+
+        Labels are numbered anew by them.
 
         Raises:
             ConfigError: If the labels of the model are not those that were numbered anew.
@@ -350,7 +369,9 @@ class EvaluationData(LightningDataModule):
         return labels if named is None else named
 
     def _select(self, batch: Any) -> Any:
-        """Leave out samples of other classes, and number the labels as the model does; None where nothing is left.
+        """Leave out samples of other classes, and number the labels as the model does.
+
+        None where nothing is left.
 
         Raises:
             ConfigError: If the labels are of no classes, or cannot be numbered as the model's.
@@ -404,7 +425,10 @@ class EvaluationData(LightningDataModule):
 def evaluation_data(
     data: LightningDataModule, split: str, task: Task = UNDECLARED
 ) -> EvaluationData:
-    """Wrap a split of a data module in a class of its name, under which a checkpoint keeps that data module's state."""
+    """Wrap a split of a data module in a class of its name.
+
+    A checkpoint keeps that data module's state under it.
+    """
     name = type(data).__qualname__
     made: EvaluationData = type(name, (EvaluationData,), {"__qualname__": name})(data, split, task)
     return made

@@ -1,4 +1,7 @@
-"""The config's `gate` block, and the decision by it: scores against thresholds and the promoted models. No torch."""
+"""The config's `gate` block, and the decision by it.
+
+Scores against thresholds and the promoted models. No torch.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +33,30 @@ class GateSettings:
     """Conditions that a model must meet before an alias of MLflow's registry moves to it.
 
     Args:
-        metric: Logged metric that is judged, such as `test/accuracy`; its first part names the split. `null`: nothing
-            is judged.
-        mode: Whether large (`max`) or small (`min`) values are good. `null`: as the metric's object says (torchmetrics'
-            `higher_is_better`), else its name; where neither does, only `min` and `max` can judge.
+        metric: Logged metric that is judged, such as `test/accuracy`; its first part names the
+            split. `null`: nothing is judged.
+        mode: Whether large (`max`) or small (`min`) values are good. `null`: as the metric's object
+            says (torchmetrics' `higher_is_better`), else its name; where neither does, only `min`
+            and `max` can judge.
         min: Smallest value that passes.
         max: Largest value that passes.
-        max_drop: How much worse than the baseline the model may be, in the metric's unit; `null`: any amount.
-        margin: A test of non-inferiority: the model passes if it is shown to be worse than the baseline by less than
-            this, in the metric's unit. The lower end of the paired interval of the difference, on the samples that both
-            predict, lies above minus the margin. It needs models whose steps return predictions.
-        confidence: Of `margin`, one-sided; `null` is 0.95. With it a drop counts in `max_drop` only if the model
-            differs from the baseline with this confidence, by McNemar's exact test of accuracy or a paired bootstrap of
-            other metrics; few samples show no difference, so prefer `margin`.
-        baseline: Model to compare with: an alias or a version of the registered model, or a run. Where the alias
-            points to nothing yet, nothing is compared. `null`: nothing.
-        slices: The smallest value (the largest with `mode: min`) that a class has of the metric, by its name: of
-            accuracy, error, precision, recall and F1 from the predictions for all samples, else on its samples alone.
-        drift: `{window: 5, max_drop: 0.03}`: how much worse than the best of the last `window` promoted models it may
-            be.
+        max_drop: How much worse than the baseline the model may be, in the metric's unit; `null`:
+            any amount.
+        margin: A test of non-inferiority: the model passes if it is shown to be worse than the
+            baseline by less than this, in the metric's unit. The lower end of the paired interval
+            of the difference, on the samples that both predict, lies above minus the margin. It
+            needs models whose steps return predictions.
+        confidence: Of `margin`, one-sided; `null` is 0.95. With it a drop counts in `max_drop` only
+            if the model differs from the baseline with this confidence, by McNemar's exact test of
+            accuracy or a paired bootstrap of other metrics; few samples show no difference, so
+            prefer `margin`.
+        baseline: Model to compare with: an alias or a version of the registered model, or a run.
+            Where the alias points to nothing yet, nothing is compared. `null`: nothing.
+        slices: The smallest value (the largest with `mode: min`) that a class has of the metric, by
+            its name: of accuracy, error, precision, recall and F1 from the predictions for all
+            samples, else on its samples alone.
+        drift: `{window: 5, max_drop: 0.03}`: how much worse than the best of the last `window`
+            promoted models it may be.
         name: Registered model. `null`: the name of the run.
     """
 
@@ -82,7 +90,10 @@ class GateSettings:
 
 
 def split_of(metric: str) -> str:
-    """Return the split on which a metric is taken, `val` or `test`, by its first part; `test` where that is neither."""
+    """Return the split on which a metric is taken, `val` or `test`, by its first part.
+
+    `test` where that is neither.
+    """
     return "val" if _first_part(metric) in ("val", "valid", "validation") else "test"
 
 
@@ -207,7 +218,9 @@ def require_rule(settings: GateSettings, advice: str = "") -> None:
 def find_gate_mode(
     settings: GateSettings, resolved: Resolved, recorded: Mapping[str, Any]
 ) -> Mode | None:
-    """Find which value of the judged metric is best, and warn where the config's mode contradicts the metric.
+    """Find which value of the judged metric is best.
+
+    Warn where the config's mode contradicts the metric.
 
     None where nothing tells, and the thresholds `min` and `max`, which need no mode, judge alone.
 
@@ -244,9 +257,12 @@ class ModelScores:
     Args:
         name: Its name in messages.
         metrics: Logged metrics by name.
-        slices: The judged metric on the samples of each class; None without samples, or without a finite value.
-        predictions: For each sample, in the order of the data; None where the model's steps do not return them.
-        unit: Numbers of this model's own by which the judged metric is divided; None for a unit that all models share.
+        slices: The judged metric on the samples of each class; None without samples, or without a
+            finite value.
+        predictions: For each sample, in the order of the data; None where the model's steps do not
+            return them.
+        unit: Numbers of this model's own by which the judged metric is divided; None for a unit
+            that all models share.
     """
 
     name: str
@@ -357,24 +373,27 @@ def decide(
 ) -> dict[str, Any]:
     """Judge a model by its scores.
 
-    A value that is missing or not finite fails every condition on it. A drop of exactly the allowed size passes. A
-    baseline that is not finite bounds nothing; where no threshold judges the model, it fails then. A baseline that is
-    the model itself is no better than it.
+    A value that is missing or not finite fails every condition on it. A drop of exactly the allowed
+    size passes. A baseline that is not finite bounds nothing; where no threshold judges the model,
+    it fails then. A baseline that is the model itself is no better than it.
 
     Args:
-        settings: The conditions. Without a mode, the metric's name decides, or else large values are good.
+        settings: The conditions. Without a mode, the metric's name decides, or else large values
+            are good.
         candidate: Scores of the model.
         baseline: Scores of the model to compare with.
-        drift: The recently promoted models: their number ``window``, the ``best`` score and its ``version``.
+        drift: The recently promoted models: their number ``window``, the ``best`` score and its
+            ``version``.
         num_samples: Number of samples of the scores.
         run: The run, as ``name/id``.
 
     Returns:
-        The content of ``gate.json``: whether it ``passed``, the failed conditions in words as ``reasons``, all of them
-        as ``checks``, the ``scores`` and ``slices`` of ``challenger`` and ``baseline``, their ``intervals``, as
-        ``significance`` whether they differ beyond the noise of the samples, see `compare_on_same_samples`, as
-        ``non_inferiority`` what `bound_difference` found for the margin, and as ``smallest_drop`` the smallest drop of
-        an accuracy that so many samples can show.
+        The content of ``gate.json``: whether it ``passed``, the failed conditions in words as
+        ``reasons``, all of them as ``checks``, the ``scores`` and ``slices`` of ``challenger`` and
+        ``baseline``, their ``intervals``, as ``significance`` whether they differ beyond the noise
+        of the samples, see `compare_on_same_samples`, as ``non_inferiority`` what
+        `bound_difference` found for the margin, and as ``smallest_drop`` the smallest drop of an
+        accuracy that so many samples can show.
 
     Raises:
         ConfigError: If there is a margin, but no prediction of each sample.
@@ -400,7 +419,8 @@ def decide(
         )
     non_inferiority = _test_non_inferiority(compared)
 
-    # each rule of the settings adds its checks; a metric that no rule judges must at least be a number
+    # each rule of the settings adds its checks; a metric that no rule judges must at least be a
+    # number
     checks = [
         *_check_thresholds(compared),
         *_check_drop(compared, significance),
@@ -553,11 +573,13 @@ def _describe_slices(compared: _Comparison) -> dict[str, dict[str, Any]]:
 
 
 def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
-    """Bound the difference of a model to its baseline; None without both, or where a score is not finite.
+    """Bound the difference of a model to its baseline.
+
+    None without both, or where a score is not finite.
 
     Raises:
-        ConfigError: If predictions of each sample are missing, also where there is no baseline yet: the next night
-            there is one.
+        ConfigError: If predictions of each sample are missing, also where there is no baseline yet:
+            the next night there is one.
     """
     from lightkit.reports.statistics import reproduces_score, smallest_margin  # here: numpy
 
@@ -597,7 +619,10 @@ def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
 
 
 def _bound_difference(compared: _Comparison) -> dict[str, Any] | None:
-    """Compute the interval of the difference, see `bound_difference`; of a model to itself it has no width."""
+    """Compute the interval of the difference, see `bound_difference`.
+
+    Of a model to itself it has no width.
+    """
     from lightkit.reports.statistics import bound_difference  # here: numpy
 
     mine = compared.candidate.predictions
@@ -621,7 +646,10 @@ def _describe_reference(reference: float | None) -> str:
 
 
 def _describe_bound(margin: float, found: Mapping[str, Any] | None) -> str:
-    """Write why a model is not shown to be good enough: the interval, and whether the samples could show it at all."""
+    """Write why a model is not shown to be good enough.
+
+    The interval, and whether the samples could show it at all.
+    """
     from lightkit.reports.statistics import format_difference  # here: numpy
 
     if found is None:
@@ -637,7 +665,10 @@ def _describe_bound(margin: float, found: Mapping[str, Any] | None) -> str:
 
 
 def explain_refusal(decision: Mapping[str, Any], run: Run) -> str:
-    """Write why a gate refuses a run, which run it is, and where the page of the decision is: one line, for a mail."""
+    """Write why a gate refuses a run, which run it is, and where the page of the decision is.
+
+    One line, for a mail.
+    """
     reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
     page = run.folder / "gate.html"
     file = page if page.is_file() else run.folder / RECORD

@@ -37,16 +37,21 @@ def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) ->
     """Download a model that was logged with MLflow's PyTorch flavour.
 
     Args:
-        uri: ``models:/flowers@champion``, ``models:/flowers/3``, ``models:/m-…`` or ``runs:/ID/model``.
-        trust: Whether code that comes with it may run: loading a pickled module runs code from its file.
-        root: The run root. MLflow is at ``MLFLOW_TRACKING_URI``, else its database is there, in ``mlflow.db``.
+        uri: ``models:/flowers@champion``, ``models:/flowers/3``, ``models:/m-…`` or
+            ``runs:/ID/model``.
+        trust: Whether code that comes with it may run: loading a pickled module runs code from its
+            file.
+        root: The run root. MLflow is at ``MLFLOW_TRACKING_URI``, else its database is there, in
+            ``mlflow.db``.
         num_samples: Number of samples.
 
     Returns:
-        The model, with a batch of at least two as its example, and its input example with generated samples like it.
+        The model, with a batch of at least two as its example, and its input example with generated
+        samples like it.
 
     Raises:
-        ConfigError: If there is none, it is no model of PyTorch, needs trust, or its inputs are unknown.
+        ConfigError: If there is none, it is no model of PyTorch, needs trust, or its inputs are
+            unknown.
         ExportError: If it fails on its own inputs.
         ServerAway: If MLflow does not answer.
     """
@@ -87,8 +92,9 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         uri: Its address, for errors.
         folder: Its files.
         flavors: Flavours in its ``MLmodel``.
-        trust: Whether code that comes with it may run. TorchScript, and a graph (``pt2``) with the digest that
-            `lightkit register` wrote beside it, need none; other graphs, pickled modules and models with code do.
+        trust: Whether code that comes with it may run. TorchScript, and a graph (``pt2``) with the
+            digest that `lightkit register` wrote beside it, need none; other graphs, pickled
+            modules and models with code do.
 
     Raises:
         ConfigError: If it has no PyTorch flavour, or needs trust.
@@ -137,7 +143,10 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
 
 
 def _is_torchscript(file: Path) -> bool:
-    """Return whether a file is an archive of TorchScript, whose reader makes no objects but its own."""
+    """Return whether a file is an archive of TorchScript.
+
+    Its reader makes no objects but its own.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())

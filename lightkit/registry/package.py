@@ -1,4 +1,7 @@
-"""A model as a folder in MLflow's format: written, loaded again, and compared with the trained module."""
+"""A model as a folder in MLflow's format.
+
+Written, loaded again, and compared with the trained module.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,14 @@ _WIDTH = 64
 
 
 def add_preprocessing(subject: ExportTarget) -> ExportTarget:
-    """Put the preprocessing of an image classifier into its graph, so that clients send images as they are.
+    """Put the preprocessing of an image classifier into its graph.
+
+    So clients send images as they are.
 
     Returns:
-        The same where the graph has it already, the model is no classifier, or its data module names no preprocessing.
-        Else a model from uint8 ``(batch, height, width, 3)`` in RGB, of any size, to float32 ``(batch, classes)``.
+        The same where the graph has it already, the model is no classifier, or its data module
+        names no preprocessing. Else a model from uint8 ``(batch, height, width, 3)`` in RGB, of any
+        size, to float32 ``(batch, classes)``.
     """
     metadata = subject.metadata
     if metadata.in_graph or metadata.preprocessing is None or not metadata.task.has_probabilities:
@@ -51,14 +57,20 @@ def add_preprocessing(subject: ExportTarget) -> ExportTarget:
 
 
 def is_servable(subject: ExportTarget) -> bool:
-    """Return whether MLflow's server can answer with the model: it supports rows, or one tensor in and one out."""
+    """Return whether MLflow's server can answer with the model.
+
+    It supports rows, or one tensor in and one out.
+    """
     if subject.metadata.rows is not None:
         return True
     return len(subject.metadata.inputs) == 1 and len(subject.metadata.outputs) == 1
 
 
 def model_signature(subject: ExportTarget) -> ModelSignature:
-    """Make MLflow's signature: with names only where there are several tensors, as its PyTorch flavour expects."""
+    """Make MLflow's signature.
+
+    With names only where there are several tensors, as its PyTorch flavour expects.
+    """
     from mlflow.models import ModelSignature  # 2 s
     from mlflow.types.schema import Schema
     from mlflow.types.schema import TensorSpec as Spec
@@ -77,10 +89,10 @@ def model_signature(subject: ExportTarget) -> ModelSignature:
 
 
 def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -> None:
-    """Write a model into a new folder, as ``mlflow.pytorch.load_model`` and MLflow's server read it.
+    """Write a model to a new folder, as ``mlflow.pytorch.load_model`` and MLflow's server read it.
 
-    The first needs torch and numpy, not lightkit, where it is loaded; so does the server, but for a model of rows, see
-    `lightkit.registry.row_model`.
+    The first needs torch and numpy, not lightkit, where it is loaded; so does the server, but for a
+    model of rows, see `lightkit.registry.row_model`.
 
     Args:
         subject: The model. Every dimension that its metadata leave open stays open.
@@ -88,7 +100,8 @@ def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -
         form: As for `write_tensor_model`.
 
     Raises:
-        ExportError: If the model cannot be written so, or gives other answers when it is loaded again.
+        ExportError: If the model cannot be written so, or gives other answers when it is loaded
+            again.
     """
     if subject.metadata.rows is None:
         write_tensor_model(subject, folder, form=form)
@@ -106,18 +119,20 @@ def write_tensor_model(subject: ExportTarget, folder: Path, *, form: PackageForm
     Args:
         subject: The model.
         folder: The folder.
-        form: ``torch_export`` writes a graph, ``pt2``; ``torchscript`` a program that MLflow calls pickled, which
-            holds no pickled code.
+        form: ``torch_export`` writes a graph, ``pt2``; ``torchscript`` a program that MLflow calls
+            pickled, which holds no pickled code.
 
     Raises:
-        ExportError: If the model cannot be written so, or gives other answers when it is loaded again.
+        ExportError: If the model cannot be written so, or gives other answers when it is loaded
+            again.
     """
     import mlflow.pytorch  # 2 s
 
     examples = [tensor.numpy() for tensor in subject.example]
     given: dict[str, Any] = {
         "signature": model_signature(subject),
-        # Named rather than inferred: MLflow's inference loads the model in a second Python, which takes about 8 s.
+        # Named rather than inferred: MLflow's inference loads the model in a second Python, which
+        # takes about 8 s.
         "pip_requirements": [
             f"torch=={torch.__version__.partition('+')[0]}",
             f"numpy=={np.__version__}",

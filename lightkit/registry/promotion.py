@@ -1,9 +1,10 @@
 """Moves of an alias of the registry, and the log of these moves. No torch.
 
-The log is in the registry, as tags of the registered model, so that all users of the registry share it. A move has one
-tag, ``lightkit.promotion.NUMBER.TOKEN``, which is written after the alias has moved and never again. A move without a
-record, of a process that was killed or of another program, shows in that the alias, or the version before the next
-move, is not where the log has left it: `read_moves` reports it as a move from outside.
+The log is in the registry, as tags of the registered model, so that all users of the registry share
+it. A move has one tag, ``lightkit.promotion.NUMBER.TOKEN``, which is written after the alias has
+moved and never again. A move without a record, of a process that was killed or of another program,
+shows in that the alias, or the version before the next move, is not where the log has left it:
+`read_moves` reports it as a move from outside.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from lightkit.runs.index import PROMOTED
 OUTSIDE = "outside"
 """Kind of a move without a record."""
 HOLD = "lightkit.hold."
-"""Beginning of the tag of a registered model that keeps an alias where it is; the name of the alias follows."""
+"""Beginning of the tag of a registered model that keeps an alias where it is; the name of the alias
+follows."""
 _KEY = re.compile(r"lightkit\.promotion\.(\d+)\.[0-9a-f]+")
 _MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
 _NUM_ROLLBACK = 2  # versions to keep: the one that an alias points to, and the one before
@@ -52,10 +54,12 @@ class Move:
         scores: Its value for ``challenger`` and ``baseline``.
         data: Fingerprint of the samples of the scores.
         num_samples: Number of these.
-        precision: In which the scores were computed; None in records from before November 2026, which are of float32.
+        precision: In which the scores were computed; None in records from before November 2026,
+            which are of float32.
         forced: Whether the gate was bypassed.
         weights: Digest of the new version's weights, as `digest_weights` computes it.
-        inputs: Digests of the ``config``, the ``data`` and the ``code`` that it was trained from; empty if unknown.
+        inputs: Digests of the ``config``, the ``data`` and the ``code`` that it was trained from;
+            empty if unknown.
         time: ISO 8601, UTC.
         number: Its place in the log, from 1; 0 without a record.
     """
@@ -84,19 +88,23 @@ class Move:
 
 
 def alias_version(registry: Registry, name: str, alias: str) -> str | None:
-    """Return the version that an alias points to; None for none, or where there is no such model."""
+    """Return the version that an alias points to.
+
+    None for none, or where there is no such model.
+    """
     return (read_aliases(registry, name) or {}).get(alias)
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A version that was rolled back, and by what its model is known when a training makes it again.
+    """A version that was rolled back, and how its model is known when a training makes it again.
 
     Args:
         version: The version.
         move: The rollback.
         weights: Digest of its weights; None if unknown.
-        inputs: Digests of the config, the data and the code that it was trained from; empty if unknown.
+        inputs: Digests of the config, the data and the code that it was trained from; empty if
+            unknown.
     """
 
     version: str
@@ -116,12 +124,15 @@ class Rejection:
 def list_rejections(
     moves: Sequence[Move], alias: str, versions: Sequence[Any] = ()
 ) -> list[Rejection]:
-    """List the versions that were rolled back, newest last, unless the alias has pointed to such a model since then.
+    """List the versions that were rolled back, newest last.
+
+    Unless the alias has pointed to such a model since then.
 
     Args:
         moves: As from `read_moves`.
         alias: The alias.
-        versions: The versions of the model, for those that were promoted before the log kept weights and inputs.
+        versions: The versions of the model, for those that were promoted before the log kept
+            weights and inputs.
     """
     tags = {str(version.version): version.tags for version in versions}
     rejected: dict[str, Rejection] = {}
@@ -155,7 +166,10 @@ def match_rejection(
     weights: str | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> tuple[Rejection, str] | None:
-    """Find the newest rejection of a model by its version, its weights or its inputs, and say by which in words."""
+    """Find the newest rejection of a model by its version, its weights or its inputs.
+
+    Say by which in words.
+    """
     for each in reversed(rejections):
         if version is not None and each.version == version:
             return each, ""
@@ -169,7 +183,9 @@ def match_rejection(
 def digests_of_inputs(
     manifest: Mapping[str, Any] | None, *, by_earlier_list: bool = False
 ) -> dict[str, str]:
-    """Return the digests of the config, the data and the code of a training; empty where one of them is unknown.
+    """Return the digests of the config, the data and the code of a training.
+
+    Empty where one of them is unknown.
 
     Args:
         manifest: Content of the run's ``manifest.json``.
@@ -267,10 +283,12 @@ def require_no_hold(registry: Registry, name: str, alias: str) -> None:
 
 
 def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
-    """Write a move to ``promoted.json`` of the run that an alias points to now, and of those that it has left.
+    """Write a move to ``promoted.json`` of the run that an alias points to now.
 
-    `lightkit runs` marks the champion by it, and `lightkit gc` asks the registries in it. Run folders on other machines
-    are left alone.
+    And of those that it has left.
+
+    `lightkit runs` marks the champion by it, and `lightkit gc` asks the registries in it. Run
+    folders on other machines are left alone.
 
     Args:
         registry: The registry.
@@ -293,9 +311,10 @@ def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
 
 
 def read_moves(registry: Registry, name: str) -> list[Move]:
-    """Read all moves of a registered model's aliases, oldest first, with those of the kind `OUTSIDE`.
+    """Read all moves of a registered model's aliases, oldest first, with the `OUTSIDE` ones.
 
-    Aliases that were never promoted are left out: `lightkit register` sets such aliases without a record.
+    Aliases that were never promoted are left out: `lightkit register` sets such aliases without a
+    record.
     """
     with registry.attempt(f"read the promotions of {name!r}"):
         model = registry.client.get_registered_model(name)
@@ -325,10 +344,13 @@ def read_moves(registry: Registry, name: str) -> list[Move]:
 
 
 def move_alias(registry: Registry, name: str, move: Move) -> Move:
-    """Move an alias, and record it. Where the alias is there already, write the record if it is missing.
+    """Move an alias, and record it.
 
-    Of several processes that move it at once, one does. Processes that share a local database take turns. A server of
-    MLflow has no lock, so there the alias is also read again before the move is recorded.
+    Where the alias is there already, write the record if it is missing.
+
+    Of several processes that move it at once, one does. Processes that share a local database take
+    turns. A server of MLflow has no lock, so there the alias is also read again before the move is
+    recorded.
 
     Args:
         registry: The registry.
@@ -379,7 +401,7 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
 
 
 def champions(moves: Sequence[Move], alias: str) -> list[str]:
-    """List the versions that an alias has pointed to and was not rolled back from, the newest last."""
+    """List versions that an alias has pointed to and was not rolled back, newest last."""
     stack: list[str] = []
     for move in moves:
         if move.alias != alias:
@@ -395,7 +417,10 @@ def champions(moves: Sequence[Move], alias: str) -> list[str]:
 
 
 def recent_champions(moves: Sequence[Move], alias: str, window: int) -> list[Move]:
-    """Return a move to each of the last ``window`` champions of an alias, newest last, with its scores if known."""
+    """Return a move to each of the last ``window`` champions of an alias.
+
+    Newest last, with its scores if known.
+    """
     newest_first = list(dict.fromkeys(reversed(champions(moves, alias))))
     recent = newest_first[:window][::-1]
     return [

@@ -1,8 +1,11 @@
-"""Models of rows and of texts in MLflow: raw rows in, classes or values out, with the preparation of their training.
+"""Models of rows and of texts in MLflow.
 
-MLflow's own form of a model of PyTorch takes tensors. What a row becomes is known to lightkit alone, so that such a
-model has two flavours: `pytorch` with the graph, and `python_function` with this module as its loader, which prepares
-rows by the code of `lightkit predict`. The second needs lightkit where it is loaded.
+Raw rows in, classes or values out, with the preparation of their training.
+
+MLflow's own form of a model of PyTorch takes tensors. What a row becomes is known to lightkit
+alone, so that such a model has two flavours: `pytorch` with the graph, and `python_function` with
+this module as its loader, which prepares rows by the code of `lightkit predict`. The second needs
+lightkit where it is loaded.
 """
 
 from __future__ import annotations
@@ -84,8 +87,9 @@ def _list_requirements(preprocessing: RowPreprocessing) -> list[str]:
 def _make_signature(preprocessing: RowPreprocessing, metadata: Metadata) -> ModelSignature:
     """Make MLflow's signature, in the columns of the table.
 
-    A column of a table may have cells of any type: MLflow's ``double`` refuses whole numbers of 64 bits, and its
-    ``string`` refuses a column of numbers, though pandas reads both from the table of the training.
+    A column of a table may have cells of any type: MLflow's ``double`` refuses whole numbers of 64
+    bits, and its ``string`` refuses a column of numbers, though pandas reads both from the table of
+    the training.
     """
     from mlflow.models import ModelSignature  # 2 s
     from mlflow.types.schema import AnyType, ColSpec, Schema, TensorSpec
@@ -114,7 +118,8 @@ def _make_columns(metadata: Metadata) -> PredictionColumns:
 def _name_answers(metadata: Metadata) -> dict[str, bool]:
     """Return the columns of an answer, and whether each is of texts.
 
-    They are those of `lightkit predict` with the likeliest class, and the probability of each class.
+    They are those of `lightkit predict` with the likeliest class, and the probability of each
+    class.
     """
     columns = _make_columns(metadata)
     found = {name: name in ("label", "labels") for name in columns.names[1:-1]}
@@ -136,8 +141,8 @@ def load_program(data: Path) -> nn.Module | None:
     """Load a graph or program that lightkit wrote into a folder, in eval mode, on the CPU.
 
     Returns:
-        The module. None if there is neither TorchScript nor a graph with the digest that `lightkit register` wrote
-        next to it: loading anything else may run code that is in it.
+        The module. None if there is neither TorchScript nor a graph with the digest that
+        `lightkit register` wrote next to it: loading anything else may run code that is in it.
     """
     graph = data / GRAPH
     if graph.exists():
@@ -193,16 +198,19 @@ class RowModel:
         """Predict rows.
 
         Args:
-            model_input: Columns of the table that the model was trained on, without the target; others are ignored.
+            model_input: Columns of the table that the model was trained on, without the target;
+                others are ignored.
             params: Of MLflow; the model has none.
 
         Returns:
-            A row for each, with the same index: ``label``, ``probability`` and the probability of each class as
-            ``probability_NAME``; of labels that are independent of each other ``probability_NAME``, after ``labels``
-            where thresholds say which are predicted; ``prediction_0`` of values, in the units of the target.
+            A row for each, with the same index: ``label``, ``probability`` and the probability of
+            each class as ``probability_NAME``; of labels that are independent of each other
+            ``probability_NAME``, after ``labels`` where thresholds say which are predicted;
+            ``prediction_0`` of values, in the units of the target.
 
         Raises:
-            MlflowException: If a column is not there, or a cell has no value of its column's type; with its row.
+            MlflowException: If a column is not there, or a cell has no value of its column's type;
+                with its row.
         """
         from mlflow.exceptions import MlflowException  # 2 s, but for MLflow, which calls this
 

@@ -1,4 +1,7 @@
-"""MLflow's model registry: its address, names, the connection with its errors in words, and versions. No torch."""
+"""MLflow's model registry.
+
+Its address, names, the connection with its errors in words, and versions. No torch.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ _UPLOADING = {
 
 
 def address_of_run(tracking_uri: str | None, run: runs.Run, resolved: Resolved) -> Address:
-    """Find MLflow: by the option, else the run's config, else the environment, else where the training was tracked.
+    """Find MLflow.
+
+    By the option, else the run's config, else the environment, else where the training was tracked.
 
     Args:
         tracking_uri: Value of ``--tracking-uri``.
@@ -58,13 +63,19 @@ def address_of_run(tracking_uri: str | None, run: runs.Run, resolved: Resolved) 
 
 
 def address_of_job(resolved: Resolved, root: Path) -> Address:
-    """Find MLflow for a job that has no run yet: by its config, else the environment, else in the run root."""
+    """Find MLflow for a job that has no run yet.
+
+    By its config, else the environment, else in the run root.
+    """
     named, origin = _find_named_address(None, resolved)
     return find_address(named, origin=origin, root=root.absolute())
 
 
 def _find_named_address(tracking_uri: str | None, resolved: Resolved) -> tuple[str | None, str]:
-    """Return the address that the option or the config's logger names, and which of the two; None for neither."""
+    """Return the address that the option or the config's logger names, and which of the two.
+
+    None for neither.
+    """
     named = tracking_uri
     origin = _OPTION
     loggers = resolved.value_of("logger")
@@ -81,12 +92,15 @@ def _find_named_address(tracking_uri: str | None, resolved: Resolved) -> tuple[s
 
 
 def address_of_root(tracking_uri: str | None, root: Path) -> Address:
-    """Find MLflow without a run: by the option, else the environment, else ``mlflow.db`` in the run root."""
+    """Find MLflow without a run.
+
+    By the option, else the environment, else ``mlflow.db`` in the run root.
+    """
     return find_address(tracking_uri, origin=_OPTION, root=root.absolute())
 
 
 def tracked_run(run: runs.Run) -> Mapping[str, str]:
-    """Return ``tracking_uri`` and ``run_id`` of the MLflow run of a training, as its logger has noted them.
+    """Return ``tracking_uri`` and ``run_id`` of the MLflow run of a training, as its logger noted.
 
     A URI that lost its password when it was noted is left out.
     """
@@ -101,7 +115,8 @@ def check_name(name: str, *, in_catalog: bool = False) -> str:
 
     Args:
         name: The name.
-        in_catalog: Whether the registry is Databricks' Unity Catalog, where a name has three levels.
+        in_catalog: Whether the registry is Databricks' Unity Catalog, where a name has three
+            levels.
 
     Raises:
         ConfigError: If it does not, with the rule.
@@ -156,12 +171,12 @@ class Registry:
     client: MlflowClient = field(init=False)
     """Client of both."""
     uri: str = field(init=False)
-    """Address of the registry; may hold a password. It is ``MLFLOW_REGISTRY_URI``, else the same address; that of
-    Databricks is Unity Catalog."""
+    """Address of the registry; may hold a password. It is ``MLFLOW_REGISTRY_URI``, else the same
+    address; that of Databricks is Unity Catalog."""
 
     @property
     def in_catalog(self) -> bool:
-        """Return whether the registry is Databricks' Unity Catalog, where names have three levels."""
+        """Check whether the registry is Databricks' Unity Catalog: names have three levels."""
         return self.uri.startswith(("databricks-uc", "uc:"))
 
     @contextmanager
@@ -219,9 +234,12 @@ class Registry:
 def open_registry(
     address: Address, *, option: str = _OPTION, creates: bool = True
 ) -> Iterator[Registry]:
-    """Connect, and send a first request, so that a server that is away is found before anything is built.
+    """Connect, and send a first request.
 
-    Within it MLflow's own functions use this address, too: a client of 3.17 looks up ``models:/`` through them.
+    A server that is away is found before anything is built.
+
+    Within it MLflow's own functions use this address, too: a client of 3.17 looks up ``models:/``
+    through them.
 
     Args:
         address: Address of MLflow.
@@ -229,7 +247,8 @@ def open_registry(
         creates: Whether a local database is created if missing; reading needs none.
 
     Raises:
-        ConfigError: If it refuses, or is a database that cannot be opened or, without ``creates``, does not exist.
+        ConfigError: If it refuses, or is a database that cannot be opened or, without ``creates``,
+            does not exist.
         ServerAway: If it does not answer.
     """
     if not creates and address.database is not None and not address.database.is_file():
@@ -281,7 +300,10 @@ def set_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def list_versions(registry: Registry, name: str) -> list[ModelVersion]:
-    """List the versions of a registered model with their tags, oldest first; none where there is no such model."""
+    """List the versions of a registered model with their tags, oldest first.
+
+    None where there is no such model.
+    """
     quoted = name.replace("'", "''")
     with registry.attempt(f"list the versions of {name!r}"):
         found = list(registry.client.search_model_versions(f"name='{quoted}'", max_results=1000))

@@ -14,7 +14,8 @@ _MAX_CLASSES = 20
 def format_class_tables(predictions: Predictions, *, width: int) -> list[str]:
     """Write precision, recall, F1 and samples of each class, and the confusion matrix if it fits.
 
-    Of more than 20 classes those of the lowest F1 are listed, and no matrix. A regressor has no classes.
+    Of more than 20 classes those of the lowest F1 are listed, and no matrix. A regressor has no
+    classes.
 
     Args:
         predictions: What a stage has predicted.

@@ -1,4 +1,7 @@
-"""The page that compares runs: what differs, curves over one another, and whether one is better beyond noise."""
+"""The page that compares runs.
+
+What differs, curves over one another, and whether one is better beyond noise.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,8 @@ def match_samples(
 ) -> NDArray[np.int64] | None:
     """Find the samples of which both have a prediction.
 
-    Samples are the same if they have the same path and label; without paths, if they have the same position in a split
-    of the same data, in which all labels are equal.
+    Samples are the same if they have the same path and label; without paths, if they have the same
+    position in a split of the same data, in which all labels are equal.
 
     Args:
         first: Predictions of a split.
@@ -70,7 +73,8 @@ def match_samples(
         roots: Folder of the data of each, which their paths may begin with.
 
     Returns:
-        int64 ``(samples, 2)``: positions in the two; None if it is unknown which samples are the same.
+        int64 ``(samples, 2)``: positions in the two; None if it is unknown which samples are the
+        same.
     """
     if first.task != second.task:
         return None
@@ -92,14 +96,17 @@ def match_samples(
 
 
 def _list_paths(predictions: Predictions, root: str) -> list[str] | None:
-    """List the path of each sample below the folder of the data; None where not each sample has a path of its own."""
+    """List the path of each sample below the folder of the data.
+
+    None where not each sample has a path of its own.
+    """
     if None in predictions.paths or len({*predictions.paths}) != len(predictions):
         return None
     return [predictions.name_sample(at, root) for at in range(len(predictions))]
 
 
 def _pair_equal(first: Sequence[Any], second: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the positions of equal values in two lists, ``(pairs, 2)``, in the order of the first."""
+    """Return the positions of equal values in two lists, ``(pairs, 2)``, in the first's order."""
     places = {value: at for at, value in enumerate(second)}
     pairs = [(at, places[value]) for at, value in enumerate(first) if value in places]
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
@@ -108,7 +115,8 @@ def _pair_equal(first: Sequence[Any], second: Sequence[Any]) -> NDArray[np.int64
 def pair_predictions(first: RunFacts, second: RunFacts) -> tuple[Predictions, Predictions] | None:
     """Select the predictions of two models for the same samples, in the same order.
 
-    They are of the test split if both have predictions of it, else of the validation split. None if there are none.
+    They are of the test split if both have predictions of it, else of the validation split. None if
+    there are none.
     """
     for split in SPLITS:
         one = first.predictions.get(split)
@@ -129,10 +137,13 @@ def describe_difference(
     level: float = _LEVEL,
     logged: Sequence[Mapping[str, Score]] = ({}, {}),
 ) -> tuple[str, str]:
-    """Write in words whether two models differ on the same samples, and the numbers of the tests, a line a metric.
+    """Write in words whether two models differ on the same samples.
 
-    Accuracies are compared by McNemar's exact test, all other metrics by the paired bootstrap. The metrics are the one
-    that the task is judged by, and those others of the task that both models have logged for these very samples.
+    And the numbers of the tests, a line a metric.
+
+    Accuracies are compared by McNemar's exact test, all other metrics by the paired bootstrap. The
+    metrics are the one that the task is judged by, and those others of the task that both models
+    have logged for these very samples.
 
     Args:
         first: Predictions of a model.
@@ -171,7 +182,9 @@ def describe_difference(
 def _pair_scores(
     first: Predictions, second: Predictions, logged: Sequence[Mapping[str, Score]]
 ) -> dict[str, tuple[Score, Score]]:
-    """Return the scores of the second model and of the first by metric; the one that the task is judged by first.
+    """Return the scores of the second model and of the first by metric.
+
+    The one that the task is judged by first.
 
     Args:
         first: Predictions of a model.
@@ -220,7 +233,9 @@ def _summarize_differences(
 
 
 def list_verdicts(compared: Sequence[RunFacts]) -> list[tuple[str, str]]:
-    """List for each run but the first whether it differs from the first, as `describe_difference` writes it.
+    """List for each run but the first whether it differs from the first.
+
+    As `describe_difference` writes it.
 
     A run without predictions of the same samples has none.
     """
@@ -272,7 +287,10 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
 def _list_differences(
     compared: Sequence[RunFacts],
 ) -> dict[str, list[tuple[str, list[Setting | None]]]]:
-    """List what differs between runs by title, each with the setting of every run; those of no file last."""
+    """List what differs between runs by title, each with the setting of every run.
+
+    Those of no file last.
+    """
     settings = [{each.key: each for each in facts.settings} for facts in compared]
     keys = list_differences(
         [{key: each.value for key, each in found.items()} for found in settings]
@@ -352,7 +370,7 @@ def _join_lines(
 
 
 def _make_chart(name: str, key: str, compared: Sequence[RunFacts], names: Sequence[str]) -> Chart:
-    """Make the chart of a metric, with a line for each run that logged it, in the colour of its figure."""
+    """Make a chart of a metric, with a line for each run that logged it, in its figure's colour."""
     curves = [
         Curve(
             f"{letter} {shorten(facts.name, 60)}",
@@ -373,7 +391,10 @@ def _list_disagreements(
     names: tuple[str, str],
     thumbnails: Thumbnails,
 ) -> list[PageSample]:
-    """List the samples that decide which of two models is better, each with a thumbnail of either run folder."""
+    """List the samples that decide which of two models is better.
+
+    Each with a thumbnail of either run folder.
+    """
     first = pair[0]
     positions = {index: at for at, index in enumerate(first.index.tolist())}
     samples = []

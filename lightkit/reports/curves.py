@@ -1,4 +1,7 @@
-"""The numbers of the curves of a page, which its script draws with uPlot; the figures of Matplotlib stay below them."""
+"""The numbers of the curves of a page, which its script draws with uPlot.
+
+The figures of Matplotlib stay below them.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ class Chart:
 
 
 def choose_log_axis(values: Sequence[float]) -> bool:
-    """Return whether a logarithmic axis shows more: all values are positive and span two powers of ten or more."""
+    """Return whether a logarithmic axis shows more.
+
+    All values are positive and span two powers of ten or more.
+    """
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and max(finite) / min(finite) >= _LOG_RANGE
 

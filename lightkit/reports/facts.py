@@ -1,4 +1,7 @@
-"""All that a report shows of a run, read from its folder: of finished, running, failed and killed runs. No torch."""
+"""All that a report shows of a run, read from its folder.
+
+Of finished, running, failed and killed runs. No torch.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
 """Splits with predictions, in the order of preference, each with the prefix of its metrics."""
 _SHARE_ERROR = 1e-3
 _ROUNDING = 2e-7
-"""How far a share of samples may be from a whole number of them: absolute, and relative, of a mean in float32."""
+"""How far a share of samples may be from a whole number of them: absolute, and relative, of a mean
+in float32."""
 _T = TypeVar("_T")
 
 
@@ -53,7 +57,9 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Contents of a run's folder, without secrets. A file that is missing or cannot be read gives an empty value.
+    """Contents of a run's folder, without secrets.
+
+    A file that is missing or cannot be read gives an empty value.
 
     Args:
         run: The run.
@@ -62,15 +68,18 @@ class RunFacts:
         summary: As in summary.json.
         rows: Those of metrics.csv, one an epoch.
         events: Those of events.jsonl, in order.
-        settings: Values of the config: those of the user's files, variables and flags, of packaged configs, defaults.
+        settings: Values of the config: those of the user's files, variables and flags, of packaged
+            configs, defaults.
         predictions: By their split: those of the best checkpoint for the run's own data.
         bad_images: Rows of bad_images.csv.
         gate: As in gate.json.
         exports: Entries of export.json.
         problems: Files that could not be read, each with the reason.
         sha256: Digest of the best checkpoint; None where there is none.
-        own_scores: Results of ``test`` and ``validate``, by stage: those of the best checkpoint and own data.
-        other_scores: Those of other weights, data or settings, in the order in which they were recorded.
+        own_scores: Results of ``test`` and ``validate``, by stage: those of the best checkpoint and
+            own data.
+        other_scores: Those of other weights, data or settings, in the order in which they were
+            recorded.
         usage: Rows of resources.csv.
         importance: As in importance.json; empty where it is of other weights or data.
     """
@@ -109,7 +118,7 @@ class RunFacts:
         return self.data.get("fingerprint")
 
     def infer_mode(self, metric: str) -> Mode | None:
-        """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best."""
+        """Infer whether the smallest (``min``) or largest (``max``) value of a metric is best."""
         best = self.summary.get("best") or {}
         chosen = best.get("mode") if best.get("monitor") == metric else None
         return infer_mode(metric, recorded=self.summary.get("modes"), chosen=chosen)
@@ -194,7 +203,7 @@ def read_facts(run: Run) -> RunFacts:
 
 
 def _list_settings(config: Mapping[str, Any], origins: Mapping[str, str]) -> list[Setting]:
-    """List the values of a config: those of the user's, then those of packaged configs, then defaults."""
+    """List the values of a config: the user's, then those of packaged configs, then defaults."""
     values = {setting_key(path): value for path, value in flatten(config)}
     settings = [Setting(key, value, origins.get(key)) for key, value in values.items()]
     return sorted(
@@ -203,7 +212,10 @@ def _list_settings(config: Mapping[str, Any], origins: Mapping[str, str]) -> lis
 
 
 def _is_own(found: Predictions, manifest: Mapping[str, Any], sha256: str | None) -> bool:
-    """Return whether predictions are of the best weights of a fit and of its data; those of another run are its own."""
+    """Return whether predictions are of the best weights of a fit and of its data.
+
+    Those of another run are its own.
+    """
     is_fit = manifest.get("subcommand", "fit") == "fit"
     return not is_fit or found.is_of(
         sha256, fingerprint=find_value(manifest, "data", "fingerprint")
@@ -213,14 +225,19 @@ def _is_own(found: Predictions, manifest: Mapping[str, Any], sha256: str | None)
 def _select_importance(
     record: Mapping[str, Any], manifest: Mapping[str, Any], sha256: str | None
 ) -> Mapping[str, Any]:
-    """Return importance.json where it is of the best weights of a fit and of its data, or of a run that is no fit."""
+    """Return importance.json where it is of the best weights of a fit and of its data.
+
+    Or of a run that is no fit.
+    """
     is_fit = manifest.get("subcommand", "fit") == "fit"
     own = (sha256, find_value(manifest, "data", "fingerprint"))
     return record if not is_fit or (record.get("sha256"), record.get("fingerprint")) == own else {}
 
 
 def select_checkpoint(facts: RunFacts, sha256: str) -> RunFacts:
-    """Return the facts of a run for another of its checkpoints than the best: without what is the best one's alone.
+    """Return the facts of a run for another of its checkpoints than the best.
+
+    Without what is the best one's alone.
 
     Args:
         facts: Of the run.
@@ -254,7 +271,8 @@ class Score(NamedTuple):
         value: Its value.
         interval: Bounds of its 95 % interval; None where the samples do not give one.
         num_samples: Samples that it is computed on; None where unknown.
-        chance: Value of a model that does not look at its input, on the same samples; None where unknown.
+        chance: Value of a model that does not look at its input, on the same samples; None where
+            unknown.
         is_loss: Whether small values are good.
     """
 
@@ -269,8 +287,9 @@ class Score(NamedTuple):
 def find_score(facts: RunFacts) -> Score | None:
     """Choose the metric that a run is judged by.
 
-    It is the accuracy or the mean absolute error, on the test split if it was tested, else on the validation split; of
-    other models the metric that chose the best checkpoint. None if there is no metric.
+    It is the accuracy or the mean absolute error, on the test split if it was tested, else on the
+    validation split; of other models the metric that chose the best checkpoint. None if there is no
+    metric.
     """
     scores = list_scores(facts)
     for prefix in SPLITS.values():
@@ -285,7 +304,10 @@ def find_score(facts: RunFacts) -> Score | None:
 
 
 def list_scores(facts: RunFacts) -> dict[str, Score]:
-    """List the metrics of the best checkpoint, in its epoch and in its test, with intervals where samples give one."""
+    """List the metrics of the best checkpoint, in its epoch and in its test.
+
+    With intervals where samples give one.
+    """
     scores = {}
     for split, prefix in SPLITS.items():
         if (found := facts.predictions.get(split)) is not None and len(found):
@@ -309,7 +331,9 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
 
 
 def score_predictions(prefix: str, found: Predictions) -> Score:
-    """Compute the metric that the task is judged by, against chance: the metric of the best constant prediction.
+    """Compute the metric that the task is judged by, against chance.
+
+    The metric of the best constant prediction.
 
     Args:
         prefix: Of the metric's name: ``test`` or ``val``.
@@ -333,13 +357,16 @@ def score_predictions(prefix: str, found: Predictions) -> Score:
 
 
 def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: int | None) -> Score:
-    """Return a logged metric; an accuracy has an interval where it is a share of the samples that were scored.
+    """Return a logged metric.
+
+    An accuracy has an interval where it is a share of the samples that were scored.
 
     Args:
         facts: Of the run.
         metric: Its name.
         value: Its value.
-        num_samples: Number of samples that were scored, whatever limits left of the split; None where unknown.
+        num_samples: Number of samples that were scored, whatever limits left of the split; None
+            where unknown.
     """
     prefix, _, name = metric.partition("/")
     is_loss = facts.infer_mode(metric) == "min"
@@ -376,7 +403,10 @@ def split_order(metric: str) -> int:
 
 
 def describe_verdict(facts: RunFacts) -> str:
-    """Write in one sentence how good the model is, against chance and the champion, or why that is unknown."""
+    """Write in one sentence how good the model is, against chance and the champion.
+
+    Or why that is unknown.
+    """
     score = find_score(facts)
     state = {
         "running": "The run is still training",
@@ -410,7 +440,10 @@ def describe_verdict(facts: RunFacts) -> str:
 
 
 def _describe_gate(facts: RunFacts) -> str:
-    """Write how the run compares with the gate's baseline; empty where the gate compared nothing."""
+    """Write how the run compares with the gate's baseline.
+
+    Empty where the gate compared nothing.
+    """
     metric = facts.gate.get("metric")
     scores = facts.gate.get("scores") or {}
     mine, other = (_read_score(scores.get(which), metric) for which in ("challenger", "baseline"))
@@ -431,7 +464,10 @@ def _describe_gate(facts: RunFacts) -> str:
 
 
 def _read_score(scores: Any, metric: Any) -> float | None:
-    """Return a score of gate.json: NaN where it is not finite, which JSON writes as null; None where there is none."""
+    """Return a score of gate.json: NaN where it is not finite, which JSON writes as null.
+
+    None where there is none.
+    """
     if not isinstance(scores, Mapping) or metric not in scores:
         return None
     value = scores[metric]

@@ -1,4 +1,7 @@
-"""Figures for reports and loggers: one function each, which returns a Matplotlib figure. No pyplot, no torch."""
+"""Figures for reports and loggers: one function each, which returns a Matplotlib figure.
+
+No pyplot, no torch.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ _MAX_POINTS = 400  # of a line; more cannot be seen
 
 
 def _text(name: object) -> str:
-    """Return a name as a figure shows it: every text that is not lightkit's own goes through here."""
+    """Return a name as a figure shows it: every text not lightkit's own goes through here."""
     return visible(str(name), in_line=True)
 
 
@@ -99,7 +102,10 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def _set_log_scale(axes: Axes, *, x: bool = False, y: bool = False) -> None:
-    """Make an axis logarithmic, with numbers such as 0.001: Matplotlib's own are formulas, which are shown as text."""
+    """Make an axis logarithmic, with numbers such as 0.001.
+
+    Matplotlib's own are formulas, which are shown as text.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # 0.4 s, as above
 
     for is_wanted, name, axis in ((x, "x", axes.xaxis), (y, "y", axes.yaxis)):
@@ -343,7 +349,7 @@ def draw_scatter(
 def draw_residuals(
     target: NDArray[Any], prediction: NDArray[Any], *, has_log_axis: bool = False
 ) -> Figure:
-    """Draw how far the predictions of a regressor are from its targets, over the targets, and how often.
+    """Draw how far the predictions of a regressor are from its targets, and how often.
 
     Args:
         target: ``(samples,)``.
@@ -404,7 +410,7 @@ def draw_durations(seconds: Mapping[str, float]) -> Figure:
     return figure
 
 
-# -- what becomes of a figure ------------------------------------------------------------------------------------------
+# -- what becomes of a figure ----------------------------------------------------------------------
 
 _DECIMALS = re.compile(r"-?\d+\.\d\d+")
 _ID = re.compile(r"(?<=#)[\w-]+")
@@ -413,7 +419,8 @@ _ID = re.compile(r"(?<=#)[\w-]+")
 def to_svg(figure: Figure, *, name: str, label: str) -> str:
     """Render a figure as an ``<svg>`` element for a page with a strict Content-Security-Policy.
 
-    Text stays text, and colours are the classes ``s-ROLE`` (stroke) and ``f-ROLE`` (fill) of the page's style sheet.
+    Text stays text, and colours are the classes ``s-ROLE`` (stroke) and ``f-ROLE`` (fill) of the
+    page's style sheet.
 
     Args:
         figure: A figure of this module.
@@ -455,14 +462,17 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
 
 
 def _save(figure: Figure, file: io.StringIO | io.BytesIO, **options: Any) -> None:
-    """Render a figure. Letters that its font lacks are boxes in a picture, and the reader's font has them on a page."""
+    """Render a figure.
+
+    Letters that its font lacks are boxes in a picture, and the reader's font has them on a page.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(file, **options)
 
 
 def _set_style(element: ET.Element, style: str) -> None:
-    """Set declarations as presentation attributes, which the policy allows, and colours as classes."""
+    """Set declarations as presentation attributes, which the policy allows, colours as classes."""
     classes = []
     for declaration in filter(None, map(str.strip, style.split(";"))):
         key, value = (part.strip() for part in declaration.split(":", 1))

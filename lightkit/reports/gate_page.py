@@ -1,4 +1,7 @@
-"""The page of a gate's decision, made from gate.json and the other files of the run folder. No torch."""
+"""The page of a gate's decision, made from gate.json and the other files of the run folder.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _EMPTY: Mapping[str, Any] = {
 
 
 def write_gate_page(run: Run) -> None:
-    """Write ``gate.html`` in the run folder; where that fails, warn: no decision fails by its page."""
+    """Write ``gate.html`` in the run folder.
+
+    Where that fails, warn: no decision fails by its page.
+    """
     try:
         decision = mask(read_json(run.folder / "gate.json") or {})
         promoted = mask(read_json(run.folder / PROMOTED) or {})
@@ -98,7 +104,9 @@ def _choose_axis(intervals: Sequence[Sequence[float] | None]) -> tuple[float, fl
 
 
 def _describe_margin(found: Mapping[str, Any]) -> str:
-    """Write the difference that a margin judges; empty where none was found, or an interval without a lower end.
+    """Write the difference that a margin judges.
+
+    Empty where none was found, or an interval without a lower end.
 
     A decision of an earlier version has no upper end.
     """

@@ -1,4 +1,7 @@
-"""Reports: the layout that all pages share, and the page, the figures and the model card of one run. No torch."""
+"""Reports.
+
+The layout that all pages share, and the page, the figures and the model card of one run. No torch.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +88,11 @@ _PHASES = {
 }
 """Phases of a fit, each with its name in the figure."""
 _HUB_METRICS = ("accuracy", "f1", "precision", "recall")
-"""Metrics of classifiers that have the same name on the Hub of Hugging Face: https://hf.co/metrics."""
+"""Metrics of classifiers that have the same name on the Hub of Hugging Face:
+https://hf.co/metrics."""
 _SHARES = ("accuracy", "f1", "precision", "recall")
-"""Metrics of classifiers that are nearly the same over the epochs, so that one figure has them all."""
+"""Metrics of classifiers that are nearly the same over the epochs, so that one figure has them
+all."""
 _SPLIT_PREFIX = re.compile(r"^(?:train|training|val|valid|validation|test)[/_]")
 
 
@@ -141,7 +146,9 @@ class Thumbnails:
         self._left_bytes = _MAX_THUMBNAILS_BYTES
 
     def read(self, folder: Path, split: Split, index: int) -> str:
-        """Return an address that holds the thumbnail of a sample; empty where there is none, or it is too large.
+        """Return an address that holds the thumbnail of a sample.
+
+        Empty where there is none, or it is too large.
 
         Args:
             folder: The run folder.
@@ -193,14 +200,18 @@ def render_page(
     rates: Markup | None = None,
     **values: Any,
 ) -> str:
-    """Render a template into the layout of all pages: one HTML file with its style, scripts and table of contents.
+    """Render a template into the layout of all pages.
+
+    One HTML file with its style, scripts and table of contents.
 
     Args:
-        template: File in ``templates/`` with the content of ``<main>``. Each ``<section id=...>`` that begins with an
-            ``<h2>`` is in the table of contents.
+        template: File in ``templates/`` with the content of ``<main>``. Each ``<section id=...>``
+            that begins with an ``<h2>`` is in the table of contents.
         title: Of the page.
-        charts: Curves that the script draws over the figures of their names; with them the page holds uPlot.
-        rates: Those of each class, which the script draws over the figure of the thresholds, see `dump_thresholds`.
+        charts: Curves that the script draws over the figures of their names; with them the page
+            holds uPlot.
+        rates: Those of each class, which the script draws over the figure of the thresholds, see
+            `dump_thresholds`.
         values: What the template needs.
     """
     body = environment().get_template(template).render(**values)
@@ -300,8 +311,8 @@ def write_run_report(run: Run, path: Path | None = None) -> Path:
 
     Args:
         run: The run.
-        path: Of the page, and nothing is written in the run folder; None for ``report.html``, ``figures/`` and
-            ``card.md`` in the folder.
+        path: Of the page, and nothing is written in the run folder; None for ``report.html``,
+            ``figures/`` and ``card.md`` in the folder.
     """
     facts = read_facts(run)
     drawn = draw_figures(facts)
@@ -318,7 +329,10 @@ def write_run_report(run: Run, path: Path | None = None) -> Path:
 
 
 def try_run_report(run: Run) -> Path | None:
-    """Write the report of a run and return its path; where that fails, warn: no training fails by its report."""
+    """Write the report of a run and return its path.
+
+    Where that fails, warn: no training fails by its report.
+    """
     try:
         return write_run_report(run)
     except Exception as error:  # noqa: BLE001
@@ -385,14 +399,17 @@ def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
 def _list_choices(
     overall: Thresholds | None, classes: Mapping[str, Thresholds]
 ) -> list[Thresholds]:
-    """List the curves of which a page shows one: that of its figure first, which may be of a class."""
+    """List the curves of which a page shows one: that of its figure first, maybe of a class."""
     if overall is None:
         return []
     return [overall, *(each for each in classes.values() if each.name != overall.name)]
 
 
 def _list_other_scores(facts: RunFacts) -> list[tuple[str, str, str, str]]:
-    """List the metrics of other weights, data or settings than the best checkpoint's, the newest test first."""
+    """List the metrics of other weights, data or settings than the best checkpoint's.
+
+    The newest test first.
+    """
     rows = []
     for score in reversed(facts.other_scores):
         origin = score.describe_origin(data=facts.fingerprint)
@@ -436,16 +453,21 @@ def _choose_samples(
 
 
 def render_card(facts: RunFacts) -> str:
-    """Write the model card of a run in the format of the Hugging Face Hub: metadata in YAML, and a text in Markdown.
+    """Write the model card of a run in the format of the Hugging Face Hub.
 
-    The metadata follows https://github.com/huggingface/hub-docs/blob/main/modelcard.md. It names no license, for a run
-    does not know that of its data and weights.
+    Metadata in YAML, and a text in Markdown.
+
+    The metadata follows https://github.com/huggingface/hub-docs/blob/main/modelcard.md. It names no
+    license, for a run does not know that of its data and weights.
     """
     return f"---\n{dump_yaml(make_card_metadata(facts))}---\n\n{describe_model(facts)}"
 
 
 def make_card_metadata(facts: RunFacts) -> dict[str, Any]:
-    """Make the metadata; ``pipeline_tag`` and ``model-index`` for classifiers alone, whose task is known."""
+    """Make the metadata; ``pipeline_tag`` and ``model-index`` for classifiers alone.
+
+    Their task is known.
+    """
     metadata: dict[str, Any] = {
         "library_name": "lightkit",
         "tags": ["lightkit", "pytorch-lightning", "pytorch"],
@@ -502,7 +524,10 @@ def describe_model(facts: RunFacts) -> str:
 
 
 def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
-    """Draw the metrics of a run over its epochs: a figure each, and one for those shares that are nearly the same."""
+    """Draw the metrics of a run over its epochs.
+
+    A figure each, and one for those shares that are nearly the same.
+    """
     latest: dict[str, float] = {}
     for row in facts.rows:
         latest |= row
@@ -564,7 +589,10 @@ def _describe_metrics(names: Sequence[str], latest: Mapping[str, float]) -> str:
 
 
 def name_file(metric: str) -> str:
-    """Return the part of a figure's name that a metric gives it; empty without a letter or digit."""
+    """Return the part of a figure's name that a metric gives it.
+
+    Empty without a letter or digit.
+    """
     return re.sub("[^a-z0-9]+", "-", metric.lower()).strip("-")[:40]
 
 
@@ -587,7 +615,10 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
 
 
 def draw_predictions(found: Predictions) -> list[PageFigure]:
-    """Draw the confusion matrix and reliability diagram of a classifier, or predictions over targets of a regressor."""
+    """Draw the confusion matrix and reliability diagram of a classifier.
+
+    Or predictions over targets of a regressor.
+    """
     about = f"{format_count(len(found), 'sample')} of the {found.split} split"
     if "scatter" in found.task.report_blocks:
         has_log_axes = choose_log_axis([*found.target.tolist(), *found.prediction.tolist()])

@@ -1,4 +1,7 @@
-"""Predictions for the samples of a split: a Parquet file in the run folder, and the counts that are made of it."""
+"""Predictions for the samples of a split.
+
+A Parquet file in the run folder, and the counts that are made of it.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +38,29 @@ class Predictions:
     Args:
         split: Split of the samples.
         index: int64 ``(samples,)``, position in the split; each occurs once.
-        paths: ``(samples,)`` names of files or table rows; None where the data has no name for a sample.
-        target: ``(samples,)``: int64 positions of the labels in ``class_names``; of a regressor float32, or float64
-            where the model computes in it; of independent labels int64 ``(samples, labels)``, 0 or 1; of masks the
-            pixels of each class, int64 ``(samples, classes)``.
+        paths: ``(samples,)`` names of files or table rows; None where the data has no name for a
+            sample.
+        target: ``(samples,)``: int64 positions of the labels in ``class_names``; of a regressor
+            float32, or float64 where the model computes in it; of independent labels int64
+            ``(samples, labels)``, 0 or 1; of masks the pixels of each class, int64
+            ``(samples, classes)``.
         prediction: Likewise, of what was predicted.
-        probability: float32 ``(samples,)`` of the predicted class, or ``(samples, labels)``; empty for a regressor.
-        label_probability: float32 ``(samples,)``, of the label, or of that label which is missed most.
-        class_probability: float32 ``(samples, classes)``; empty where it is not recorded, as of many classes, or by an
-            earlier version. Of independent labels ``probability`` has them.
+        probability: float32 ``(samples,)`` of the predicted class, or ``(samples, labels)``; empty
+            for a regressor.
+        label_probability: float32 ``(samples,)``, of the label, or of that label which is missed
+            most.
+        class_probability: float32 ``(samples, classes)``; empty where it is not recorded, as of
+            many classes, or by an earlier version. Of independent labels ``probability`` has them.
         class_names: In the order of the labels; empty for a regressor.
         fingerprint: Of the data, as in the run's manifest.
         sha256: Of the checkpoint; None for weights that are in no file.
         epoch: Of the weights, from 0; None where it is unknown.
-        changed: Keys of the config in which the stage differed from the run, see `lightkit.runs.scores`.
+        changed: Keys of the config in which the stage differed from the run, see
+            `lightkit.runs.scores`.
         output_kind: Kind of the model's outputs; None where the names of the classes say it.
         own_task: Task of a model of the user's own, which no file has.
-        slices: Which samples are in a slice by a column of their table, bool ``(samples,)`` by its name, such as
-            ``sex=f``; no file has them.
+        slices: Which samples are in a slice by a column of their table, bool ``(samples,)`` by its
+            name, such as ``sex=f``; no file has them.
     """
 
     split: Split
@@ -76,10 +84,11 @@ class Predictions:
         return len(self.index)
 
     def is_of(self, sha256: str | None, *, fingerprint: str | None) -> bool:
-        """Return whether they are of some weights, for the run's own data and with its own settings.
+        """Return whether they are of some weights, for the run's own data with its own settings.
 
         Args:
-            sha256: Digest of the file of the weights; None where that is missing, so that nothing contradicts.
+            sha256: Digest of the file of the weights; None where that is missing, so that nothing
+                contradicts.
             fingerprint: Of the run's data; None where it is unknown.
         """
         is_same_data = None in (self.fingerprint, fingerprint) or self.fingerprint == fingerprint
@@ -94,7 +103,10 @@ class Predictions:
 
     @property
     def is_correct(self) -> Any:
-        """Bool ``(samples,)``: whether a prediction is right; None where predictions are more or less near."""
+        """Bool ``(samples,)``: whether a prediction is right.
+
+        None where predictions are more or less near.
+        """
         return self.task.form.find_correct(self)
 
     @property
@@ -115,7 +127,10 @@ class Predictions:
         )
 
     def name_sample(self, at: int, root: str | None = None) -> str:
-        """Return the path of the sample at a position, relative to the folder of the data if it is inside."""
+        """Return the path of the sample at a position.
+
+        Relative to the folder of the data if it is inside.
+        """
         path = self.paths[at]
         return (
             f"sample {self.index[at]}"
@@ -124,7 +139,7 @@ class Predictions:
         )
 
     def describe(self, value: Any) -> str:
-        """Write a target or a prediction: the name of the class, the names of labels, or a number."""
+        """Write a target or a prediction: the class's name, the names of labels, or a number."""
         return self.task.form.describe(self, value)
 
 
@@ -184,7 +199,10 @@ def read_predictions(path: Path) -> Predictions:
 
 
 def confusion_counts(predictions: Predictions) -> NDArray[np.int64]:
-    """Count how often each class (row) was predicted as each class (column): int64 ``(classes, classes)``."""
+    """Count how often each class (row) was predicted as each class (column).
+
+    As int64 ``(classes, classes)``.
+    """
     num = len(predictions.class_names)
     cells = predictions.target * num + predictions.prediction
     return np.bincount(cells, minlength=num * num).reshape(num, num)
@@ -199,9 +217,12 @@ class ClassScores(NamedTuple):
         precision: Right predictions of the class among its predictions.
         recall: Among its samples.
         f1: Harmonic mean of the two.
-        taken_for: Most frequent wrong prediction for its samples, and how often; None where there is none.
-        average_precision: Of a label that is independent of the others; None of a class, or without samples.
-        iou: Of the pixels of a class in masks, which are its samples then; None of others, or where it occurs nowhere.
+        taken_for: Most frequent wrong prediction for its samples, and how often; None where there
+            is none.
+        average_precision: Of a label that is independent of the others; None of a class, or without
+            samples.
+        iou: Of the pixels of a class in masks, which are its samples then; None of others, or where
+            it occurs nowhere.
     """
 
     name: str
@@ -215,7 +236,10 @@ class ClassScores(NamedTuple):
 
 
 def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
-    """Score the classes in their order; of more than ``most`` those with samples of least F1, the least first."""
+    """Score the classes in their order.
+
+    Of more than ``most`` those with samples of least F1, the least first.
+    """
     form = predictions.task.form
     names = predictions.class_names
     counted = form.count_classes(predictions)
@@ -293,7 +317,9 @@ def is_loss_name(metric: str) -> bool:
 
 
 def score_class(predictions: Predictions, number: int, metric: str) -> float | None:
-    """Return the value that one class has of a metric, from the predictions for the samples of all classes.
+    """Return the value that one class has of a metric.
+
+    From the predictions for the samples of all classes.
 
     Args:
         predictions: For all samples.
@@ -301,8 +327,8 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
         metric: Name of the metric, such as ``test/f1`` or ``val/accuracy``.
 
     Returns:
-        As scikit-learn with ``average=None``; None where the class has no samples, and `UNKNOWN_SCORE` where the metric
-        is none of a class.
+        As scikit-learn with ``average=None``; None where the class has no samples, and
+        `UNKNOWN_SCORE` where the metric is none of a class.
     """
     words = _list_words(metric)
     form = predictions.task.form
@@ -316,16 +342,21 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
 
 
 def is_of_class(form: PredictionForm, metric: str) -> bool:
-    """Return whether a metric is one that a class has too, of the predictions for all samples: a `class_metrics`."""
+    """Return whether a metric is one that a class has too.
+
+    Of the predictions for all samples: a `class_metrics`.
+    """
     words = _list_words(metric)
     return len(words) == 1 and words[0] in form.class_metrics
 
 
 def explain_class_metric(task: Task, metric: str) -> str | None:
-    """Explain why the slices of a gate cannot be classes by a metric; None where they can, or it is not known.
+    """Explain why the slices of a gate cannot be classes by a metric.
 
-    A sample of labels or masks has several classes, so that no sample is of one class alone, on which other metrics
-    could be computed.
+    None where they can, or it is not known.
+
+    A sample of labels or masks has several classes, so that no sample is of one class alone, on
+    which other metrics could be computed.
 
     Args:
         task: Of the model.

@@ -1,4 +1,7 @@
-"""Intervals of a metric, tests of the difference of two models on the same samples, and calibration. No torch."""
+"""Intervals of a metric, tests of the difference of two models on the same samples.
+
+And calibration. No torch.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ _NUM_BINS = 15
 _MAX_SAMPLES = 12  # of each kind
 _MIN_SAMPLES_OF_MARGIN = 20
 _POWER = 0.8  # share of equally good models that pass a suggested margin
-_DISAGREEMENT = 0.1  # share of the samples on which two trainings of a network differ in being right, for a suggestion
+# share of the samples on which two trainings of a network differ in being right, for a suggestion
+_DISAGREEMENT = 0.1
 _TOLERANCE = 1e-3  # relative: scores are sums of float32, probabilities are rounded
 
 
@@ -30,9 +34,10 @@ def wilson_interval(
 ) -> tuple[float, float]:
     """Compute the score interval of a share, such as an accuracy.
 
-    It is E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927), without
-    continuity correction: method 3 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872. Unlike the normal
-    approximation it stays within 0 and 1, and has a width for 0 and for all successes.
+    It is E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA
+    22 (1927), without continuity correction: method 3 of R. G. Newcombe, Statistics in Medicine 17
+    (1998), 857-872. Unlike the normal approximation it stays within 0 and 1, and has a width for 0
+    and for all successes.
 
     Args:
         num_successes: Correct samples, 0 to ``num_samples``.
@@ -57,11 +62,12 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Compute the percentile interval of a statistic over samples drawn with replacement.
 
-    It is chapter 13.3 of B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap" (1993). It takes about
-    10 ms per million drawn values, of which there are a thousand times the samples.
+    It is chapter 13.3 of B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap" (1993).
+    It takes about 10 ms per million drawn values, of which there are a thousand times the samples.
 
     Args:
-        samples: ``(samples, ...)``, at least one; whole rows are drawn, so that what belongs together stays together.
+        samples: ``(samples, ...)``, at least one; whole rows are drawn, so that what belongs
+            together stays together.
         statistic: Function of such an array.
         confidence: Coverage, between 0 and 1.
 
@@ -76,9 +82,10 @@ def paired_bootstrap(
 ) -> dict[str, float]:
     """Test whether a statistic differs between two models, by drawing the same samples for both.
 
-    The interval is that of `bootstrap_interval`; the p-value inverts it: twice the share of draws on the rarer side of
-    0, each counted with one more draw (A. C. Davison and D. V. Hinkley, "Bootstrap Methods and their Application"
-    (1997), equation 4.11). It is therefore never below 2 / 1001.
+    The interval is that of `bootstrap_interval`; the p-value inverts it: twice the share of draws
+    on the rarer side of 0, each counted with one more draw (A. C. Davison and D. V. Hinkley,
+    "Bootstrap Methods and their Application" (1997), equation 4.11). It is therefore never below 2
+    / 1001.
 
     Args:
         first: ``(samples, ...)`` values of the first model, such as its error on each sample.
@@ -87,8 +94,8 @@ def paired_bootstrap(
         confidence: Coverage of the interval, between 0 and 1.
 
     Returns:
-        The ``difference`` of the second to the first, the bounds ``low`` and ``high`` of its interval, and ``p_value``,
-        the two-sided probability of such a difference if there is none.
+        The ``difference`` of the second to the first, the bounds ``low`` and ``high`` of its
+        interval, and ``p_value``, the two-sided probability of such a difference if there is none.
     """
 
     def compare(pairs: Array) -> float:
@@ -117,9 +124,10 @@ def _percentiles(values: Array, confidence: float) -> tuple[float, float]:
 def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
     """Test whether two classifiers differ in accuracy on the same samples.
 
-    The test is that of Q. McNemar, Psychometrika 12 (1947), with exact probabilities: the samples that one classifier
-    alone gets right are a fair coin if both are equally good. See the exact conditional test in M. W. Fagerland,
-    S. Lydersen, P. Laake, BMC Medical Research Methodology 13 (2013), 91.
+    The test is that of Q. McNemar, Psychometrika 12 (1947), with exact probabilities: the samples
+    that one classifier alone gets right are a fair coin if both are equally good. See the exact
+    conditional test in M. W. Fagerland, S. Lydersen, P. Laake, BMC Medical Research Methodology 13
+    (2013), 91.
 
     Args:
         num_only_first: Samples that the first alone gets right.
@@ -131,7 +139,8 @@ def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
     total = num_only_first + num_only_second
     fewer = min(num_only_first, num_only_second)
     k = np.arange(1, fewer + 1)
-    # log of C(total, k) / 2^total for k = 0 to fewer; sums of logs, for the coefficients exceed a float
+    # log of C(total, k) / 2^total for k = 0 to fewer; sums of logs, for the coefficients exceed a
+    # float
     logs = np.concatenate([[0.0], np.cumsum(np.log((total - k + 1) / k))]) - total * math.log(2)
     return min(1.0, 2 * float(np.exp(logs).sum()))
 
@@ -139,12 +148,13 @@ def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
 def paired_score_interval(
     num_only_first: int, num_only_second: int, num_samples: int, *, confidence: float
 ) -> tuple[float, float]:
-    """Compute the interval of the difference of two shares of the same samples, such as two accuracies.
+    """Compute the interval of the difference of two shares of the same samples, as two accuracies.
 
-    It is the score interval of T. Tango, "Equivalence test and confidence interval for the difference in proportions
-    for the paired-sample design", Statistics in Medicine 17 (1998), 891-908: all differences that a score test does not
-    reject. Unlike Wald's interval and the bootstrap it has a width where the two disagree on no sample, since few
-    samples without a disagreement are no proof that there is none: ``z**2 / (num_samples + z**2)`` on each side.
+    It is the score interval of T. Tango, "Equivalence test and confidence interval for the
+    difference in proportions for the paired-sample design", Statistics in Medicine 17 (1998),
+    891-908: all differences that a score test does not reject. Unlike Wald's interval and the
+    bootstrap it has a width where the two disagree on no sample, since few samples without a
+    disagreement are no proof that there is none: ``z**2 / (num_samples + z**2)`` on each side.
 
     Args:
         num_only_first: Samples on which the first alone is right.
@@ -161,7 +171,10 @@ def paired_score_interval(
     c = num_only_second
 
     def score(difference: float) -> float:
-        """Compute the score statistic, whose nuisance parameter is its most likely value under the difference."""
+        """Compute the score statistic.
+
+        Its nuisance parameter is its most likely value under the difference.
+        """
         linear = -b - c + (2 * n - b + c) * difference
         root = math.sqrt(max(0.0, linear**2 + 8 * n * c * difference * (1 - difference)))
         only_second = (root - linear) / (4 * n)
@@ -172,7 +185,7 @@ def paired_score_interval(
         return distance / math.sqrt(variance)
 
     def solve(outside: float, target: float) -> float:
-        """Find the difference of a score between the estimate and the end of the scale, by bisection."""
+        """Find a score's difference between the estimate and the end of the scale, by bisection."""
         inside = (b - c) / n
         for _ in range(60):
             middle = (inside + outside) / 2
@@ -188,10 +201,11 @@ def paired_score_interval(
 def smallest_drop(num_samples: int, *, confidence: float = 0.95) -> float | None:
     """Compute the smallest drop of an accuracy that so many samples can show.
 
-    A drop shows best where the new model is wrong on samples that the old one predicts right, and right on no other. By
-    the exact test of McNemar (see `mcnemar_exact`), one-sided, k such samples have the p-value ``2**-k``. So it takes
-    ``k = ceil(log2(1 / (1 - confidence)))`` of them, 5 for 95 %, and the smallest drop is ``k / num_samples``: 0.17 of
-    30 images. Where the two models disagree on other samples too, it takes more.
+    A drop shows best where the new model is wrong on samples that the old one predicts right, and
+    right on no other. By the exact test of McNemar (see `mcnemar_exact`), one-sided, k such samples
+    have the p-value ``2**-k``. So it takes ``k = ceil(log2(1 / (1 - confidence)))`` of them, 5 for
+    95 %, and the smallest drop is ``k / num_samples``: 0.17 of 30 images. Where the two models
+    disagree on other samples too, it takes more.
 
     Args:
         num_samples: Samples of the split.
@@ -207,8 +221,8 @@ def smallest_drop(num_samples: int, *, confidence: float = 0.95) -> float | None
 def smallest_margin(num_samples: int, *, confidence: float = 0.95) -> float:
     """Compute the margin of non-inferiority that so many samples can show of an accuracy at all.
 
-    It is minus the lower end of `paired_score_interval` of two models without a disagreement, one-sided:
-    ``z**2 / (num_samples + z**2)``, 0.083 of 30 images.
+    It is minus the lower end of `paired_score_interval` of two models without a disagreement,
+    one-sided: ``z**2 / (num_samples + z**2)``, 0.083 of 30 images.
     """
     z = NormalDist().inv_cdf(confidence)
     return z**2 / (num_samples + z**2)
@@ -217,10 +231,11 @@ def smallest_margin(num_samples: int, *, confidence: float = 0.95) -> float:
 def suggest_margin(num_samples: int, *, confidence: float = 0.95) -> float | None:
     """Suggest the margin of non-inferiority for an accuracy, with two digits.
 
-    It is the larger of two numbers. The first is `smallest_drop`: a smaller margin asks for what the samples cannot
-    show. The second lets an equally good model pass in 80 of 100 cases: ``(z(confidence) + z(0.8)) * sqrt(0.1 / n)``,
-    the sample size of J. Nam, "Establishing equivalence of two treatments and sample size requirements in matched-pairs
-    design", Biometrics 53 (1997), 1422-1430, solved for the margin, for two trainings that disagree on a tenth of the
+    It is the larger of two numbers. The first is `smallest_drop`: a smaller margin asks for what
+    the samples cannot show. The second lets an equally good model pass in 80 of 100 cases:
+    ``(z(confidence) + z(0.8)) * sqrt(0.1 / n)``, the sample size of J. Nam, "Establishing
+    equivalence of two treatments and sample size requirements in matched-pairs design", Biometrics
+    53 (1997), 1422-1430, solved for the margin, for two trainings that disagree on a tenth of the
     samples.
 
     Args:
@@ -240,10 +255,10 @@ def suggest_margin(num_samples: int, *, confidence: float = 0.95) -> float | Non
 def suggest_mean_margin(
     num_samples: int, *, deviation: float, confidence: float = 0.95
 ) -> float | None:
-    """Suggest the margin of non-inferiority for a mean over the samples, such as an IoU, with two digits.
+    """Suggest the margin of non-inferiority for a mean over the samples, as an IoU, in two digits.
 
-    It lets an equally good model pass in 80 of 100 cases: ``(z(confidence) + z(0.8)) * deviation / sqrt(n)``, as for
-    `suggest_margin`.
+    It lets an equally good model pass in 80 of 100 cases:
+    ``(z(confidence) + z(0.8)) * deviation / sqrt(n)``, as for `suggest_margin`.
 
     Args:
         num_samples: Samples of the split.
@@ -273,8 +288,8 @@ class Calibration(NamedTuple):
         counts: ``(bins,)`` samples.
         confidence: ``(bins,)`` mean confidence.
         accuracy: ``(bins,)`` share of correct samples.
-        error: Expected calibration error: the mean gap between confidence and accuracy of the bins, weighted by their
-            samples.
+        error: Expected calibration error: the mean gap between confidence and accuracy of the bins,
+            weighted by their samples.
     """
 
     edges: Array
@@ -287,9 +302,9 @@ class Calibration(NamedTuple):
 def compute_calibration(predictions: Predictions | None) -> Calibration | None:
     """Group the samples of a classifier by confidence into bins of equal width.
 
-    Bins and error are those of section 2 and equation 3 of C. Guo et al., "On Calibration of Modern Neural Networks",
-    ICML 2017 (arXiv:1706.04599): bin m of M = 15 holds the confidences above (m - 1) / M and up to m / M; the first bin
-    holds 0, too.
+    Bins and error are those of section 2 and equation 3 of C. Guo et al., "On Calibration of Modern
+    Neural Networks", ICML 2017 (arXiv:1706.04599): bin m of M = 15 holds the confidences above
+    (m - 1) / M and up to m / M; the first bin holds 0, too.
 
     Returns:
         The points; None of a regressor, without samples, or where a probability is not finite.
@@ -310,13 +325,16 @@ def compute_calibration(predictions: Predictions | None) -> Calibration | None:
     return Calibration(edges, counts, mean, accuracy, error)
 
 
-# -- metrics of predictions ------------------------------------------------------------------------------------------
+# -- metrics of predictions ------------------------------------------------------------------------
 
 
 def _recompute(
     metric: str, score: float | None, predictions: Predictions | None
 ) -> tuple[Array, Statistic] | None:
-    """Return the values of each sample and the metric of them; None where they do not give the logged score."""
+    """Return the values of each sample and the metric of them.
+
+    None where they do not give the logged score.
+    """
     if predictions is None or not len(predictions) or score is None or not math.isfinite(score):
         return None
     known = predictions.task.form.list_statistics(predictions, score)
@@ -336,14 +354,20 @@ def _recompute_both(
     candidate: Predictions | None,
     baseline: Predictions | None,
 ) -> tuple[Array, Array, Statistic] | None:
-    """Return the values of each sample of both models, and the metric of them; None where one gives no such score."""
+    """Return the values of each sample of both models, and the metric of them.
+
+    None where one gives no such score.
+    """
     mine = _recompute(metric, scores[0], candidate)
     theirs = _recompute(metric, scores[1], baseline)
     return None if mine is None or theirs is None else (mine[0], theirs[0], mine[1])
 
 
 def _count_exclusive(candidate: Predictions, baseline: Predictions) -> tuple[int, int] | None:
-    """Count the samples that one of two models alone predicts right; None where nothing is right or wrong."""
+    """Count the samples that one of two models alone predicts right.
+
+    None where nothing is right or wrong.
+    """
     mine = candidate.is_correct
     theirs = baseline.is_correct
     if mine is None or theirs is None:
@@ -375,7 +399,10 @@ def compute_interval(
 
 
 def select_class(predictions: Predictions | None, name: str) -> Predictions | None:
-    """Return the predictions for the samples of a class, by its name or number, or of a slice; None where unknown."""
+    """Return the predictions for the samples of a class, by its name or number, or of a slice.
+
+    None where unknown.
+    """
     if predictions is not None and name in predictions.slices:
         return predictions.take(np.flatnonzero(predictions.slices[name]))
     if predictions is None or predictions.task.form.count_classes(predictions) is None:
@@ -396,9 +423,10 @@ def compute_class_interval(
     *,
     confidence: float,
 ) -> list[float] | None:
-    """Compute the interval of the score of a class, or of a slice by a column, see `compute_interval`.
+    """Compute the interval of the score of a class, or of a slice by a column: `compute_interval`.
 
-    A metric that a class has of the samples of all classes, such as the IoU of masks, is drawn from all of them.
+    A metric that a class has of the samples of all classes, such as the IoU of masks, is drawn from
+    all of them.
 
     Args:
         metric: Name of the metric, such as ``test/iou``.
@@ -447,10 +475,10 @@ def compare_on_same_samples(
         confidence: The difference counts if the p-value is at most 1 less this.
 
     Returns:
-        For ``gate.json``: ``confidence``, ``test``, ``p_value``, ``counts`` whether the difference does,
-        ``difference`` of the candidate to the baseline with ``low`` and ``high``, ``num_samples``, and of a classifier
-        the samples that one alone predicted right. Where nothing can be tested, ``test`` is None, ``reason`` says why,
-        and the difference counts.
+        For ``gate.json``: ``confidence``, ``test``, ``p_value``, ``counts`` whether the difference
+        does, ``difference`` of the candidate to the baseline with ``low`` and ``high``,
+        ``num_samples``, and of a classifier the samples that one alone predicted right. Where
+        nothing can be tested, ``test`` is None, ``reason`` says why, and the difference counts.
     """
     result: dict[str, Any] = {
         "confidence": confidence,
@@ -490,11 +518,13 @@ def bound_difference(
     mode: str,
     confidence: float,
 ) -> dict[str, Any] | None:
-    """Compute how much worse than the baseline a candidate may be, by the paired interval of their difference.
+    """Compute how much worse than the baseline a candidate may be.
 
-    Each end is one-sided: the true difference is above the lower one with this confidence. They are those of
-    `paired_score_interval` of accuracy, and of a paired bootstrap of other metrics; infinite below 20 samples, of which
-    a bootstrap shows nothing.
+    By the paired interval of their difference.
+
+    Each end is one-sided: the true difference is above the lower one with this confidence. They are
+    those of `paired_score_interval` of accuracy, and of a paired bootstrap of other metrics;
+    infinite below 20 samples, of which a bootstrap shows nothing.
 
     Args:
         metric: Name of the metric.
@@ -505,9 +535,9 @@ def bound_difference(
         confidence: One-sided, above 0.5.
 
     Returns:
-        The ``difference``, positive where the candidate is better, the ends ``low`` and ``high`` of its interval, the
-        ``method`` and ``num_samples``; None where the predictions have no such scores, or are not for the same
-        samples.
+        The ``difference``, positive where the candidate is better, the ends ``low`` and ``high`` of
+        its interval, the ``method`` and ``num_samples``; None where the predictions have no such
+        scores, or are not for the same samples.
     """
     recomputed = _recompute_both(metric, scores, candidate, baseline)
     if (
@@ -555,10 +585,10 @@ def bound_difference(
 def format_difference(
     difference: float, low: float, high: float | None, *, mode: str | None
 ) -> str:
-    """Write how much better or worse a value is than another, with the interval of their difference.
+    """Write how much better or worse a value is than another, and the interval of their difference.
 
-    Screen, gate.html, messages, JUnit and comparisons all have these words, so that the sign of a difference never says
-    which of two losses is better.
+    Screen, gate.html, messages, JUnit and comparisons all have these words, so that the sign of a
+    difference never says which of two losses is better.
 
     Args:
         difference: The value less the other.
@@ -583,7 +613,8 @@ def format_difference(
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"{text} (no interval: too few samples)"
 
-    # sizes where the whole interval lies on the side of the difference, else the side of each end, the worse one first
+    # sizes where the whole interval lies on the side of the difference, else the side of each end,
+    # the worse one first
     if (difference >= 0 and low >= 0) or (difference <= 0 and high <= 0):
         least, most = sorted((abs(low), abs(high)))
         return f"{text} ({least:.3g} to {most:.3g})"
@@ -599,7 +630,9 @@ def describe_significance(
     mode: str | None,
     model: str = "this model",
 ) -> str:
-    """Write whether a model differs from the baseline beyond the noise of the samples; empty without a baseline.
+    """Write whether a model differs from the baseline beyond the noise of the samples.
+
+    Empty without a baseline.
 
     Args:
         found: As from `compare_on_same_samples`.
@@ -635,7 +668,8 @@ def describe_significance(
 def mark_differences(tests: Sequence[dict[str, Any]], *, level: float) -> None:
     """Decide which of several differences of two models count, by Holm's step-down procedure.
 
-    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979).
+    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6 (1979).
 
     Args:
         tests: As from `compare_on_same_samples`; each gets its ``counts``.
@@ -648,10 +682,12 @@ def mark_differences(tests: Sequence[dict[str, Any]], *, level: float) -> None:
 
 
 def _compare_each(candidate: Predictions, baseline: Predictions) -> tuple[Array, Array, Array]:
-    """Return how much better a model is than another on each sample, where it has lost, and where it has won.
+    """Return how much better a model is than another on each sample.
 
-    Of the samples that are right or wrong it has lost those that the other alone has right, of others, such as numbers
-    and masks, those on which its error is larger.
+    With where it has lost, and where it has won.
+
+    Of the samples that are right or wrong it has lost those that the other alone has right, of
+    others, such as numbers and masks, those on which its error is larger.
     """
     mine = candidate.is_correct
     theirs = baseline.is_correct
@@ -666,7 +702,10 @@ def _compare_each(candidate: Predictions, baseline: Predictions) -> tuple[Array,
 
 
 def _list_changes(candidate: Predictions, baseline: Predictions) -> list[tuple[str, int]]:
-    """List the samples that a model has lost against another, and those that it has won, the largest changes first."""
+    """List the samples that a model has lost against another, and those that it has won.
+
+    The largest changes first.
+    """
     gains, is_lost, is_won = _compare_each(candidate, baseline)
     chosen: list[tuple[str, int]] = []
     for kind, sign, matches in (("lost", 1, is_lost), ("won", -1, is_won)):
@@ -680,12 +719,13 @@ def choose_deciding_samples(
 ) -> list[dict[str, Any]]:
     """Choose the samples to look at before a decision, for ``gate.json``.
 
-    With a baseline they are those that it alone predicts right (``lost``) and those that the candidate alone does
-    (``won``), of a regressor the largest changes of the error; without one the worst errors (``wrong``). Then come
-    those of each class in ``slices``.
+    With a baseline they are those that it alone predicts right (``lost``) and those that the
+    candidate alone does (``won``), of a regressor the largest changes of the error; without one the
+    worst errors (``wrong``). Then come those of each class in ``slices``.
 
     Returns:
-        For each: its ``kind``, ``index`` and ``path``, and the ``label``, ``challenger`` and ``baseline`` in words.
+        For each: its ``kind``, ``index`` and ``path``, and the ``label``, ``challenger`` and
+        ``baseline`` in words.
     """
     if candidate is None or not len(candidate):
         return []

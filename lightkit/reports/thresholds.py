@@ -1,4 +1,7 @@
-"""Precision, recall and false positive rate of a classifier at each threshold, from its recorded predictions."""
+"""Precision, recall and false positive rate of a classifier at each threshold.
+
+From its recorded predictions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Numbers of samples that are accepted at each threshold, the highest first; at the first nothing is accepted.
+    """Numbers of samples that are accepted at each threshold, the highest first.
+
+    At the first nothing is accepted.
 
     Args:
         name: What is searched for, in two words.
@@ -110,10 +115,12 @@ class Thresholds:
         return [(f"{each:g}", *(f"{value:.3f}" for value in self.at(each))) for each in _SHOWN]
 
     def choose_points(self, most: int) -> Counts:
-        """Choose positions that lie evenly on both curves, with both ends, and those of the rows of the table.
+        """Choose positions that lie evenly on both curves, with both ends.
 
-        A precision falls from one right sample to the next. So both are chosen: the first position that reaches a
-        recall, and the one before it.
+        And those of the rows of the table.
+
+        A precision falls from one right sample to the next. So both are chosen: the first position
+        that reaches a recall, and the one before it.
 
         Args:
             most: Positions, about; all where there are no more.
@@ -130,10 +137,13 @@ class Thresholds:
 
 
 def compute_thresholds(found: Predictions) -> Thresholds | None:
-    """Compute the rates of a model with probabilities; None without any, or where all samples are of one kind.
+    """Compute the rates of a model with probabilities.
 
-    Of independent labels all pairs of a sample and a label count alike. Of two classes the second is what is searched
-    for. Of more classes a prediction is accepted or left to a person: right predictions are searched for.
+    None without any, or where all samples are of one kind.
+
+    Of independent labels all pairs of a sample and a label count alike. Of two classes the second
+    is what is searched for. Of more classes a prediction is accepted or left to a person: right
+    predictions are searched for.
     """
     if not found.class_names or not found.probability.size:
         return None
@@ -151,7 +161,10 @@ def compute_thresholds(found: Predictions) -> Thresholds | None:
 
 
 def compute_class_thresholds(found: Predictions) -> dict[str, Thresholds]:
-    """Compute the rates of each class against all others, by its name; without classes that no sample has, or each."""
+    """Compute the rates of each class against all others, by its name.
+
+    Without classes that no sample has, or each.
+    """
     form = found.task.form
     probabilities = form.list_probabilities(found)
     if probabilities is None:
@@ -173,7 +186,10 @@ def compute_class_thresholds(found: Predictions) -> dict[str, Thresholds]:
 def compute_rates(
     scores: Rates, is_positive: NDArray[np.bool_], *, name: str, subject: str
 ) -> Thresholds | None:
-    """Count what is accepted by a score of at least each of the scores; None without both kinds of samples."""
+    """Count what is accepted by a score of at least each of the scores.
+
+    None without both kinds of samples.
+    """
     if is_positive.all() or not is_positive.any():
         return None
     order = np.argsort(-scores, kind="stable")
@@ -192,7 +208,7 @@ def compute_rates(
 
 
 def draw_thresholds(found: Thresholds) -> Figure:
-    """Draw precision over recall, and recall over false positive rate, with two thresholds marked."""
+    """Draw precision over recall, and recall over false positive rate, and mark two thresholds."""
     chosen = found.choose_points(_MAX_POINTS)
     named = [(f"{each:g}", found.at(each)) for each in _NAMED]
     return figures.draw_rates(
@@ -226,7 +242,10 @@ def dump_thresholds(choices: Sequence[Thresholds]) -> Markup:
 
 
 def _describe(found: Thresholds, most: int) -> dict[str, Any]:
-    """Describe curves by the counts of which each rate is made; ``rows`` are the positions of the table's rows."""
+    """Describe curves by the counts of which each rate is made.
+
+    ``rows`` are the positions of the table's rows.
+    """
     chosen = found.choose_points(most)
     rows = np.searchsorted(chosen, [found.find(each) for each in _SHOWN])
     thresholds = [

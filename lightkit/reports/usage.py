@@ -18,11 +18,14 @@ _AXES = {
     "gpu": ("GPU in use, %", {"gpu_percent": ("mean of the GPUs", 1.0)}),
     "gpu-memory": ("GPU memory in GB", {"gpu_memory_bytes": ("all GPUs", _GB)}),
 }
-"""By the name of a figure, its caption, and its columns of resources.csv with their label and divisor."""
+"""By the name of a figure, its caption, and its columns of resources.csv with their label and
+divisor."""
 
 
 def draw_usage(rows: Sequence[Mapping[str, float]]) -> list[tuple[str, Figure, str, str, Chart]]:
-    """Draw each resource that was measured: name, figure, caption, description, and the chart of the page's script.
+    """Draw each resource that was measured.
+
+    Name, figure, caption, description, and the chart of the page's script.
 
     Args:
         rows: Those of resources.csv.

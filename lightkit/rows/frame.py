@@ -17,7 +17,7 @@ _MAX_SHOWN = 60  # characters of a cell in an error
 
 
 def read_frame(frame: Any, names: Sequence[str]) -> pa.RecordBatch:
-    """Convert columns of a DataFrame to a batch, as `lightkit.rows.reader` reads the batches of a table.
+    """Convert columns of a DataFrame to a batch, as `lightkit.rows.reader` does for tables.
 
     Args:
         frame: A `pandas.DataFrame`; other columns of it are ignored.

@@ -1,4 +1,7 @@
-"""Columns that leak the target: equal to it, a sum that is, or a border that parts the classes. No torch."""
+"""Columns that leak the target: equal to it, a sum that is, or a border that parts the classes.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def _has_borders(column: pa.Array, codes: npt.NDArray[Any]) -> bool:
 
 
 def _find_sums(rows: pa.Table, target: npt.NDArray[np.float64]) -> list[str]:
-    """Find numbers that are the target in another unit, alone or as a weighted sum, by least squares."""
+    """Find numbers that are the target in another unit, alone or in a weighted sum."""
     names: list[str] = []
     columns: list[npt.NDArray[np.float64]] = []
     for name in rows.column_names:

@@ -1,4 +1,7 @@
-"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read."""
+"""A Delta table or a folder of Parquet at one moment.
+
+Its files, and the row groups in which they are read.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,8 @@ class DataFile:
         filesystem: Where it is; it can be pickled.
         schema: The table's; the file may lack some of its columns.
         digest: SHA-256 of the footer when the table was opened.
-        partition: Values of the columns that the folder or the Delta log names, and that are not in the file.
+        partition: Values of the columns that the folder or the Delta log names, and that are not in
+            the file.
         deleted: Numbers of the rows that a deletion vector deletes, ascending.
     """
 
@@ -115,7 +119,8 @@ class RowGroup:
     def read(self, columns: Sequence[str], *, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read its rows in stored order, a few pages at a time.
 
-        Columns of the partition and columns that were added after the file are filled in; deleted rows are left out.
+        Columns of the partition and columns that were added after the file are filled in; deleted
+        rows are left out.
 
         Args:
             columns: Columns of the table, in the wanted order.
@@ -214,12 +219,15 @@ class Snapshot:
         place: The path or address from the config.
         schema: Its columns.
         version: Delta's number of this state; None for Parquet.
-        fingerprint: SHA-256. Delta: the table's id, the version, and path, size and deletion vector of each file.
-            Parquet: name, size and footer of each file. Neither moving nor copying the table changes it.
+        fingerprint: SHA-256. Delta: the table's id, the version, and path, size and deletion vector
+            of each file. Parquet: name, size and footer of each file. Neither moving nor copying
+            the table changes it.
         groups: Its row groups that are not empty, in the order of their files' paths.
-        state: Sizes and times of Parquet's files, which may be written over with neither size nor footer changed.
-        class_labels: Names of the classes that the whole numbers of a column count into, as Hugging Face's datasets
-            writes them into Parquet; None for a column of which the files say different things.
+        state: Sizes and times of Parquet's files, which may be written over with neither size nor
+            footer changed.
+        class_labels: Names of the classes that the whole numbers of a column count into, as Hugging
+            Face's datasets writes them into Parquet; None for a column of which the files say
+            different things.
     """
 
     kind: str
@@ -256,8 +264,9 @@ def open_table(
 ) -> Snapshot:
     """Open a Delta table, or a folder or file of Parquet.
 
-    Files and folders of Parquet whose names begin with ``_`` or ``.`` are left out. Folders named ``column=value`` give
-    the files below them a column: of integers where all its values are, else of strings.
+    Files and folders of Parquet whose names begin with ``_`` or ``.`` are left out. Folders named
+    ``column=value`` give the files below them a column: of integers where all its values are, else
+    of strings.
 
     Args:
         place: A path, or an address such as ``s3://bucket/table``.
@@ -268,7 +277,8 @@ def open_table(
 
     Raises:
         ConfigError: If arguments exclude each other, or a library is missing.
-        DataError: If the table, its state or a file does not exist or cannot be read, or the table is empty.
+        DataError: If the table, its state or a file does not exist or cannot be read, or the table
+            is empty.
     """
     if version is not None and timestamp is not None:
         raise ConfigError(
@@ -328,7 +338,9 @@ def _translate_access_errors(place: str, *kinds: type[Exception]) -> Iterator[No
 
 
 def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, str]:
-    """Open the file system of a table, and give the table's path in it; at an address it is the table's own folder.
+    """Open the file system of a table, and give the table's path in it.
+
+    At an address it is the table's own folder.
 
     Raises:
         ConfigError: If there is no file system for the address, or options for one of this machine.
@@ -398,7 +410,10 @@ def open_parquet(
 
 
 def _find_parquet_files(place: str, filesystem: fs.FileSystem, root: str) -> dict[str, fs.FileInfo]:
-    """Find a file, or the Parquet files in a folder and below it, by their names in it; hidden ones are left out."""
+    """Find a file, or the Parquet files in a folder and below it, by their names in it.
+
+    Hidden ones are left out.
+    """
     with _translate_access_errors(place):
         if root and filesystem.get_file_info(root).type == fs.FileType.File:
             found = filesystem.get_file_info([root])
@@ -422,7 +437,10 @@ def _find_parquet_files(place: str, filesystem: fs.FileSystem, root: str) -> dic
 def _merge_class_labels(
     of_files: Sequence[Mapping[str, tuple[str, ...]]],
 ) -> dict[str, tuple[str, ...] | None]:
-    """Merge the names of classes of all files; None for a column of which they say different things."""
+    """Merge the names of classes of all files.
+
+    None for a column of which they say different things.
+    """
     merged: dict[str, tuple[str, ...] | None] = {}
     for column in {name for of_file in of_files for name in of_file}:
         distinct = {of_file.get(column) for of_file in of_files}
@@ -431,7 +449,10 @@ def _merge_class_labels(
 
 
 def _read_class_labels(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Read the names of classes by column, as Hugging Face's datasets (5.0) writes them into a Parquet file."""
+    """Read the names of classes by column, as Hugging Face's datasets (5.0) writes them.
+
+    It writes them into a Parquet file.
+    """
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {
@@ -472,7 +493,10 @@ def _is_whole(text: str) -> bool:
 def _merge_schemas(
     place: str, schemas: Sequence[pa.Schema], partitions: Sequence[Mapping[str, Any]]
 ) -> pa.Schema:
-    """Merge the columns of all files; integers and floats of several widths, nulls, and large variants fit together."""
+    """Merge the columns of all files.
+
+    Integers and floats of several widths, nulls, and large variants fit together.
+    """
     try:
         distinct = {id(schema): schema for schema in schemas}
         schema = pa.unify_schemas(list(distinct.values()), promote_options="permissive")

@@ -1,7 +1,7 @@
 """The plan of a table: types of its columns, split of each row, targets and weights. No torch.
 
-A plan is decided by the content of the tables and by the settings alone, so that a resumed training, another process
-and the next run find the same.
+A plan is decided by the content of the tables and by the settings alone, so that a resumed
+training, another process and the next run find the same.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ class RowSettings:
         return " and ".join(dict.fromkeys(self.places.values()))
 
     def find_split_column(self, names: Sequence[str]) -> str | None:
-        """Return the column that names the splits; None where there is none, or each split has its table."""
+        """Return the column that names the splits.
+
+        None where there is none, or each split has its table.
+        """
         if None not in self.places:
             return None
         if self.split == "auto":
@@ -120,7 +123,9 @@ class RowRules(ABC):
     def choose_columns(
         self, guesses: Mapping[str, TypeGuess], settings: RowSettings
     ) -> tuple[dict[str, ColumnType], list[str]]:
-        """Choose the columns of the model, each with its type, and list what is worth knowing of the others.
+        """Choose the columns of the model, each with its type.
+
+        List what is worth knowing of the others.
 
         Args:
             guesses: Of all columns of the table but those that are target, weight or split.
@@ -135,7 +140,10 @@ class RowRules(ABC):
         """Fit the preparation on the rows of the training split."""
 
     def describe_rows(self, rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
-        """List what is worth knowing of some training rows, such as columns that leak the target; each a sentence."""
+        """List what is worth knowing of some training rows, such as columns that leak the target.
+
+        Each a sentence.
+        """
         return []
 
     def advise(self, column: str) -> str:
@@ -157,7 +165,8 @@ class RowPlan:
         mean_weight: Of the training rows; None without weights.
         preprocessing: Fitted on the training rows, in its form of JSON; None where there are none.
         counts: Rows of each split.
-        num_shared: Rows of validation and test whose columns of the model equal those of a training row.
+        num_shared: Rows of validation and test whose columns of the model equal those of a training
+            row.
         notes: Findings about the columns, each a sentence.
     """
 
@@ -228,10 +237,12 @@ class RowSource:
         """Read columns of all tables in their order.
 
         Args:
-            columns: Each is one part of the result; a column may be in several of them, of other types.
+            columns: Each is one part of the result; a column may be in several of them, of other
+                types.
 
         Returns:
-            Of each batch the split that its table is for, the batch itself, and its cells of those types.
+            Of each batch the split that its table is for, the batch itself, and its cells of those
+            types.
 
         Raises:
             DataError: If a cell is none of its column's type, with its line.
@@ -309,10 +320,13 @@ def choose_target_type(target: str, guess: TypeGuess, asked: TargetType = "auto"
 
 
 class TypedRows:
-    """Cells of all rows of a data set, converted to their types once, in a file that is read as often as it is needed.
+    """Cells of all rows of a data set, converted to their types once.
+
+    In a file that is read as often as it is needed.
 
     Args:
-        file: Of Arrow's IPC format; it takes about 8 bytes for a number and a date, and the length of a text.
+        file: Of Arrow's IPC format; it takes about 8 bytes for a number and a date, and the length
+            of a text.
     """
 
     def __init__(self, file: Path) -> None:
@@ -338,8 +352,8 @@ class TypedRows:
 class PlanMaker:
     """The passes over the tables of a data set that make its plan.
 
-    The tables are read twice: for the types of their columns, and then to convert their cells, which are kept in a file
-    for what needs the splits.
+    The tables are read twice: for the types of their columns, and then to convert their cells,
+    which are kept in a file for what needs the splits.
 
     Args:
         source: The tables.
@@ -366,7 +380,7 @@ class PlanMaker:
         self._sum_weights = 0.0
 
     def make(self) -> tuple[RowPlan, Codes]:
-        """Read the tables, and return their plan, and the split of each row by its number in `SPLITS`.
+        """Read the tables; return their plan and the split of each row by its number in `SPLITS`.
 
         Raises:
             DataError: If columns are missing, there is nothing to predict, or cells cannot be used.
@@ -428,13 +442,14 @@ class PlanMaker:
         )
         return plan, self._splits
 
-    # -- all rows ------------------------------------------------------------------------------------------------------
+    # -- all rows ----------------------------------------------------------------------------------
 
     def _convert_rows(self, guesses: Mapping[str, TypeGuess]) -> Iterator[pa.Table]:
         """Convert the cells of all rows, and note what decides the split of each.
 
         Raises:
-            DataError: If a target or a weight is missing, or a cell is none of its column's type; with its line.
+            DataError: If a target or a weight is missing, or a cell is none of its column's type;
+                with its line.
         """
         settings = self._settings
         target, weight = _type_targets(settings, self._target_type)
@@ -470,7 +485,10 @@ class PlanMaker:
     def _note_splits(
         self, split: Split | None, batch: RowBatch, rows: pa.Table, own: pa.Table
     ) -> None:
-        """Note the splits of a batch, or the times that decide them, and a hash of the columns of the model."""
+        """Note the splits of a batch, or the times that decide them.
+
+        And a hash of the columns of the model.
+        """
         settings = self._settings
         by_column = settings.find_split_column(self._source.names)
         hashes = _hash_rows(rows)
@@ -502,7 +520,7 @@ class PlanMaker:
                 codes[times >= ordered[first]] = code
         return codes
 
-    # -- targets -------------------------------------------------------------------------------------------------------
+    # -- targets -----------------------------------------------------------------------------------
 
     def _count_targets(self) -> None:
         """Count the classes, or keep the values of the training rows."""
@@ -520,7 +538,9 @@ class PlanMaker:
             _add_counts(self._training_counts, column.filter(pa.array(counted)))
 
     def _choose_classes(self) -> list[str]:
-        """Choose the classes: those of a checkpoint, of the training split, or of all rows where a hash decides it.
+        """Choose the classes.
+
+        Those of a checkpoint, of the training split, or of all rows where a hash decides it.
 
         Raises:
             DataError: If a row has another one.
@@ -556,7 +576,7 @@ class PlanMaker:
                 return batch.name_rows([int(np.flatnonzero(is_named)[0])])[0]
         return self._settings.name
 
-    # -- training rows -------------------------------------------------------------------------------------------------
+    # -- training rows -----------------------------------------------------------------------------
 
     def _read_typed(self) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
         """Read all rows, each batch with which of them are for training."""
@@ -584,7 +604,10 @@ class PlanMaker:
 def _type_targets(
     settings: RowSettings, target_type: str
 ) -> tuple[dict[str, ColumnType], dict[str, ColumnType]]:
-    """Return the columns of targets and of weights, each with its type; none where there are no weights."""
+    """Return the columns of targets and of weights, each with its type.
+
+    None where there are no weights.
+    """
     target: dict[str, ColumnType] = {
         settings.target: "number" if target_type == "value" else "category"
     }

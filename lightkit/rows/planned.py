@@ -1,4 +1,7 @@
-"""The rows of a data set by their splits: planned once, encoded once, and kept in the cache as arrays. No torch."""
+"""The rows of a data set by their splits.
+
+Planned once, encoded once, and kept in the cache as arrays. No torch.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,9 @@ class PlannedRows:
         return load_preprocessing(self.plan.preprocessing)
 
     def encode(self, preprocessing: RowPreprocessing | None) -> Arrays:
-        """Return all rows as a preparation encodes them, without one their targets; they are encoded the first time.
+        """Return all rows as a preparation encodes them, without one their targets.
+
+        They are encoded the first time.
 
         Raises:
             DataError: If the tables do not have its columns, or cells are none of their types.

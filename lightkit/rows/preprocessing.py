@@ -1,7 +1,9 @@
-"""The preparation of rows for a model, which the model has as its attribute ``row_preprocessing``. No torch.
+"""The preparation of rows for a model, which the model has as its attribute ``row_preprocessing``.
 
-It is kept in checkpoints and in the metadata of exported files, so that new rows are prepared as those of the training
-were, wherever the model is used.
+No torch.
+
+It is kept in checkpoints and in the metadata of exported files, so that new rows are prepared as
+those of the training were, wherever the model is used.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class RowPreprocessing(ABC):
 
     @property
     def open_axes(self) -> Mapping[int, int | None]:
-        """Axes of the inputs, besides the batch, that have any length, each with the longest one; the same of all."""
+        """Axes of the inputs, besides the batch, that have any length, each with the longest one.
+
+        The same of all.
+        """
         return {}
 
     @property
@@ -69,7 +74,7 @@ class RowPreprocessing(ABC):
         return BATCH_ROWS
 
     def stack(self, samples: Sequence[tuple[Array, ...]]) -> list[Array]:
-        """Join rows that were encoded in several batches: an array ``(rows, ...)`` for each input."""
+        """Join rows encoded in several batches: an array ``(rows, ...)`` for each input."""
         return [np.stack(parts) for parts in zip(*samples, strict=True)]
 
     def open(self, word: str) -> RowTable:
@@ -86,13 +91,18 @@ class RowPreprocessing(ABC):
 
     @abstractmethod
     def make_example(self) -> pa.Table:
-        """Return made-up rows in the columns that `encode` reads, as an example of them; dates are texts.
+        """Return made-up rows in the columns that `encode` reads, as an example of them.
+
+        Dates are texts.
 
         None of them is of the training: an example is written into files that others see.
         """
 
     def list_files(self) -> Mapping[str, str]:
-        """Return files by name that stand beside an exported file, for programs that run it without lightkit."""
+        """Return files by name that stand beside an exported file.
+
+        For programs that run it without lightkit.
+        """
         return {}
 
     @abstractmethod
@@ -151,7 +161,10 @@ def load_preprocessing(record: Mapping[str, Any] | None) -> RowPreprocessing | N
 
 
 def find_preprocessing(model: object) -> RowPreprocessing | None:
-    """Return the attribute ``row_preprocessing`` of a model, or of a data module; None where it has none."""
+    """Return the attribute ``row_preprocessing`` of a model, or of a data module.
+
+    None where it has none.
+    """
     found = getattr(model, "row_preprocessing", None)
     return found if isinstance(found, RowPreprocessing) else None
 

@@ -1,7 +1,10 @@
-"""Rows of tables of every kind, read as a stream: CSV, JSON lines, Parquet, Delta, folders, addresses, standard input.
+"""Rows of tables of every kind, read as a stream.
 
-Cells of CSV and of JSON lines are texts, also those of digits: a file alone does not say the type of a column, and
-the files of one data set must agree. `lightkit.rows.values` makes numbers and dates of them.
+CSV, JSON lines, Parquet, Delta, folders, addresses, standard input.
+
+Cells of CSV and of JSON lines are texts, also those of digits: a file alone does not say the type
+of a column, and the files of one data set must agree. `lightkit.rows.values` makes numbers and
+dates of them.
 """
 
 from __future__ import annotations
@@ -114,7 +117,8 @@ class RowTable:
         Args:
             columns: Of the table; None for all.
             batch_rows: Most rows of a batch.
-            with_lines: Whether each row of a file of text comes with its line, which takes longer to read.
+            with_lines: Whether each row of a file of text comes with its line, which takes longer
+                to read.
 
         Raises:
             DataError: If there is no such column, or a file cannot be read; with the line.
@@ -140,10 +144,12 @@ def open_rows(place: str, *, setting: str = "data.init_args.path", **state: Any)
     """Open a table of rows.
 
     Args:
-        place: A file of CSV, of JSON lines or of Parquet, a Delta table, a folder of files of one of these kinds, an
-            address that pyarrow or deltalake reads, or ``-`` for CSV or JSON lines on standard input.
+        place: A file of CSV, of JSON lines or of Parquet, a Delta table, a folder of files of one
+            of these kinds, an address that pyarrow or deltalake reads, or ``-`` for CSV or JSON
+            lines on standard input.
         setting: Name of the setting or word that names it, for errors.
-        state: ``version``, ``timestamp`` and ``storage_options`` of a Delta table, see `open_table`.
+        state: ``version``, ``timestamp`` and ``storage_options`` of a Delta table, see
+            `open_table`.
 
     Raises:
         DataError: If it is missing, empty or of another kind, or its files do not fit together.
@@ -205,7 +211,10 @@ def is_json(file: str) -> bool:
 
 
 def _list_texts(filesystem: fs.FileSystem, path: str) -> list[str]:
-    """List the files of text of a folder that is no Delta table and has no Parquet, in the order of their paths."""
+    """List the files of text of a folder that is no Delta table and has no Parquet.
+
+    In the order of their paths.
+    """
     if filesystem.get_file_info(path).type != fs.FileType.Directory:
         return []
     infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
@@ -287,8 +296,9 @@ def _of_snapshot(place: str, snapshot: Snapshot) -> RowTable:
 def _fingerprint_snapshot(snapshot: Snapshot) -> str:
     """Compute a digest of the rows of a Delta table or of files of Parquet.
 
-    A file of Delta is never written over. One of Parquet is, by the same name: where two labels have changed places,
-    its size and its footer, of which the snapshot's fingerprint is, are those of before.
+    A file of Delta is never written over. One of Parquet is, by the same name: where two labels
+    have changed places, its size and its footer, of which the snapshot's fingerprint is, are those
+    of before.
 
     Raises:
         DataError: If a file cannot be read.
@@ -432,7 +442,7 @@ class _CsvFile(_TextFile):
                 raise self._explain(str(error).splitlines()[0]) from error
 
     def _explain(self, reason: str) -> DataError:
-        """Return the error of a file that pyarrow does not read, with the line by Python's own reader."""
+        """Return the error of a file that pyarrow does not read, with the line by Python's."""
         try:
             with self._open_lines() as lines:
                 for _ in parse_csv(lines, self.name)[1]:
@@ -545,7 +555,10 @@ class _JsonFile(_TextFile):
 
 
 class _StandardInput:
-    """Rows on standard input, which is read once: JSON lines where it begins with an object, else CSV."""
+    """Rows on standard input, which is read once.
+
+    JSON lines where it begins with an object, else CSV.
+    """
 
     name = "standard input"
 

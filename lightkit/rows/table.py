@@ -1,4 +1,6 @@
-"""The preparation of rows of numbers, categories and dates: `TablePreprocessing`, and how it is fitted. No torch.
+"""The preparation of rows of numbers, categories and dates.
+
+`TablePreprocessing`, and how it is fitted. No torch.
 
 Statistics are those of the rows that it is fitted on, which are the training split alone.
 """
@@ -60,7 +62,8 @@ class NumberColumn:
     def scale(self, values: _FLOATS, scaling: Scaling) -> _FLOATS:
         """Scale values to about -3 to 3; NaN stays NaN.
 
-        A column of one value in the training has taught nothing, and its other values are that value.
+        A column of one value in the training has taught nothing, and its other values are that
+        value.
         """
         if scaling == "standard" and len(self.knots) > 1:
             return (values - self.mean) / self.std
@@ -86,7 +89,10 @@ class DateColumn:
     has_missing: bool
 
     def list_features(self, dates: pa.Array) -> list[tuple[str, _FLOATS]]:
-        """Return the numbers of dates, NaN where one is missing: the trend, and where in year, week and day it is."""
+        """Return the numbers of dates, NaN where one is missing.
+
+        The trend, and where in year, week and day it is.
+        """
         moments = (
             dates.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64)
         )  # NaN for nulls
@@ -109,8 +115,8 @@ class DateColumn:
 class CategoryColumn:
     """Categories of a column.
 
-    A cell is of the category that is spelled alike; where there is none, of the one with the same boolean or decimal
-    number, such as True of true, and 1.0 of 1.
+    A cell is of the category that is spelled alike; where there is none, of the one with the same
+    boolean or decimal number, such as True of true, and 1.0 of 1.
 
     Args:
         name: Of the column.
@@ -134,8 +140,8 @@ class TablePreprocessing(RowPreprocessing):
         numbers: Columns of numbers.
         dates: Columns of dates.
         categories: Columns of categories.
-        scaling: ``quantile`` maps each column to a normal distribution, ``standard`` to mean 0 and standard deviation
-            1.
+        scaling: ``quantile`` maps each column to a normal distribution, ``standard`` to mean 0 and
+            standard deviation 1.
     """
 
     kind = "table"
@@ -156,9 +162,10 @@ class TablePreprocessing(RowPreprocessing):
         """Prepare rows.
 
         Returns:
-            float32 ``(rows, numbers)``, where there are numbers or dates: a missing one is 0, which is about the middle
-            of the column, with a 1 in an input of its own where the training split has missing ones; then int64
-            ``(rows, categories)`` where there are categories: 0 is an unknown and 1 a missing one.
+            float32 ``(rows, numbers)``, where there are numbers or dates: a missing one is 0, which
+            is about the middle of the column, with a 1 in an input of its own where the training
+            split has missing ones; then int64 ``(rows, categories)`` where there are categories: 0
+            is an unknown and 1 a missing one.
         """
         found = []
         if self.numbers or self.dates:
@@ -170,7 +177,10 @@ class TablePreprocessing(RowPreprocessing):
         return tuple(found)
 
     def make_example(self) -> pa.Table:
-        """Return a row of the middle of each column and its first category, and one whose cells are all missing."""
+        """Return a row of the middle of each column and its first category.
+
+        And one whose cells are all missing.
+        """
         numbers = {each.name: pa.array([each.mean, None], pa.float64()) for each in self.numbers}
         days = {
             each.name: pa.array([round(each.mean_days), None], pa.int32()) for each in self.dates
@@ -220,7 +230,9 @@ class TablePreprocessing(RowPreprocessing):
         return names
 
     def list_bins(self, num_bins: int) -> list[list[float]]:
-        """List the edges of bins of each number of a row, ascending, with about as many training rows in each bin.
+        """List the edges of bins of each number of a row, ascending.
+
+        With about as many training rows in each bin.
 
         Args:
             num_bins: Most bins of a number.
@@ -316,23 +328,27 @@ def _index_categories(column: pa.ChunkedArray, known: CategoryColumn) -> npt.NDA
 
 @lru_cache(maxsize=1024)
 def _list_spellings(values: tuple[str, ...]) -> dict[str, int]:
-    """Return the index of each category by its usual spelling, but for those that share it with another."""
+    """Return the index of each category by its usual spelling.
+
+    But for those that share it with another.
+    """
     usual = [respell(value) for value in values]
     counts = Counter(usual)
     return {name: at + NUM_RESERVED for at, name in enumerate(usual) if counts[name] == 1}
 
 
-# -- fitting -----------------------------------------------------------------------------------------------------------
+# -- fitting ---------------------------------------------------------------------------------------
 
 
 @dataclass
 class RunningColumn:
     """Mean, deviation and a sample of numbers, one batch after another.
 
-    The update is that of T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for
-    computing sample variances", COMPSTAT 1982. The sample is every value; where they are more than `_SAMPLE_ROWS`, a
-    half of them, a quarter and so on, by a random number of each with a fixed seed. Every second value would be all of
-    one kind where rows of two kinds take turns.
+    The update is that of T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a
+    pairwise algorithm for computing sample variances", COMPSTAT 1982. The sample is every value;
+    where they are more than `_SAMPLE_ROWS`, a half of them, a quarter and so on, by a random number
+    of each with a fixed seed. Every second value would be all of one kind where rows of two kinds
+    take turns.
     """
 
     count: int = 0

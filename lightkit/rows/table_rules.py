@@ -1,4 +1,7 @@
-"""The rules by which the columns of a table of numbers, categories and dates are chosen. No torch."""
+"""The rules by which the columns of a table of numbers, categories and dates are chosen.
+
+No torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The preparation of rows with a text: `TextPreprocessing`, the n-grams or the tokens of a text. No torch."""
+"""The preparation of rows with a text: `TextPreprocessing`, the n-grams or the tokens of a text.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +75,9 @@ class TextPreprocessing(RowPreprocessing):
         """Encode texts.
 
         Returns:
-            Numbers of n-grams or tokens, int64 ``(texts, length)``, where the longest text decides the length; and of
-            the same shape how often each n-gram is in the text, float32, or 1 for each token, int64. Behind the end of
-            a shorter text it is 0.
+            Numbers of n-grams or tokens, int64 ``(texts, length)``, where the longest text decides
+            the length; and of the same shape how often each n-gram is in the text, float32, or 1
+            for each token, int64. Behind the end of a shorter text it is 0.
         """
         if isinstance(self.encoder, NgramHashing):
             return self.encoder.pad(self.encoder.hash_texts(texts))

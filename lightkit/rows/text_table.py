@@ -1,4 +1,7 @@
-"""Texts in a table or a folder: which column has them, which their labels, splits and weights, and their index."""
+"""Texts in a table or a folder.
+
+Which column has them, which their labels, splits and weights, and their index.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,7 @@ class TextSettings:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> TextSettings:
-        """Build the settings from the arguments of `lightkit.data.TextData`, as a config has them."""
+        """Build the settings from the arguments of `lightkit.data.TextData`, as in a config."""
         of_columns = {
             each.name: arguments[each.name]
             for each in fields(TextColumns)

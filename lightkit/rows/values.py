@@ -1,6 +1,9 @@
-"""Cells of a table as values of the types that a model needs: numbers, categories, dates and texts. No torch.
+"""Cells of a table as values of the types that a model needs: numbers, categories, dates and texts.
 
-A cell that is none of its column's type is a null and a `Defect`, so that nothing is lost and each error has its row.
+No torch.
+
+A cell that is none of its column's type is a null and a `Defect`, so that nothing is lost and each
+error has its row.
 """
 
 from __future__ import annotations
@@ -83,7 +86,8 @@ def read_columns(
         columns: Name and type of each.
 
     Returns:
-        The columns in that order, nulls where a cell is missing or none of its type; and the cells that are none.
+        The columns in that order, nulls where a cell is missing or none of its type; and the cells
+        that are none.
 
     Raises:
         DataError: If a column is not there.
@@ -133,8 +137,8 @@ def convert(column: pa.Array, kind: ColumnType) -> tuple[pa.Array, Mask]:
         kind: Type of the values.
 
     Returns:
-        ``(rows,)`` float64, text or timestamps in UTC, null where a cell is missing or none; and bool ``(rows,)``,
-        which cells are none.
+        ``(rows,)`` float64, text or timestamps in UTC, null where a cell is missing or none; and
+        bool ``(rows,)``, which cells are none.
     """
     if types.is_null(column.type):
         return pa.nulls(len(column), _ARROW[kind]), np.zeros(len(column), np.bool_)
@@ -188,7 +192,8 @@ def _to_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
 
 def _parse_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
     """Return the numbers that texts are, null where one is missing or none, and which are none."""
-    # most columns have numbers alone, and are read at once; then with missing ones; then with other texts
+    # most columns have numbers alone, and are read at once; then with missing ones; then with other
+    # texts
     try:
         return column.cast(pa.float64()), _none_bad(column)
     except pa.ArrowInvalid:
@@ -216,7 +221,8 @@ def _to_names(column: pa.Array) -> tuple[pa.Array, Mask]:
         numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
         is_whole = (np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))
         whole = pa.array(np.where(is_whole, numbers, 0).astype(np.int64)).cast(pa.string())
-        # the text of a float32 is that of a file of text: 0.1, where its float64 is 0.10000000149011612
+        # the text of a float32 is that of a file of text: 0.1, where its float64 is
+        # 0.10000000149011612
         exact = numbers.astype(np.float32) if types.is_float32(column.type) else numbers
         names = pc.if_else(
             pa.array(is_whole), whole, pa.array(exact, mask=np.isnan(numbers)).cast(pa.string())
@@ -292,8 +298,8 @@ def format_cell(value: Any) -> str | None:
 class TypeGuess:
     """The type of a column, from its cells.
 
-    Numbers and dates are columns of which each cell is one, or missing; any other is of categories. Values are counted
-    until there are too many different ones.
+    Numbers and dates are columns of which each cell is one, or missing; any other is of categories.
+    Values are counted until there are too many different ones.
 
     Args:
         most: Different values of a column that are counted.
@@ -344,7 +350,10 @@ class TypeGuess:
         return self._may_be[0] if self._may_be else "category"
 
     def find_typo(self) -> str | None:
-        """Return the first cell that is no number, of a column of categories in which nearly all cells are numbers."""
+        """Return the first cell that is no number.
+
+        Of a column of categories in which nearly all cells are numbers.
+        """
         if self.kind != "category" or self._not_number is None:
             return None
         texts = [

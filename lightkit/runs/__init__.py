@@ -1,6 +1,9 @@
-"""Files that a run leaves behind: its folder, lock, manifest, event stream, metrics, summary and whole checkpoints.
+"""Files that a run leaves behind.
 
-A name is imported when it is first asked for: the entry point needs the signals alone, before anything else.
+Its folder, lock, manifest, event stream, metrics, summary and whole checkpoints.
+
+A name is imported when it is first asked for: the entry point needs the signals alone, before
+anything else.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""bad_images.csv: each image or row that a run has left out, once, with the reason and when it was found."""
+"""bad_images.csv: each image or row that a run has left out, once, with reason and time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class BadImage(NamedTuple):
     Args:
         path: Its file, or its table and row.
         reason: Why it is left out, in a few words.
-        found: `scan` before a stage; `epoch 3` in that epoch of a fit, counted from 0 as in metrics.csv; `validate`,
-            `test` or `predict` in such a stage.
+        found: `scan` before a stage; `epoch 3` in that epoch of a fit, counted from 0 as in
+            metrics.csv; `validate`, `test` or `predict` in such a stage.
     """
 
     path: str
@@ -46,7 +46,9 @@ def read_bad_images(path: Path) -> list[BadImage]:
 
 
 def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:
-    """Replace a CSV file with the columns path, reason and found as a whole; without rows it is removed.
+    """Replace a CSV file with the columns path, reason and found as a whole.
+
+    Without rows it is removed.
 
     File names that are not UTF-8 keep their bytes.
     """
@@ -61,7 +63,7 @@ def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:
 
 
 def most_frequent(reasons: Iterable[str]) -> str:
-    """Format the most frequent reasons in one line: ``2 Permission denied, 1 Truncated File Read``."""
+    """Format the top reasons in one line: ``2 Permission denied, 1 Truncated File Read``."""
     counts = Counter(reasons).most_common()
     shown = [
         f"{count} {visible(' '.join(reason.split()), in_line=True)}"
@@ -72,7 +74,8 @@ def most_frequent(reasons: Iterable[str]) -> str:
 
 
 def _quote(field: str) -> str:
-    # the csv module writes a bare carriage return before Python 3.13, and reads it as the end of the row
+    # the csv module writes a bare carriage return before Python 3.13, and reads it as the end of
+    # the row
     return (
         '"{}"'.format(field.replace('"', '""'))
         if any(mark in field for mark in ',"\r\n')

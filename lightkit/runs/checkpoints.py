@@ -46,7 +46,9 @@ def sidecar(path: Path | str) -> Path:
 
 
 def known_digest(path: Path) -> str | None:
-    """Return the digest of a file: what stands beside it if that is as new as the file, else what it holds.
+    """Return the digest of a file.
+
+    What stands beside it if that is as new as the file, else what it holds.
 
     None where there is no such file, or it cannot be read.
     """
@@ -67,20 +69,24 @@ def write_aside(
     previous: Path | None = None,
     on_progress: Callable[[], object] = lambda: None,
 ) -> None:
-    """Replace a file and its digest as one, so that a kill at any moment leaves the old or the new file, verified.
+    """Replace a file and its digest as one.
 
-    Two renames cannot be one, so the digest file names the old and the new content while the file changes over.
+    A kill at any moment leaves the old or the new file, verified.
+
+    Two renames cannot be one, so the digest file names the old and the new content while the file
+    changes over.
 
     Args:
         path: The file to write or replace; its folder is made.
-        writer: Gets a path in the same folder, writes the content there and returns its sha256, with which the file is
-            compared once it is on disk.
+        writer: Gets a path in the same folder, writes the content there and returns its sha256,
+            with which the file is compared once it is on disk.
         previous: Another name in the same folder, under which the old file is kept.
-        on_progress: Called after each phase, of which each takes as long as the disk needs for the whole file: it is
-            written, flushed and read back, and so is the old file.
+        on_progress: Called after each phase, of which each takes as long as the disk needs for the
+            whole file: it is written, flushed and read back, and so is the old file.
 
     Raises:
-        OSError: If the file cannot be written, or does not read back as it was written; nothing is replaced.
+        OSError: If the file cannot be written, or does not read back as it was written; nothing is
+            replaced.
     """
     with atomic_write(path) as aside:
         written = writer(aside)
@@ -99,17 +105,19 @@ def write_aside(
 
 
 def write_link(path: Path, name: Path) -> None:
-    """Link a file that `write_aside` wrote, or a folder of shards, under another name in the same folder.
+    """Link a file that `write_aside` wrote, or a folder of shards, by another name in its folder.
 
-    It replaces what has that name. A kill at any moment leaves the old or the new file there, verified; of folders it
-    may leave none. It takes no more space; where the file system has no links it is a copy.
+    It replaces what has that name. A kill at any moment leaves the old or the new file there,
+    verified; of folders it may leave none. It takes no more space; where the file system has no
+    links it is a copy.
 
     Args:
         path: The file or folder, whose digests are beside it.
         name: The other name.
 
     Raises:
-        OSError: If it cannot be written, or the copy does not read back as the file; nothing is replaced.
+        OSError: If it cannot be written, or the copy does not read back as the file; nothing is
+            replaced.
     """
     if path.is_dir():
         _link_folder(path, name)
@@ -130,7 +138,7 @@ def write_link(path: Path, name: Path) -> None:
 
 
 def _link_folder(folder: Path, name: Path) -> None:
-    """Link a folder of shards under another name in the same folder, replacing the folder of that name."""
+    """Link a folder of shards under another name in the same folder, replacing what has it."""
     aside = aside_of(name)
 
     def link(source: str, target: str) -> None:
@@ -154,10 +162,12 @@ def _write_renamed_digests(folder: Path, name: Path) -> None:
 
 
 def _keep(path: Path, previous: Path) -> None:
-    """Keep a file under another name too, with its digest, before it is replaced; it takes no more space.
+    """Keep a file under another name too, with its digest, before it is replaced.
 
-    Nothing happens where there is no file, or its content differs from its digest: the file that was kept before is
-    worth more then.
+    It takes no more space.
+
+    Nothing happens where there is no file, or its content differs from its digest: the file that
+    was kept before is worth more then.
     """
     if not path.is_file() or (value := digest(path)) not in _read_digests(path):
         return
@@ -171,7 +181,10 @@ def _keep(path: Path, previous: Path) -> None:
 
 
 def _forget_cached(path: Path) -> None:
-    """Drop a file's cached pages, so that the next read is from the disk; it must have been flushed."""
+    """Drop a file's cached pages, so that the next read is from the disk.
+
+    It must have been flushed.
+    """
     if not hasattr(os, "posix_fadvise"):  # macOS
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -192,7 +205,10 @@ def newest_written(checkpoints: Path) -> Path | None:
 
 
 def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """Find the newest checkpoint without a fault, and list those that were passed over for it, each with its fault."""
+    """Find the newest checkpoint without a fault.
+
+    List those that were passed over for it, each with its fault.
+    """
     passed_over: list[tuple[Path, str]] = []
     for path in _list_newest_first(Path(checkpoints)):
         if (fault := find_fault(path)) is None:
@@ -202,7 +218,10 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[tuple[Path, 
 
 
 def _list_newest_first(checkpoints: Path) -> list[Path]:
-    """List ``last.ckpt``, then the others from the newest to the oldest, without what no training goes on from."""
+    """List ``last.ckpt``, then the others from the newest to the oldest.
+
+    Without what no training goes on from.
+    """
     paths = [
         path for path in checkpoints.glob("*.ckpt") if path.exists() and path.name != "final.ckpt"
     ]
@@ -237,7 +256,7 @@ def write_digest(path: Path) -> None:
 
 
 def write_folder_digests(folder: Path, *, on_progress: Callable[[], object] = lambda: None) -> None:
-    """Write the digest of each file of a folder of shards beside the folder, as they are on the disk now.
+    """Write the digest of each file of a folder of shards beside the folder, as on the disk now.
 
     Args:
         folder: The checkpoint.
@@ -255,10 +274,10 @@ def write_folder_digests(folder: Path, *, on_progress: Callable[[], object] = la
 
 
 def make_way_for_folder(path: Path) -> None:
-    """Take away a folder of shards that is about to be written again: `last.ckpt` becomes `last-1.ckpt`.
+    """Take away a folder of shards before it is written again: `last.ckpt` becomes `last-1.ckpt`.
 
-    The files of a folder cannot be replaced as one. One that is being written has no digests, so that no training goes
-    on from it.
+    The files of a folder cannot be replaced as one. One that is being written has no digests, so
+    that no training goes on from it.
 
     Raises:
         OSError: If that is not allowed.
@@ -310,7 +329,9 @@ def _find_folder_fault(folder: Path) -> str | None:
 
 
 def find_fault(path: Path) -> str | None:
-    """Describe how a checkpoint differs from what was written: by its digest, else by the checksums in its archive.
+    """Describe how a checkpoint differs from what was written.
+
+    By its digest, else by the checksums in its archive.
 
     Raises:
         OSError: If it cannot be read.
@@ -385,7 +406,10 @@ def find_class_names(message: str) -> list[str]:
 
 
 def refusal(path: Path | str, names: Collection[str]) -> str:
-    """Format the error for a file that is not loaded. The arguments are those of `warn_of_trust`."""
+    """Format the error for a file that is not loaded.
+
+    The arguments are those of `warn_of_trust`.
+    """
     names = join_names(sorted(names)) or "objects"
     return (
         f"{path} holds {names} besides tensors and plain values. Loading that can run code, so"

@@ -1,4 +1,4 @@
-"""Reports for CI systems: JUnit XML, and the Markdown summary of a step that GitHub and others show."""
+"""Reports for CI systems: JUnit XML, and the Markdown summary that GitHub and others show."""
 
 from __future__ import annotations
 
@@ -52,22 +52,24 @@ class Case:
 
 
 def is_failure(code: int) -> bool:
-    """Return whether an exit code is a failure for CI: all but 0, and 6, by which nothing has changed."""
+    """Return whether an exit code is a failure for CI: all but 0, and 6, nothing has changed."""
     return code not in (0, 6)
 
 
 class CiReport:
     """The JUnit file and the page of the CI step of one command; a context manager around its work.
 
-    One rule for both: they tell of a failure exactly where the exit code is one (see `is_failure`), and each failure
-    has a reason. The file of an earlier command is removed at the beginning. At the end of one that fails, what it has
-    not written itself is written: a failed case, and a page with the reason.
+    One rule for both: they tell of a failure exactly where the exit code is one (see `is_failure`),
+    and each failure has a reason. The file of an earlier command is removed at the beginning. At
+    the end of one that fails, what it has not written itself is written: a failed case, and a page
+    with the reason.
 
     Args:
         command: The command, such as ``lightkit gate``: name of the suite, and head of the page.
         junit: The file; None for none.
         case: Name of the case for an error that is none of the command's own cases.
-        shares_page: Whether other processes of the command add to the page, so that it may have the end already.
+        shares_page: Whether other processes of the command add to the page, so that it may have the
+            end already.
     """
 
     def __init__(
@@ -160,7 +162,8 @@ def write_junit(path: Path | str, name: str, cases: Sequence[Case]) -> None:
 
     Args:
         path: The file; its folder is made.
-        name: Name of the suite, such as ``lightkit check``. A case's class is this name with dots for spaces.
+        name: Name of the suite, such as ``lightkit check``. A case's class is this name with dots
+            for spaces.
         cases: In the order in which they were checked.
 
     Raises:
@@ -203,7 +206,10 @@ def _escape(text: str) -> str:
 
 
 def add_step_summary(markdown: str) -> None:
-    """Append a text without secrets to the file of ``GITHUB_STEP_SUMMARY``, if set; warn if it cannot be written."""
+    """Append a text without secrets to the file of ``GITHUB_STEP_SUMMARY``, if set.
+
+    Warn if it cannot be written.
+    """
     if not (name := os.environ.get(STEP_SUMMARY)):
         return
     try:
@@ -229,7 +235,10 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 
 def add_fit_page(run: Run) -> None:
-    """Add the result of a fit to the summary of the CI step: run, best checkpoint, duration, error, metrics."""
+    """Add the result of a fit to the summary of the CI step.
+
+    Run, best checkpoint, duration, error, metrics.
+    """
     record = read_json(run.summary_path)
     if record is None:  # it has ended before training
         return

@@ -13,9 +13,12 @@ _CLOCK = getattr(
 
 
 def elapsed_s() -> float:
-    """Return the seconds since a fixed moment: no change of the clock moves them, and they count while it is suspended.
+    """Return the seconds since a fixed moment.
 
-    `time.monotonic` stands still on Linux while the machine sleeps; the wall clock is set back and forth.
+    No change of the clock moves them, and they count while it is suspended.
+
+    `time.monotonic` stands still on Linux while the machine sleeps; the wall clock is set back and
+    forth.
     """
     return time.clock_gettime(_CLOCK)
 

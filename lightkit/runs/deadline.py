@@ -12,7 +12,8 @@ from lightkit.errors import ConfigError
 from lightkit.runs.clock import elapsed_s, name_clock
 
 DEADLINE = "_LIGHTKIT_DEADLINE"
-"""Environment variable with a deadline that is a duration from a process's start, for those that the process starts."""
+"""Environment variable with a deadline that is a duration from a process's start, for those that
+the process starts."""
 
 _EXPECTED = (
     "expected a time of day such as 05:30, a duration such as 4h, 90m or 1h30m, or a date with a"
@@ -28,8 +29,8 @@ class Deadline:
 
     Args:
         moment: In UTC, as the clock is set; for people, and where it is a time of day or a date.
-        ends_s: The same on the clock of `elapsed_s`, which nobody sets, where it is a duration from the start; else
-            None.
+        ends_s: The same on the clock of `elapsed_s`, which nobody sets, where it is a duration from
+            the start; else None.
     """
 
     moment: datetime
@@ -44,7 +45,10 @@ class Deadline:
 
     @property
     def is_duration(self) -> bool:
-        """Return whether it counts from the start, so that the same command has as much time again, and no more."""
+        """Return whether it counts from the start.
+
+        So the same command has as much time again, and no more.
+        """
         return self.ends_s is not None
 
     @property
@@ -58,7 +62,7 @@ class Deadline:
         return self.moment.isoformat()
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables by which another process on this machine takes the same deadline from `word`."""
+        """Return the variables by which another process on this machine takes this deadline."""
         return (
             {} if self.ends_s is None else {DEADLINE: f"{self.word} {self.ends_s} {name_clock()}"}
         )
@@ -72,14 +76,17 @@ class Deadline:
 def parse_deadline(
     text: str, *, now: datetime | None = None, is_resolved: bool = False
 ) -> Deadline:
-    """Parse a deadline: a duration counts by a clock that nobody sets, a time of day or a date by the wall clock.
+    """Parse a deadline.
+
+    A duration counts by a clock that nobody sets, a time of day or a date by the wall clock.
 
     Args:
-        text: ``05:30`` or ``05:30:00``: the next such time on this machine's clock; ``4h``, ``90m``, ``1h30m``,
-            ``3600s``, ``1d``: from now on; or an ISO 8601 date with a time, on this machine's clock if it names no
-            other zone.
+        text: ``05:30`` or ``05:30:00``: the next such time on this machine's clock; ``4h``,
+            ``90m``, ``1h30m``, ``3600s``, ``1d``: from now on; or an ISO 8601 date with a time, on
+            this machine's clock if it names no other zone.
         now: Current time, with its zone; that of the clock if None.
-        is_resolved: Whether another process has parsed it before, so that it may lie in the past by now.
+        is_resolved: Whether another process has parsed it before, so that it may lie in the past by
+            now.
 
     Raises:
         ConfigError: If it is none of these, or is over.
@@ -118,7 +125,10 @@ def _find_next(time_of_day: time, now: datetime) -> datetime:
 
 
 def _read_end(word: str) -> float | None:
-    """Return the end of a deadline on the clock of `elapsed_s` that another process of this machine has passed on."""
+    """Return the end of a deadline that another process has passed on.
+
+    On the clock of `elapsed_s`, by a process of this machine.
+    """
     passed_on = os.environ.get(DEADLINE, "").split(maxsplit=2)
     if len(passed_on) < 3 or (passed_on[0], passed_on[2]) != (word, name_clock()):
         return None

@@ -1,49 +1,56 @@
 """The event stream of a run: what happened, in order, one JSON object a line.
 
-Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``, and the fields below; a line of a process that has
-the lock of the job has ``token``, that of the lock. A writer may add fields, a reader skips those it does not know. A
-number that is not finite is written as null, because JSON has no other way to say it.
+Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``, and the fields below; a line of
+a process that has the lock of the job has ``token``, that of the lock. A writer may add fields, a
+reader skips those it does not know. A number that is not finite is written as null, because JSON
+has no other way to say it.
 
-==========  ==========================================================================================
+==========  ========================================================================================
 start       training or another stage begins in a new run folder
             fields: run (string), stage (string)
 resume      training goes on in a run folder that an earlier process left behind
-            fields: run (string), stage (string), checkpoint (string or null), epoch (integer), step (integer)
-epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in metrics.csv
-            fields: epoch (integer), step (integer), metrics (object), seconds (number)
+            fields: run (string), stage (string), checkpoint (string or null), epoch (integer), step
+            (integer)
+epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in
+            metrics.csv fields: epoch (integer), step (integer), metrics (object), seconds (number)
 checkpoint  a checkpoint is on disk, with its digest; ``path`` is relative to the run folder
             fields: path (string), epoch (integer), step (integer), kind (string)
 result      a validate, test or predict stage is complete
             fields: stage (string), metrics (object)
-bad_images  ``count`` images or rows are left out: ``reasons`` says how many for which reason, ``found`` when it was
-            found (scan, epoch 3, test), and ``path``, relative to the run folder, where each is listed
-            fields: count (integer), reasons (object), found (string), path (string)
-stall       nothing was finished for ``seconds`` in ``phase`` (train, validate, ...); ``path`` has the stacks of all
-            threads and loading processes, and ``at`` the line at which the blocked one stands
-            fields: phase (string), seconds (number), path (string), at (string or null)
-nonfinite   the loss of a batch was NaN or infinite; ``indices`` of its samples in the split, null where they are
-            unknown; ``action`` is stop or skip
-            fields: epoch (integer), step (integer), batch (integer), indices (list or null), action (string)
-fallback    a checkpoint was passed over for an older one: ``path`` is not what was written, ``used`` is
-            fields: path (string), used (string or null), reason (string)
-gate        the gate decided: ``passed``, the ``scores`` of the model and the baseline, ``reasons`` where it failed
-            fields: passed (boolean), scores (object), reasons (list)
-promotion   an alias of the registry moved: ``name``, ``alias``, ``from`` and ``to`` (versions; null: none)
-            fields: name (string), alias (string), from (string or null), to (string or null)
-stage       a stage of ``lightkit retrain``: ``stage``, and its ``status`` (begun, done, failed, skipped)
-            fields: stage (string), status (string)
-unchanged   ``fit --if-changed`` found nothing to do: ``run`` is made from the same; on standard output only
-            fields: run (string), data (object)
+bad_images  ``count`` images or rows are left out: ``reasons`` says how many for which reason,
+            ``found`` when it was found (scan, epoch 3, test), and ``path``, relative to the run
+            folder, where each is listed fields: count (integer), reasons (object), found (string),
+            path (string)
+stall       nothing was finished for ``seconds`` in ``phase`` (train, validate, ...); ``path`` has
+            the stacks of all threads and loading processes, and ``at`` the line at which the
+            blocked one stands fields: phase (string), seconds (number), path (string), at (string
+            or null)
+nonfinite   the loss of a batch was NaN or infinite; ``indices`` of its samples in the split, null
+            where they are unknown; ``action`` is stop or skip
+            fields: epoch (integer), step (integer), batch (integer), indices (list or null), action
+            (string)
+fallback    a checkpoint was passed over for an older one: ``path`` is not what was written,
+            ``used`` is fields: path (string), used (string or null), reason (string)
+gate        the gate decided: ``passed``, the ``scores`` of the model and the baseline, ``reasons``
+            where it failed fields: passed (boolean), scores (object), reasons (list)
+promotion   an alias of the registry moved: ``name``, ``alias``, ``from`` and ``to`` (versions;
+            null: none) fields: name (string), alias (string), from (string or null), to (string or
+            null)
+stage       a stage of ``lightkit retrain``: ``stage``, and its ``status`` (begun, done, failed,
+            skipped) fields: stage (string), status (string)
+unchanged   ``fit --if-changed`` found nothing to do: ``run`` is made from the same; on standard
+            output only fields: run (string), data (object)
 warning     a warning, which was printed too
             fields: message (string), source (string)
 end         the last line of this process
             fields: status (string), exit_code (integer), seconds (number)
-==========  ==========================================================================================
+==========  ========================================================================================
 
-A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``. It trains again
-what came after its checkpoint, so an epoch can have two events; the later one counts, and metrics.csv has only that.
-A process that was suspended and lost the job's lock may have written one line before it noticed: a line with a token
-that another token has followed does not count.
+A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``.
+It trains again what came after its checkpoint, so an epoch can have two events; the later one
+counts, and metrics.csv has only that. A process that was suspended and lost the job's lock may have
+written one line before it noticed: a line with a token that another token has followed does not
+count.
 """
 
 from __future__ import annotations
@@ -86,7 +93,9 @@ class EventStream:
         self._repaired = False
 
     def write(self, event: str, /, **fields: Any) -> None:
-        """Append one event, with the present time, and the token of the job's lock where this process holds it.
+        """Append one event, with the present time.
+
+        And the token of the job's lock where this process holds it.
 
         Raises:
             RunLocked: If it has lost the lock.
@@ -103,7 +112,10 @@ class EventStream:
             self.mirror.flush()
 
     def _append(self, line: bytes) -> None:
-        """Append a line by one write, which threads, and processes that were forked meanwhile, cannot tear apart."""
+        """Append a line by one write.
+
+        Threads, and processes that were forked meanwhile, cannot tear it apart.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._repaired and not self.path.is_file():
             keep_damaged(self.path)
@@ -121,12 +133,14 @@ def print_event(event: str, /, **fields: Any) -> None:
 
 
 def read_events(path: Path | str, *, start: int = 0) -> Iterator[dict[str, Any]]:
-    """Read the events of a file in order, without lines that are torn or are no events; none if there is no file.
+    """Read the events of a file in order, without lines that are torn or are no events.
+
+    None if there is no file.
 
     A line whose fields have another type than they are documented with is no event.
 
-    An event of a process that had lost the job's lock by then is passed over: its token is one that another has
-    followed.
+    An event of a process that had lost the job's lock by then is passed over: its token is one that
+    another has followed.
 
     Args:
         path: The file.
@@ -188,7 +202,10 @@ class WarningWatch(logging.Handler):
         self.watch_loggers()
 
     def watch_loggers(self) -> None:
-        """Listen to the root logger and to those that tell it nothing; again after packages have set up theirs."""
+        """Listen to the root logger and to those that tell it nothing.
+
+        Again after packages have set up theirs.
+        """
         known = [
             log
             for log in logging.root.manager.loggerDict.values()

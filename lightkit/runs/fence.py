@@ -1,10 +1,11 @@
 """Fencing: a process that has lost a job's lock replaces no file of the job any more.
 
-A check before a write is not enough, since the process may be suspended between the two. So the holder of a lock
-prepares each file in a folder that carries the token of its lock, ``.staging-TOKEN`` beside ``lock.json``, and renames
-it from there. Who takes the job over removes that folder first: a rename of the former holder then finds no file,
-whenever it comes. An event, which is appended, carries the token instead; readers pass over events of a former holder
-that come after those of the next.
+A check before a write is not enough, since the process may be suspended between the two. So the
+holder of a lock prepares each file in a folder that carries the token of its lock,
+``.staging-TOKEN`` beside ``lock.json``, and renames it from there. Who takes the job over removes
+that folder first: a rename of the former holder then finds no file, whenever it comes. An event,
+which is appended, carries the token instead; readers pass over events of a former holder that come
+after those of the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _REMOVED = ".removed-"
 
 
 class Fence:
-    """Paths that a process may write below a job's folder, and through which folder, while it holds the job's lock.
+    """Paths that a process may write below a job's folder, and through which folder.
+
+    While it holds the job's lock.
 
     Args:
         job: The job's folder.
@@ -40,7 +43,9 @@ class Fence:
                    for folder in self._folders)  # fmt: skip
 
     def aside_of(self, path: Path) -> Path:
-        """Return a new path from which a file can be renamed to ``path``; beside it where that is on another disk.
+        """Return a new path from which a file can be renamed to ``path``.
+
+        Beside it where that is on another disk.
 
         Raises:
             FileNotFoundError: If there is no staging folder any more.

@@ -1,7 +1,7 @@
 """Small files that are replaced as a whole: text and JSON.
 
-A JSON file that was cut, or holds what its reader does not expect, counts as missing: it is named in a warning, with
-the key, and what replaces it leaves it under another name.
+A JSON file that was cut, or holds what its reader does not expect, counts as missing: it is named
+in a warning, with the key, and what replaces it leaves it under another name.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ _damaged: dict[
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yield another path on the same disk; what the block writes there replaces ``path``, unless it fails.
+    """Yield another path on the same disk.
 
-    A file of a job whose lock this process holds is replaced as long as it holds it, see `lightkit.runs.fence`.
+    What the block writes there replaces ``path``, unless it fails.
+
+    A file of a job whose lock this process holds is replaced as long as it holds it, see
+    `lightkit.runs.fence`.
 
     Args:
         path: The file; its folder is made.
-        durable: Return once it is on the disk, so that it outlives a loss of power and not only a kill.
+        durable: Return once it is on the disk, so that it outlives a loss of power and not only a
+            kill.
 
     Raises:
         RunLocked: If this process has lost the lock of the job that the file belongs to.
@@ -70,13 +74,18 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace a small file as a whole, without a digest. The arguments are those of `atomic_write`."""
+    """Replace a small file as a whole, without a digest.
+
+    The arguments are those of `atomic_write`.
+    """
     with atomic_write(path, durable=durable) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
-    """Replace a JSON file as a whole; numbers that are not finite become null, and unknown types their text.
+    """Replace a JSON file as a whole.
+
+    Numbers that are not finite become null, and unknown types their text.
 
     One that this process could not read is kept beside it, with the ending `DAMAGED`.
     """
@@ -87,7 +96,9 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
 
 
 def keep_damaged(path: Path) -> None:
-    """Keep what cannot be read under a name that ends in `DAMAGED`; what is no file, such as a folder, is moved there.
+    """Keep what cannot be read under a name that ends in `DAMAGED`.
+
+    What is no file, such as a folder, is moved there.
 
     Args:
         path: The file, which the caller is about to write.
@@ -102,7 +113,9 @@ def keep_damaged(path: Path) -> None:
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None where there is none, or, with a warning, where it cannot be read.
+    """Return the object in a JSON file.
+
+    None where there is none, or, with a warning, where it cannot be read.
 
     A file that `lightkit.runs.records` describes is of the type that stands there.
     """
@@ -114,14 +127,19 @@ def read_json(path: Path | str) -> dict[str, Any] | None:
 
 
 def find_value(record: Any, *keys: Any) -> Any:
-    """Find the value under a key of a record, under further keys in that; None where one is missing or null."""
+    """Find the value under a key of a record, under further keys in that.
+
+    None where one is missing or null.
+    """
     for key in keys:
         record = record.get(key) if isinstance(record, Mapping) else None
     return record
 
 
 def inspect_json(path: Path | str) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the object in a JSON file and None, or None and why the file cannot be read; None twice without a file.
+    """Return the object in a JSON file and None, or None and why the file cannot be read.
+
+    None twice without a file.
 
     Args:
         path: The file. By its name it is known what it holds.
@@ -150,7 +168,8 @@ def parse_json(text: str | bytes) -> Any:
     """Return a value of JSON.
 
     Raises:
-        ValueError: If it is none, or one that nobody could work with, see `lightkit.runs.records.find_excess`.
+        ValueError: If it is none, or one that nobody could work with, see
+            `lightkit.runs.records.find_excess`.
     """
     try:
         value = json.loads(text)
@@ -177,7 +196,10 @@ def finite(value: Any) -> Any:
 
 
 def remove_leftovers(folder: Path | str, name: str = "*") -> None:
-    """Delete what killed writers of a file left under names of `aside_of`; only where no writer of it can be alive."""
+    """Delete what killed writers of a file left under names of `aside_of`.
+
+    Only where no writer of it can be alive.
+    """
     for path in Path(folder).glob(f".{name}.*.aside"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,8 +1,9 @@
 """``inputs.json`` of a run: the config, the data and the code that it was trained from.
 
-It holds the values of the config and the digest of each file of the data and of the code; ``manifest.json`` holds one
-digest for each of the three under ``inputs``. Values that came from the environment, and others that must not be seen,
-are digests salted with the run's id, so that equal values do not look equal in two runs.
+It holds the values of the config and the digest of each file of the data and of the code;
+``manifest.json`` holds one digest for each of the three under ``inputs``. Values that came from the
+environment, and others that must not be seen, are digests salted with the run's id, so that equal
+values do not look equal in two runs.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Inputs:
     Args:
         config: Values by dotted key, as they may be shown.
         hidden: Salted digests of the values that may not, by the same keys.
-        data: Digests of the files by their paths, for each file or folder of the data by its dotted key; None if they
-            were not computed.
+        data: Digests of the files by their paths, for each file or folder of the data by its dotted
+            key; None if they were not computed.
         size_bytes: Size of all files of the data.
         unseen: Dotted keys of data that cannot be read here, such as the address of a database.
         code: Digests of the Python files of the working directory.
@@ -81,7 +82,10 @@ class Inputs:
 
 
 def read_inputs(folder: Path) -> Inputs | None:
-    """Read the inputs of a run; None if its folder has none, or those of another version of lightkit."""
+    """Read the inputs of a run.
+
+    None if its folder has none, or those of another version of lightkit.
+    """
     kept = read_json(folder / INPUTS) or {}
     known = {each.name for each in fields(Inputs)}
     return Inputs(**kept) if kept.pop("schema", 0) == _SCHEMA and kept.keys() <= known else None

@@ -2,26 +2,33 @@
 
 A run has those of these files and folders that its commands have written:
 
-==============================  ========================================================================================
+==============================  ====================================================================
 config.yaml                     the resolved config; `-c` on it gives the same run
 manifest.json                   versions, git commit, data fingerprint, seed, hardware, command line
-events.jsonl                    start, epoch, checkpoint, warning, gate, stall, end and others: one JSON object a line
+events.jsonl                    start, epoch, checkpoint, warning, gate, stall, end and others: one
+                                JSON object a line
 metrics.csv                     one row an epoch
 resources.csv                   memory, cores and GPUs in use over a fit, by its watchdog
 summary.json                    status, best and last metrics, paths, durations, throughput
-inputs.json                     what `--if-changed` compares: digests of the config, the data and the code
-checkpoints/                    `best.ckpt`, `last.ckpt`, `last-1.ckpt`, each with its digest in a second file
+inputs.json                     what `--if-changed` compares: digests of the config, the data and
+                                the code
+checkpoints/                    `best.ckpt`, `last.ckpt`, `last-1.ckpt`, each with its digest in a
+                                second file
 report.html                     the page of `lightkit report`
 comparison.html                 the page of `lightkit report RUN OTHER`, in the folder of the first
 card.md                         the model card, in the format of the Hugging Face Hub
 figures/                        confusion matrices and other figures of the validation and the test
 test_predictions.parquet        label, prediction and probabilities of each sample of the last test
 validation_predictions.parquet  the same for the validation of the best epoch
-thumbnails/                     small pictures of the worst errors and of the least certain samples of both
-importance.json                 how much worse the last test is where a column of the table is shuffled
+thumbnails/                     small pictures of the worst errors and of the least certain samples
+                                of both
+importance.json                 how much worse the last test is where a column of the table is
+                                shuffled
 predictions.csv                 the table of `lightkit predict` without IMAGES
-predictions.jsonl               the same of a model whose predictions are no rows, such as boxes: a line a sample
-predictions.pt                  the same of predictions that JSON has no form for, such as complex numbers
+predictions.jsonl               the same of a model whose predictions are no rows, such as boxes: a
+                                line a sample
+predictions.pt                  the same of predictions that JSON has no form for, such as complex
+                                numbers
 predictions_masks/              the masks that `predictions.csv` names, as PNG files
 bad_images.csv                  images and rows that were left out, with the reason
 gate.json                       the decision of `lightkit gate`
@@ -32,14 +39,15 @@ trial.json                      of a trial of `lightkit sweep`: the number of it
 verdict.json                    of a trial that runs: whether its sweep stops it after an epoch
 export/                         exported files, and `export.json` with the verification of each
 stalls/                         stacks of all threads and loader processes of a run that hung
-logs/                           output of the ranks other than 0 (`rank-N.log`), and of their launcher
+logs/                           output of the ranks other than 0 (`rank-N.log`), and of their
+                                launcher
 mlflow.json                     the run of the MLflow logger
 FILE.damaged                    a record that could not be read, before it was written anew
 tensorboard/                    event files of the TensorBoard logger
 csv/                            the table of the CSV logger
 comet/                          what the Comet logger keeps, for `comet upload`
 wandb/                          what the Weights & Biases logger keeps, for `wandb sync`
-==============================  ========================================================================================
+==============================  ====================================================================
 """
 
 from __future__ import annotations
@@ -130,7 +138,10 @@ def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
 
 
 def list_runs(root: Path | str, name: str | None = None) -> list[Run]:
-    """List the runs under a root, or those of one job, the newest first. What is no run's folder is passed over."""
+    """List the runs under a root, or those of one job, the newest first.
+
+    What is no run's folder is passed over.
+    """
     jobs = [Path(root) / name] if name is not None else _folders(Path(root))
     folders = [folder for job in jobs for folder in _folders(job) if _ID.fullmatch(folder.name)]
     return [
@@ -142,8 +153,8 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
     """Find the run that somebody means.
 
     Args:
-        reference: A run's folder, a job's folder (its latest run), ``latest``, ``NAME``, ``NAME/latest``,
-            ``NAME/ID`` or ``ID``.
+        reference: A run's folder, a job's folder (its latest run), ``latest``, ``NAME``,
+            ``NAME/latest``, ``NAME/ID`` or ``ID``.
         root: Folder that holds the runs of all jobs.
         name: The job that ``latest`` and ``ID`` speak of; all jobs if None.
 
@@ -185,15 +196,19 @@ def _explain_missing(reference: str, root: Path, name: str | None) -> ConfigErro
 def newest_interrupted(root: Path | str, name: str) -> Run | None:
     """Return the newest fit of a job if it did not get to its end, else None.
 
-    Only the newest counts: a fit that was interrupted before another one ended well is history. A process that was
-    killed has left no summary, or one that says "running"; so the caller holds the job's lock.
+    Only the newest counts: a fit that was interrupted before another one ended well is history. A
+    process that was killed has left no summary, or one that says "running"; so the caller holds the
+    job's lock.
     """
     newest = next((run for run in list_runs(root, name) if run.is_fit), None)
     return None if newest is None or _read_end(newest) in ("done", "pruned") else newest
 
 
 def _read_end(run: Run) -> str | None:
-    """Return the status with which the training of a run has ended: by its events where its summary cannot be read."""
+    """Return the status with which the training of a run has ended.
+
+    By its events where its summary cannot be read.
+    """
     if (summary := read_json(run.summary_path)) is not None or not run.summary_path.exists():
         found: str | None = find_value(summary, "status")
         return found
@@ -217,7 +232,10 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a path is a run's folder, and not, say, the folder of the data that has the name of a job."""
+    """Return whether a path is a run's folder.
+
+    And not, say, the folder of the data that has the name of a job.
+    """
     if not folder.is_dir():
         return False
     files = ("manifest.json", "config.yaml", "events.jsonl", "checkpoints")
@@ -248,7 +266,8 @@ class Run:
     Args:
         folder: Absolute path, ``<root>/<name>/<id>``.
         name: Name of the job.
-        id: UTC time of its creation, the fraction of the second in hex, ``20261120-113859-3fa1``: ids sort by time.
+        id: UTC time of its creation, the fraction of the second in hex, ``20261120-113859-3fa1``:
+            ids sort by time.
         root: Folder that holds the runs of all jobs.
         resumed: Whether this process continues what an earlier one began in the same folder.
         stage: Stage that this process runs.
@@ -263,7 +282,7 @@ class Run:
 
     @property
     def stable_key(self) -> str:
-        """40 letters and digits that trackers can take as a key, the same each time this run is resumed."""
+        """40 letters and digits that trackers can take as a key, the same in each resume."""
         return hashlib.sha256(f"{self.name}/{self.id}".encode()).hexdigest()[:40]
 
     @property
@@ -298,7 +317,10 @@ class Run:
 
     @property
     def is_fit(self) -> bool:
-        """Return whether it is a fit that keeps its results; without a manifest its checkpoints tell."""
+        """Return whether it is a fit that keeps its results.
+
+        Without a manifest its checkpoints tell.
+        """
         manifest = read_json(self.manifest_path)
         if manifest is None:
             return any(self.checkpoints.glob("*.ckpt"))

@@ -1,4 +1,7 @@
-"""The runs below a root with what tables, sorting and retention need: status, metric, size, age, promotion."""
+"""The runs below a root with what tables, sorting and retention need.
+
+Status, metric, size, age, promotion.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from lightkit.runs.metric_mode import Mode, infer_mode, merge_modes
 from lightkit.runs.scores import keep_own_stages
 
 KILLED = "killed"
-"""Status of a run that says ``running`` and whose process is gone; summary.json has no such word."""
+"""Status of a run that says ``running`` and whose process is gone; summary.json has no such
+word."""
 UNREADABLE = "unreadable"
 """Status of a run with a record that is damaged, so that nothing is known of it for sure."""
 PROMOTED = "promoted.json"
@@ -45,11 +49,13 @@ class IndexedRun:
         created: Start, in seconds since 1970.
         is_locked: Whether a living process works on it.
         is_promoted: Whether its model was promoted.
-        aliases: Aliases of the registry that point to its model since the last move by lightkit on this machine.
+        aliases: Aliases of the registry that point to its model since the last move by lightkit on
+            this machine.
         needs: Paths of the checkpoint that it started from, and of its parent.
         began_in: Working directory of its first process, to which paths in its config are relative.
         in_retrain: Whether a `lightkit retrain` in it is unfinished.
-        summary: What its summary.json holds; of its stages, those of its best checkpoint and own data alone.
+        summary: What its summary.json holds; of its stages, those of its best checkpoint and own
+            data alone.
         damage: File that cannot be read, and why; None if each can.
     """
 
@@ -117,7 +123,10 @@ def index_run(run: Run) -> IndexedRun:
 
 
 def promoted_aliases(run: Run) -> tuple[str, ...]:
-    """List the aliases of the registry that point to a run's model since the last move by lightkit on this machine."""
+    """List the aliases of the registry that point to a run's model .
+
+    Since the last move by lightkit on this machine.
+    """
     return _list_aliases(read_json(run.folder / PROMOTED))
 
 
@@ -131,7 +140,10 @@ def has_unknown_needs(each: IndexedRun) -> bool:
 
 
 def list_needs(each: IndexedRun) -> Iterator[Path]:
-    """List the paths of what a run began from, and all that its config names, such as weights or a teacher."""
+    """List the paths of what a run began from.
+
+    And all that its config names, such as weights or a teacher.
+    """
     yield from map(Path, each.needs)
     for _, value in flatten(read_config(each.run)):
         if (
@@ -150,7 +162,9 @@ def _list_aliases(promoted: Mapping[str, Any] | None) -> tuple[str, ...]:
 def infer_mode_of_runs(
     metric: str, entries: Sequence[IndexedRun], *, explicit: str | None = None
 ) -> Mode | None:
-    """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best; None if unknown.
+    """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best.
+
+    None if unknown.
 
     Args:
         metric: Its name.
@@ -167,7 +181,9 @@ def infer_mode_of_runs(
 
 
 def _size_bytes(folder: Path) -> int:
-    """Add up the sizes of all files below a folder, without following links; files that vanish count as nothing.
+    """Add up the sizes of all files below a folder, without following links.
+
+    Files that vanish count as nothing.
 
     A file with two names, as `best.ckpt` and `last.ckpt` may be of one, takes its space once.
     """
@@ -187,7 +203,8 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     damage = next(_list_damages(run, records), None)
     folder = find_value(holder, "folder")
     is_locked = folder is not None and Path(folder).name == run.id
-    # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock: either may work on any.
+    # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock:
+    # either may work on any.
     may_be_worked_on = is_locked or (holder is not None and folder is None)
     status = UNREADABLE if damage else _read_status(summary, may_be_worked_on=may_be_worked_on)
     metric = metric or find_value(summary, "best", "monitor")
@@ -215,7 +232,7 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
 
 
 def _read_status(summary: Mapping[str, Any], *, may_be_worked_on: bool) -> str:
-    """Return the status of a run, which was killed where it seems to run and no process works on it."""
+    """Return the status of a run: killed, where it seems to run and no process works on it."""
     status = str(summary.get("status") or "running")
     return KILLED if status == "running" and not may_be_worked_on else status
 
@@ -243,7 +260,10 @@ def _list_damages(run: Run, records: Mapping[str, Any]) -> Iterator[str]:
 
 
 def list_metrics(summary: Mapping[str, Any]) -> set[str]:
-    """List the names of a run's metrics, in its best and last epochs and in later stages of its best checkpoint."""
+    """List the names of a run's metrics.
+
+    In its best and last epochs and in later stages of its best checkpoint.
+    """
     monitor = find_value(summary, "best", "monitor")
     last = find_value(summary, "metrics", "last") or {}
     names = {
@@ -275,7 +295,8 @@ def read_config(run: Run) -> dict[str, Any]:
 def read_config_values(run: Run) -> dict[str, Any]:
     """Read a run's config as values by dotted key, in which ``init_args`` may be left out.
 
-    The key of a class, such as ``optimizer``, has its name. ``manifest.KEY`` and ``summary.KEY`` are the run's records.
+    The key of a class, such as ``optimizer``, has its name. ``manifest.KEY`` and ``summary.KEY``
+    are the run's records.
     """
     records = {"manifest": read_json(run.manifest_path), "summary": read_json(run.summary_path)}
     values: dict[str, Any] = {}
@@ -293,7 +314,10 @@ def read_config_values(run: Run) -> dict[str, Any]:
 
 
 def flatten(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """List the values below a mapping with their paths; a list of mappings is descended into, another is a value."""
+    """List the values below a mapping with their paths.
+
+    A list of mappings is descended into, another is a value.
+    """
     if isinstance(value, Mapping) and value:
         for key, child in value.items():
             yield from flatten(child, (*path, key))
@@ -305,7 +329,10 @@ def flatten(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def list_differences(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the keys that have not the same value in all records; 1, 1.0 and true differ, and so does a missing key."""
+    """List the keys that have not the same value in all records.
+
+    1, 1.0 and true differ, and so does a missing key.
+    """
     keys = dict.fromkeys(key for each in records for key in each)
     return [
         key

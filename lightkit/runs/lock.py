@@ -1,4 +1,7 @@
-"""One process per job: ``runs/<name>/lock.json`` names its owner, and the file's modification time is the heartbeat."""
+"""One process per job.
+
+``runs/<name>/lock.json`` names its owner, and the file's modification time is the heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ from lightkit.runs.fence import Fence, remove_staging
 from lightkit.runs.files import flush, inspect_json, read_json, remove_leftovers, write_json
 
 SHARED_LOCK = "_LIGHTKIT_LOCK"
-"""Environment variable with the token of a lock: a process that has it works on the job together with the owner."""
+"""Environment variable with the token of a lock: a process that has it works on the job together
+with the owner."""
 
 _HEARTBEAT_S = 15.0
 _TICK_S = 1.0
@@ -36,11 +40,13 @@ _log = logging.getLogger("lightkit")
 class Lock:
     """Exclusive right of a process to run a job; a context manager.
 
-    It holds on shared file systems without `flock`: ``lock.json`` is changed only under a `filelock.SoftFileLease`,
-    which needs exclusive creation of a file, and it is written by a rename. The lease is not the lock itself, because
-    a lease cannot be taken over without having watched it for its whole duration, and all who ask must agree on that.
+    It holds on shared file systems without `flock`: ``lock.json`` is changed only under a
+    `filelock.SoftFileLease`, which needs exclusive creation of a file, and it is written by a
+    rename. The lease is not the lock itself, because a lease cannot be taken over without having
+    watched it for its whole duration, and all who ask must agree on that.
 
-    Its token is a fencing token: who has lost the lock changes no file of the job any more, see `lightkit.runs.fence`.
+    Its token is a fencing token: who has lost the lock changes no file of the job any more, see
+    `lightkit.runs.fence`.
 
     Args:
         root: Folder that holds the runs of all jobs.
@@ -48,9 +54,9 @@ class Lock:
         wait_s: Seconds to wait for another owner.
         stale_s: Seconds without a heartbeat after which an owner on another host counts as dead.
         tell: Called once with a message that names the owner, if this process waits.
-        lost: Called with a message that names the new owner, if the job was taken over because this process could not
-            send heartbeats, such as after the machine was suspended: by the heartbeat thread, or by the thread that is
-            about to write a file of the job.
+        lost: Called with a message that names the new owner, if the job was taken over because this
+            process could not send heartbeats, such as after the machine was suspended: by the
+            heartbeat thread, or by the thread that is about to write a file of the job.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class Lock:
         self._thread = threading.Thread()
 
     def acquire(self) -> None:
-        """Take the lock, also from a dead owner, or share it with the owner that has started this process.
+        """Take the lock, also from a dead owner, or share it with the owner that started this.
 
         Raises:
             RunLocked: If another process runs the job.
@@ -139,11 +145,11 @@ class Lock:
                 write_json(self.path, self._record)
 
     def delegate(self) -> dict[str, str]:
-        """Return the environment variables with which a process that this one starts may work on the job."""
+        """Return the variables with which a process that this one starts may work on the job."""
         return {SHARED_LOCK: self._record["token"]}
 
     def release(self) -> None:
-        """Release the lock, unless this process shares it, is a fork of the owner, or has lost the lock."""
+        """Release the lock, unless this process shares it, is the owner's fork, or has lost it."""
         if self._fence is not None:
             self._fence.close()
         if not self._thread.is_alive():  # also in a fork, which has no other threads
@@ -169,7 +175,10 @@ class Lock:
 
     @contextmanager
     def _guard(self) -> Iterator[float]:
-        """Exclude all other changes of the lock file; yield the current time by the clock of the file server."""
+        """Exclude all other changes of the lock file.
+
+        Yield the current time by the clock of the file server.
+        """
         from filelock import SoftFileLease  # 40 ms that commands without a job do not need
 
         guard = self.path.with_name(".lock")
@@ -179,7 +188,10 @@ class Lock:
             yield guard.stat().st_mtime
 
     def _take(self) -> str | None:
-        """Write this process into the lock file, or return a sentence that names the process which runs the job."""
+        """Write this process into the lock file.
+
+        Or return a sentence that names the process which runs the job.
+        """
         with self._guard() as now_s:
             remove_leftovers(self.path.parent, "lock.json")
             record, damage = inspect_json(self.path)
@@ -210,7 +222,8 @@ class Lock:
             ]
             self._record = {**record, "processes": [*processes, describe_process()]}
 
-            # The former owner writes nothing from here on, and reads in the lock file who has the job.
+            # The former owner writes nothing from here on, and reads in the lock file who has the
+            # job.
             self._fence = Fence(self.path.parent, self._record["token"], self.check)
             remove_staging(self.path.parent, but=None if self._is_owner else self._fence.staging)
             self._fence.staging.mkdir(exist_ok=True)
@@ -219,7 +232,8 @@ class Lock:
                 write_json(aside, self._record)
                 aside.replace(self.path)
             except FileNotFoundError:
-                # Suspended for so long within the guard that another process has come and removed the folder.
+                # Suspended for so long within the guard that another process has come and removed
+                # the folder.
                 record = read_json(self.path)
                 if record is None:
                     raise
@@ -233,7 +247,10 @@ class Lock:
         return record is not None and record.get("token") == self._record["token"]
 
     def _find_loss(self) -> str | None:
-        """Return a sentence that says how this process has lost the lock; None while it holds it."""
+        """Return a sentence that says how this process has lost the lock.
+
+        None while it holds it.
+        """
         assert self._fence is not None
         record = read_json(self.path)
         if record is not None and not self._is_mine(record):
@@ -250,7 +267,8 @@ class Lock:
         if not self._fence.staging.is_dir():
             return f"{taken}, and its folder {self._fence.staging} was removed."
 
-        # A lock that a person has deleted is still this process's, unless another one may have come and gone.
+        # A lock that a person has deleted is still this process's, unless another one may have come
+        # and gone.
         if record is None and not self.path.exists():
             if silent_s >= self._stale_s:
                 return f"{taken}, and its lock is gone."
@@ -259,7 +277,7 @@ class Lock:
         return None
 
     def _is_seen_elsewhere(self) -> bool:
-        """Check whether the run's events since `note_folder` have the start of a training by another process."""
+        """Check whether the events since `note_folder` have another process's training start."""
         if self._events is None:
             return False
         starts = (
@@ -308,7 +326,9 @@ class Lock:
 
 
 def lock_holder(root: Path | str, name: str) -> dict[str, Any] | None:
-    """Read the lock of the process that runs a job: ``folder``, ``started``, ``processes``; None if no process does.
+    """Read the lock of the process that runs a job: ``folder``, ``started``, ``processes``.
+
+    None if no process does.
 
     It is empty if the lock cannot be read, since a process may hold it.
 
@@ -363,7 +383,9 @@ def describe_process() -> dict[str, Any]:
 
 
 def is_gone(process: Mapping[str, Any]) -> bool | None:
-    """Check whether a process has ended; None for another host, another container or an earlier boot.
+    """Check whether a process has ended.
+
+    None for another host, another container or an earlier boot.
 
     Args:
         process: Result of `describe_process` in that process.
@@ -386,7 +408,10 @@ def _describe_kernel() -> str:
 
 
 def _read_start(pid: int) -> str | None:
-    """Read the start time of a process in a unit that does not change; None if it is dead or a zombie."""
+    """Read the start time of a process in a unit that does not change.
+
+    None if it is dead or a zombie.
+    """
     if sys.platform != "linux":
         import psutil  # on Linux it adds the boot time, which moves when the clock is set
 
@@ -395,7 +420,8 @@ def _read_start(pid: int) -> str | None:
         return None
     with suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        # proc(5): the second field is the command in parentheses, which may hold spaces; then state, ..., 22 starttime.
+        # proc(5): the second field is the command in parentheses, which may hold spaces; then
+        # state, ..., 22 starttime.
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
     return None

@@ -31,8 +31,8 @@ def build_manifest(
         run: ``NAME/ID`` of the run.
         seed: What ``seed_everything`` came to; None if nothing was seeded.
         parent: Folder of the run that this one continues or evaluates.
-        previous: The run's manifest so far, where this process resumes it; what was different then stays under
-            ``earlier``.
+        previous: The run's manifest so far, where this process resumes it; what was different then
+            stays under ``earlier``.
     """
     kept = (
         "created",
@@ -72,7 +72,10 @@ def build_manifest(
 
 
 def describe_git() -> dict[str, Any] | None:
-    """Return commit, branch and whether files differ from it; None outside a repository or without git."""
+    """Return commit, branch and whether files differ from it.
+
+    None outside a repository or without git.
+    """
     commit = git_output("rev-parse", "HEAD")
     if commit is None:
         return None
@@ -85,7 +88,7 @@ def describe_git() -> dict[str, Any] | None:
 
 
 def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the CPU's model, the cores this process may use, the memory, and the given names of GPUs."""
+    """Return the CPU's model, this process's cores, the memory, and the given names of GPUs."""
     return {
         "host": platform.node(),
         "cpu": processor.cpu_model(),
@@ -96,7 +99,10 @@ def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def git_output(*arguments: str) -> str | None:
-    """Run git in the working directory and give its output, stripped; None if that fails, as outside a repository."""
+    """Run git in the working directory and give its output, stripped.
+
+    None if that fails, as outside a repository.
+    """
     # Without optional locks: asking must not disturb a commit that somebody makes at the same time.
     command = ["git", "--no-optional-locks", *arguments]
     try:

@@ -1,4 +1,7 @@
-"""Which value of a metric is best, ``min`` or ``max``: the one answer for checkpoints, gates, reports and tables."""
+"""Which value of a metric is best, ``min`` or ``max``.
+
+The one answer for checkpoints, gates, reports and tables.
+"""
 
 from __future__ import annotations
 
@@ -65,16 +68,18 @@ def infer_mode(
     recorded: Mapping[str, Any] | None = None,
     chosen: str | None = None,
 ) -> Mode | None:
-    """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best; None if unknown.
+    """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best.
 
-    The first that is known counts: what the user says, what the training knew, the metric's name, and how a checkpoint
-    was chosen by it.
+    None if unknown.
+
+    The first that is known counts: what the user says, what the training knew, the metric's name,
+    and how a checkpoint was chosen by it.
 
     Args:
         metric: Its logged name, such as ``val/accuracy``.
         explicit: Value of an option or a key that is of this metric alone.
-        recorded: ``modes`` of a run's ``summary.json``: the modes that its config sets, and those of its metric
-            objects. That of another split counts as well.
+        recorded: ``modes`` of a run's ``summary.json``: the modes that its config sets, and those
+            of its metric objects. That of another split counts as well.
         chosen: Mode of a callback that monitors the metric, which may be a default.
     """
     for known in (
@@ -91,10 +96,12 @@ def infer_mode(
 
 
 def infer_mode_by_name(metric: str) -> Mode | None:
-    """Infer the mode of a metric from the words of its name; None where they are not usual, or contradict each other.
+    """Infer the mode of a metric from the words of its name.
 
-    ``val/f1``, ``BinaryAccuracy`` and ``acc1`` are largest, ``val_loss`` and ``MeanSquaredError`` smallest, and of
-    ``neg_loss``, ``accuracy_std`` and ``closeness`` it is unknown.
+    None where they are not usual, or contradict each other.
+
+    ``val/f1``, ``BinaryAccuracy`` and ``acc1`` are largest, ``val_loss`` and ``MeanSquaredError``
+    smallest, and of ``neg_loss``, ``accuracy_std`` and ``closeness`` it is unknown.
     """
     words: set[str] = set()
     for word in _WORD.findall(metric):
@@ -108,7 +115,7 @@ def infer_mode_by_name(metric: str) -> Mode | None:
 
 
 def override_modes(known: Mapping[str, Any], stronger: Mapping[str, Any]) -> dict[str, Any]:
-    """Return known modes with stronger ones in the place of those of the same metric, on whatever split.
+    """Return known modes with stronger ones in the place of the same metric's, of any split.
 
     Args:
         known: Modes by metric, such as those of metric objects.
@@ -134,7 +141,9 @@ def merge_modes(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def rank_value(value: float | None, mode: str) -> tuple[int, float]:
-    """Return a sorting key with which the best value is first, then those that are not finite, then none at all.
+    """Return a sorting key with which the best value is first.
+
+    Then those that are not finite, then none at all.
 
     Args:
         value: Of a metric; None where it was not logged.
@@ -148,12 +157,18 @@ def rank_value(value: float | None, mode: str) -> tuple[int, float]:
 
 
 def is_better(value: float | None, other: float | None, mode: str) -> bool:
-    """Return whether one value of a metric is better than another; one that is not finite is worse than each other."""
+    """Return whether one value of a metric is better than another.
+
+    One that is not finite is worse than each other.
+    """
     return rank_value(value, mode) < rank_value(other, mode)
 
 
 def _find_recorded(metric: str, recorded: Mapping[str, Any]) -> str | None:
-    """Find the mode of a metric among recorded ones: under its name, else under that of another split or form."""
+    """Find the mode of a metric among recorded ones.
+
+    Under its name, else under that of another split or form.
+    """
     if recorded.get(metric) in ("min", "max"):
         return str(recorded[metric])
     stem = _stem(metric)

@@ -1,7 +1,7 @@
 """metrics.csv: one row an epoch, whatever an epoch measured.
 
-The table is made from the events of the epochs, which are appended first: where the file and ``events.jsonl`` beside it
-disagree, as after a copy that was cut, the events count.
+The table is made from the events of the epochs, which are appended first: where the file and
+``events.jsonl`` beside it disagree, as after a copy that was cut, the events count.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from lightkit.runs.events import read_events
 from lightkit.runs.files import keep_damaged, write_text
 
 STEP_SUFFIX = "_step"
-"""End of the name of a column with the value of the last step of each epoch, which Lightning's own names have too."""
+"""End of the name of a column with the value of the last step of each epoch, which Lightning's own
+names have too."""
 _KEYS = ("epoch", "step")
 _log = logging.getLogger("lightkit")
 _warned: set[Path] = set()
 
 
 def is_of_last_step(name: str, names: Collection[str]) -> bool:
-    """Return whether a column has the value of the last step of each epoch, and no column that of the epoch.
+    """Check whether a column has each epoch's last step, and no column the epoch's value.
 
     Args:
         name: Of the column.
@@ -36,11 +37,12 @@ def is_of_last_step(name: str, names: Collection[str]) -> bool:
 class MetricsTable:
     """A table with the columns epoch, step and one for each metric, sorted by name.
 
-    The file is replaced as a whole with each row, so that a reader, or the next process after a kill, finds whole
-    rows only. A thousand epochs are some hundred kilobytes.
+    The file is replaced as a whole with each row, so that a reader, or the next process after a
+    kill, finds whole rows only. A thousand epochs are some hundred kilobytes.
 
     Args:
-        path: The file. Rows that it has already are kept, and those that it lacks are read from ``events.jsonl``.
+        path: The file. Rows that it has already are kept, and those that it lacks are read from
+            ``events.jsonl``.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -49,7 +51,10 @@ class MetricsTable:
 
     @property
     def rows(self) -> list[dict[str, float]]:
-        """The rows in the order of the epochs; a metric that an epoch did not measure is not in its row."""
+        """The rows in the order of the epochs.
+
+        A metric that an epoch did not measure is not in its row.
+        """
         return [dict(row) for row in self._rows]
 
     @property
@@ -58,7 +63,10 @@ class MetricsTable:
         return dict(self._rows[-1]) if self._rows else {}
 
     def record(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write the row of an epoch, in place of the rows of this epoch and of later ones, which are trained again."""
+        """Write the row of an epoch.
+
+        In place of the rows of this epoch and of later ones, which are trained again.
+        """
         measured = {name: float(value) for name, value in values.items() if name not in _KEYS}
         earlier = [row for row in self._rows if row["epoch"] < epoch]
         self._rows = [*earlier, {"epoch": epoch, "step": step, **measured}]
@@ -74,7 +82,7 @@ class MetricsTable:
 
 
 def _read(path: Path) -> tuple[list[dict[str, float]], bool]:
-    """Read the rows of the file, in the place of each that differs from its event that of the event.
+    """Read the rows of the file, for each that differs from its event that of the event.
 
     Returns:
         The rows, and whether the file is damaged, after a warning.
@@ -85,7 +93,8 @@ def _read(path: Path) -> tuple[list[dict[str, float]], bool]:
     def is_right(epoch: int, row: dict[str, float]) -> bool:
         if epoch in of_events:
             return _is_same(row, of_events[epoch])
-        # A row without an event is one of an epoch whose event was lost; steps grow from epoch to epoch.
+        # A row without an event is one of an epoch whose event was lost; steps grow from epoch to
+        # epoch.
         return epoch not in known and not _contradicts(row, of_events)
 
     rows = of_events | {epoch: row for epoch, row in of_file.items() if is_right(epoch, row)}
@@ -144,7 +153,10 @@ def _parse_row(names: list[str], cells: list[str]) -> dict[str, float] | None:
 
 
 def _read_events(path: Path) -> tuple[dict[int, dict[str, float]], set[int]]:
-    """Read the rows that the events of epochs give, by epoch, and the epochs that have been recorded at any time."""
+    """Read the rows that the events of epochs give, by epoch.
+
+    And the epochs that have been recorded at any time.
+    """
     rows: dict[int, dict[str, float]] = {}
     known = set()
     for event in read_events(path):

@@ -1,8 +1,8 @@
 """The types of what the JSON files of a run hold, and the check of a file against them.
 
-Each class is the one description of a file that code may rely on: `lightkit.runs.files.read_json` returns nothing that
-contradicts it. Keys may be missing, and others may be there. What a user's own class has written, such as the
-description of the data, has any type.
+Each class is the one description of a file that code may rely on: `lightkit.runs.files.read_json`
+returns nothing that contradicts it. Keys may be missing, and others may be there. What a user's own
+class has written, such as the description of the data, has any type.
 """
 
 from __future__ import annotations
@@ -117,7 +117,10 @@ class ManifestRecord(TypedDict, total=False):
 
 
 class DataDescription(TypedDict, total=False):
-    """``data`` of manifest.json, as far as a report shows it; a user's data module may say anything else."""
+    """``data`` of manifest.json, as far as a report shows it.
+
+    A user's data module may say anything else.
+    """
 
     source: str | None
     root: str | None
@@ -397,11 +400,14 @@ _MAX_CHARS = 40
 
 
 def find_mismatch(value: Any, shape: Any, key: str = "") -> str | None:
-    """Describe where a value of JSON is not of its type, with dotted key and what was expected; None if it is.
+    """Describe where a value of JSON is not of its type, with dotted key and what was expected.
+
+    None if it is.
 
     Args:
         value: The value.
-        shape: Its type: a typed dictionary, ``dict[str, ...]``, ``list[...]``, a union, ``Any`` or a plain type.
+        shape: Its type: a typed dictionary, ``dict[str, ...]``, ``list[...]``, a union, ``Any`` or
+            a plain type.
         key: Its dotted key.
     """
     if shape is Any:
@@ -426,9 +432,12 @@ def find_mismatch(value: Any, shape: Any, key: str = "") -> str | None:
 
 
 def find_excess(value: Any) -> str | None:
-    """Describe what no reader could work with: a number that is not finite as a double, or text that cannot be printed.
+    """Describe what no reader could work with.
 
-    Or more levels than a recursive function takes. lightkit writes none of them. None if there are none.
+    A number that is not finite as a double, or text that cannot be printed.
+
+    Or more levels than a recursive function takes. lightkit writes none of them. None if there are
+    none.
     """
     level = [value]
     for _ in range(_MAX_DEPTH):

@@ -22,14 +22,18 @@ class RunSettings:
     Args:
         name: Name of the job. `null`: the name of the first config file.
         root: Folder of all runs.
-        resume: `auto`: go on in the newest run of this name if it was interrupted and its config is the same;
-            `never`: always begin a new run; or a run to go on in with this config: its folder, its id, or `latest`, the
-            newest of this name.
-        wait_s: Seconds to wait for another process that runs this job, before it ends with exit code 75.
-        stale_s: Seconds without a heartbeat after which a process on another host that holds the job counts as dead.
-        heartbeat_url: Address of a monitor such as healthchecks.io: it is requested with `/start` added when the
-            command begins, as it is when it ends well, and with `/fail` when it fails.
-        report: Whether `fit`, `test` and `retrain` write `report.html` into the run folder at their end.
+        resume: `auto`: go on in the newest run of this name if it was interrupted and its config is
+            the same; `never`: always begin a new run; or a run to go on in with this config: its
+            folder, its id, or `latest`, the newest of this name.
+        wait_s: Seconds to wait for another process that runs this job, before it ends with exit
+            code 75.
+        stale_s: Seconds without a heartbeat after which a process on another host that holds the
+            job counts as dead.
+        heartbeat_url: Address of a monitor such as healthchecks.io: it is requested with `/start`
+            added when the command begins, as it is when it ends well, and with `/fail` when it
+            fails.
+        report: Whether `fit`, `test` and `retrain` write `report.html` into the run folder at their
+            end.
     """
 
     name: str | None = None
@@ -51,7 +55,8 @@ class RunStart:
         parent: Run that the checkpoint is from, where that is another one.
         notice: What to tell the user about the choice.
         is_old: Whether the run was there before.
-        passed_over: Checkpoints that are not what was written, each with its fault, so that an older one is restored.
+        passed_over: Checkpoints that are not what was written, each with its fault, so that an
+            older one is restored.
     """
 
     run: runs.Run
@@ -93,8 +98,10 @@ def choose_start(
         config: The resolved config as it would be saved.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
         fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
-        environment: Computes the digests of secrets and values from the environment, salted with the id of a run.
-        by_rule: Dotted keys that `auto` has chosen by the hardware: on other hardware the run goes on all the same.
+        environment: Computes the digests of secrets and values from the environment, salted with
+            the id of a run.
+        by_rule: Dotted keys that `auto` has chosen by the hardware: on other hardware the run goes
+            on all the same.
 
     Raises:
         ConfigError: If the user names something to resume from that is not there.
@@ -142,7 +149,10 @@ def _describe_changes(run: runs.Run, changed: Sequence[str]) -> str:
 def _describe_other_hardware(
     run: runs.Run, *, config: Mapping[str, Any], by_rule: Collection[str]
 ) -> str:
-    """Write the values that `auto` chooses on this machine otherwise than on the one before; empty if there is none."""
+    """Write the values that `auto` chooses on this machine otherwise than on the one before.
+
+    Empty if there is none.
+    """
     saved = read_config(run)
     before = _flatten(saved)
     now = _flatten(config)
@@ -169,7 +179,10 @@ def _list_changes(
     environment: Callable[[str], Mapping[str, str]] | None,
     by_rule: Collection[str],
 ) -> list[str]:
-    """List what gives another model than the training of an interrupted run; the arguments are as in `choose_start`."""
+    """List what gives another model than the training of an interrupted run.
+
+    The arguments are as in `choose_start`.
+    """
     saved = read_config(run)
     changed = [key for key in compare_configs(saved, config) if key not in by_rule]
     manifest = runs.read_json(run.manifest_path) or {}
@@ -190,14 +203,19 @@ def _select_digests(recorded: Mapping[str, str], values: Mapping[str, Any]) -> d
 
 
 def locate_checkpoint(run: runs.Run, choice: str) -> Path | None:
-    """Return the `best` or `last` checkpoint of a run, which a `ModelCheckpoint` of the user's may have named."""
+    """Return the `best` or `last` checkpoint of a run.
+
+    A `ModelCheckpoint` of the user's may have named it.
+    """
     recorded = runs.find_value(runs.read_json(run.summary_path), "paths", f"{choice}_checkpoint")
     named = run.checkpoints / f"{choice}.ckpt"
     return next((path for path in (named, run.folder / (recorded or named)) if path.exists()), None)
 
 
 def find_checkpoint(run: runs.Run, choice: str) -> Path:
-    """Return the checkpoint of a run that `best`, `last` or a path names; a folder where a strategy writes shards.
+    """Return the checkpoint of a run that `best`, `last` or a path names.
+
+    A folder where a strategy writes shards.
 
     Raises:
         ConfigError: If it is not there, or is not what was written.
@@ -297,7 +315,8 @@ def open_named_run(reference: str, root: Path | str, name: str | None) -> runs.R
 
 
 _OF_SHARDS = ("meta.pt", "checkpoint")
-"""What the folder of a checkpoint has that FSDP or ModelParallel (Lightning 2.6), or DeepSpeed, has written."""
+"""What the folder of a checkpoint has that FSDP or ModelParallel (Lightning 2.6), or DeepSpeed, has
+written."""
 
 
 def check_checkpoint_file(path: str) -> Path:

@@ -1,4 +1,7 @@
-"""Which runs may be deleted, and their deletion: a kill at any moment leaves no half of a run under its name."""
+"""Which runs may be deleted, and their deletion.
+
+A kill at any moment leaves no half of a run under its name.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,13 @@ class RetentionRules:
     Args:
         keep_last: Number of the newest runs of each job.
         keep_best: Number of the best trainings of each job, by each metric that chose a checkpoint.
-        max_size_bytes: Size of all runs together above which runs are deleted, the oldest first, and only so many.
+        max_size_bytes: Size of all runs together above which runs are deleted, the oldest first,
+            and only so many.
         older_than_s: Age below which every run is kept; seconds.
         metric: Metric that is compared; if None, the one that chose the best checkpoint.
-        mode: Whether the smallest (``min``) or the largest (``max``) value of ``metric`` is best; without ``metric``,
-            of those of which neither runs nor names tell. None: as runs and names tell.
+        mode: Whether the smallest (``min``) or the largest (``max``) value of ``metric`` is best;
+            without ``metric``, of those of which neither runs nor names tell. None: as runs and
+            names tell.
     """
 
     keep_last: int | None = None
@@ -52,7 +57,8 @@ class DeletionPlan:
         deleted: Runs to be deleted.
         kept: Reason by run, as ``NAME/ID``; of several, the first that holds.
         left_bytes: Size of all that are kept.
-        unknown: Runs of which it cannot be read from which they began, so that all older ones are kept.
+        unknown: Runs of which it cannot be read from which they began, so that all older ones are
+            kept.
     """
 
     deleted: list[IndexedRun] = field(default_factory=list)
@@ -72,10 +78,10 @@ def plan_deletions(
 ) -> DeletionPlan:
     """Decide which runs are deleted.
 
-    Never one that a process works on, that cannot be read, was promoted or has no manifest, the newest good training of
-    a job, an interrupted one that the next start would resume, one that an unfinished sweep needs, one from whose
-    checkpoint a kept run started or which its config names, nor one that is older than a run whose manifest cannot be
-    read.
+    Never one that a process works on, that cannot be read, was promoted or has no manifest, the
+    newest good training of a job, an interrupted one that the next start would resume, one that an
+    unfinished sweep needs, one from whose checkpoint a kept run started or which its config names,
+    nor one that is older than a run whose manifest cannot be read.
 
     Args:
         entries: All runs of all jobs, the newest first: any may have started from a run of the job.
@@ -86,7 +92,8 @@ def plan_deletions(
         now: Seconds since 1970.
 
     Raises:
-        ConfigError: If it is unknown which value of a metric is best, or the mode of no named metric contradicts one.
+        ConfigError: If it is unknown which value of a metric is best, or the mode of no named
+            metric contradicts one.
     """
     jobs: dict[str, list[IndexedRun]] = defaultdict(list)
     kept = {}
@@ -118,7 +125,10 @@ def plan_deletions(
 def _delete_until_small(
     plan: DeletionPlan, candidates: Sequence[IndexedRun], max_size_bytes: int | None
 ) -> None:
-    """Plan to delete runs, pruned ones and old ones first, until the others are small enough; all without a limit."""
+    """Plan to delete runs, pruned ones and old ones first, until the others are small enough.
+
+    All without a limit.
+    """
     for each in sorted(candidates, key=lambda each: (each.status != PRUNED, each.run.id)):
         if max_size_bytes is not None and plan.left_bytes <= max_size_bytes:
             plan.kept[each.key] = "all fit into --max-size"
@@ -130,7 +140,9 @@ def _delete_until_small(
 def _keep_needed(
     entries: Sequence[IndexedRun], kept: dict[str, str], unknown: Sequence[IndexedRun]
 ) -> None:
-    """Keep what kept runs need, and what that needs in its turn; one of unknown needs may need each older run.
+    """Keep what kept runs need, and what that needs in its turn.
+
+    One of unknown needs may need each older run.
 
     Args:
         entries: All runs.
@@ -210,7 +222,10 @@ def _apply_rules(
 
 
 def _list_best(job: Sequence[IndexedRun], rules: RetentionRules) -> Iterator[IndexedRun]:
-    """List the best trainings of a job with a good checkpoint, as many as the rules keep, by each metric."""
+    """List the best trainings of a job with a good checkpoint.
+
+    As many as the rules keep, by each metric.
+    """
     by_metric: dict[str, list[IndexedRun]] = defaultdict(list)
     for each in job:
         if each.is_training and each.metric is not None and each.value is not None:
@@ -223,11 +238,13 @@ def _list_best(job: Sequence[IndexedRun], rules: RetentionRules) -> Iterator[Ind
 def _sort_trainings(
     metric: str, trainings: Sequence[IndexedRun], rules: RetentionRules
 ) -> list[IndexedRun]:
-    """Sort the trainings of a job that have a metric, the best first and those whose value is not finite last.
+    """Sort the trainings of a job that have a metric.
+
+    The best first and those whose value is not finite last.
 
     Raises:
-        ConfigError: If it is unknown and more trainings than are kept have the metric, or contradicts that of a metric
-            which is not named.
+        ConfigError: If it is unknown and more trainings than are kept have the metric, or
+            contradicts that of a metric which is not named.
     """
     known = infer_mode_of_runs(metric, trainings)
     if rules.metric is None and None not in (rules.mode, known) and known != rules.mode:
@@ -254,10 +271,12 @@ def _has_good_checkpoint(each: IndexedRun) -> bool:
 def delete_runs(
     root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
 ) -> list[IndexedRun]:
-    """Delete runs. Each is renamed first, so that no start can find half of one; links are removed, never followed.
+    """Delete runs. Each is renamed first, so that no start can find half of one.
 
-    No lock is needed: a start goes on with the newest training of its job, or with trials of its sweep, which no plan
-    deletes.
+    Links are removed, never followed.
+
+    No lock is needed: a start goes on with the newest training of its job, or with trials of its
+    sweep, which no plan deletes.
 
     Args:
         root: Folder that holds the runs of all jobs.

@@ -1,24 +1,33 @@
-"""``scores`` of summary.json: the results of later stages, each with the weights, the data and the settings it is of.
+"""``scores`` of summary.json.
+
+The results of later stages, each with the weights, the data and the settings it is of.
 
 Each is an object:
 
-============  =========================================================================================================
+============  ======================================================================================
 stage         ``test`` or ``validate``
 metrics       metric -> value; null where it is not finite
-checkpoint    file of the weights, relative to the run's folder where it is inside; null where the model had none
+checkpoint    file of the weights, relative to the run's folder where it is inside; null where the
+              model had none
 sha256        digest of that file when it was loaded; null where it is unknown
 epoch         of the weights, from 0; null where it is unknown
-data          fingerprint of the data, as ``data.fingerprint`` of the manifest; null where the data module has none
-limit         ``trainer.limit_test_batches`` (or ``_val_``) where it leaves batches out: a number of them, or a share
-num_samples   number of samples that were scored, over all ranks and loaders; null where it is unknown
+data          fingerprint of the data, as ``data.fingerprint`` of the manifest; null where the data
+              module has none
+limit         ``trainer.limit_test_batches`` (or ``_val_``) where it leaves batches out: a number of
+              them, or a share
+num_samples   number of samples that were scored, over all ranks and loaders; null where it is
+              unknown
 precision     in which it was computed, as ``trainer.precision``; null where it is unknown
-device        kind of the device: ``cpu``, ``cpu with bf16``, the name of a GPU; null where it is unknown
-changed       key -> value of the config, where the stage's differs from the run's in what may change a metric
+device        kind of the device: ``cpu``, ``cpu with bf16``, the name of a GPU; null where it is
+              unknown
+changed       key -> value of the config, where the stage's differs from the run's in what may
+              change a metric
 time          end of the stage, ISO 8601, UTC
-============  =========================================================================================================
+============  ======================================================================================
 
-A later result replaces an earlier one of the same stage, weights, data and settings alone. A score belongs to a run's
-best checkpoint where `is_of` says so: equal digest, equal fingerprint, nothing changed.
+A later result replaces an earlier one of the same stage, weights, data and settings alone. A score
+belongs to a run's best checkpoint where `is_of` says so: equal digest, equal fingerprint, nothing
+changed.
 """
 
 from __future__ import annotations
@@ -37,7 +46,10 @@ _MAX_CHARS = 60  # of a value in words
 
 @dataclass(frozen=True)
 class StageScore:
-    """The result of a later stage, and what it belongs to. The fields are those of the module's table."""
+    """The result of a later stage, and what it belongs to.
+
+    The fields are those of the module's table.
+    """
 
     stage: str
     metrics: Mapping[str, float | None]
@@ -53,11 +65,12 @@ class StageScore:
     time: str | None = None
 
     def is_of(self, sha256: str | None, *, data: str | None) -> bool:
-        """Return whether it is the score of some weights on the run's own data, with the run's own settings.
+        """Return whether it is the score of some weights on the run's own data and settings.
 
         Args:
             sha256: Digest of the file of the weights; None belongs to no score.
-            data: Fingerprint of the run's data; None where its data module has none, and where ``changed`` decides.
+            data: Fingerprint of the run's data; None where its data module has none, and where
+                ``changed`` decides.
         """
         is_same_data = self.data is None or data is None or self.data == data
         return sha256 is not None and self.sha256 == sha256 and is_same_data and not self.changed
@@ -91,7 +104,10 @@ class StageScore:
 
 
 def read_scores(summary: Mapping[str, Any]) -> list[StageScore]:
-    """Read the scores of a run's summary, in the order in which they were recorded; damaged ones are left out."""
+    """Read the scores of a run's summary, in the order in which they were recorded.
+
+    Damaged ones are left out.
+    """
     recorded = summary.get("scores")
     known = {each.name for each in fields(StageScore)}
     scores = []

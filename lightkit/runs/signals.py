@@ -1,4 +1,4 @@
-"""Signals that ask a run to end, turned into one exception at a moment when stopping loses nothing."""
+"""Signals that ask a run to end, turned into one exception where stopping loses nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from types import FrameType
 from lightkit.errors import Interrupted, is_interruption
 
 PATIENCE_S = 11.5
-"""Seconds from a signal to the end of a process that does not end by itself; with its last words less than 15 s."""
+"""Seconds from a signal to the end of a process that does not end by itself; with its last words
+less than 15 s."""
 
 _LAST_WORDS_S = 2.0
 _SAME_WISH_S = 0.5  # `timeout` sends its signal to the process and then to its group
@@ -40,9 +41,10 @@ os.register_at_fork(after_in_child=_stop_listening)
 
 
 def kill_children() -> None:
-    """Kill all processes that descend from this one, and return once they are gone, or after a second.
+    """Kill processes that descend from this one; return once they are gone, or after 1 s.
 
-    The process with which Python removes shared memory that others leave behind is spared: it ends by itself.
+    The process with which Python removes shared memory that others leave behind is spared: it ends
+    by itself.
     """
     import psutil  # slow to import, and rarely needed by a program that begins
 
@@ -61,18 +63,24 @@ def kill_children() -> None:
 
 
 class SignalWatch:
-    """Remember SIGINT, SIGTERM, SIGUSR1 and SIGHUP while a step is computed; raise `Interrupted` at once elsewhere.
+    """Remember SIGINT, SIGTERM, SIGUSR1 and SIGHUP while a step is computed.
 
-    A second signal ends the process immediately, without saving: whoever sends two means it. A process that has not
-    ended `PATIENCE_S` after the first is ended, with the processes that it has started. SIGHUP and SIGINT are left
-    alone where the process was started to ignore them, as `nohup` and a script's `&` have it.
+    Raise `Interrupted` at once elsewhere.
 
-    Python calls no handler while the main thread is in native code, as when ranks wait for one that never comes. The
-    signal's number is therefore also written into a pipe, from which a thread starts the clock.
+    A second signal ends the process immediately, without saving: whoever sends two means it. A
+    process that has not ended `PATIENCE_S` after the first is ended, with the processes that it has
+    started. SIGHUP and SIGINT are left alone where the process was started to ignore them, as
+    `nohup` and a script's `&` have it.
+
+    Python calls no handler while the main thread is in native code, as when ranks wait for one that
+    never comes. The signal's number is therefore also written into a pipe, from which a thread
+    starts the clock.
 
     Args:
-        to_the_end: Go on after the block until the process has ended, if a signal has come; so for a whole program.
-        owns_process: Whether the process may be ended by force; False in a script or a notebook, which goes on.
+        to_the_end: Go on after the block until the process has ended, if a signal has come; so for
+            a whole program.
+        owns_process: Whether the process may be ended by force; False in a script or a notebook,
+            which goes on.
     """
 
     def __init__(self, *, to_the_end: bool = False, owns_process: bool = True) -> None:
@@ -82,7 +90,8 @@ class SignalWatch:
         self.has_raised = False
         """Whether `Interrupted` was raised at once, at whatever the main thread was doing."""
         self.last_words: Callable[[int], int] | None = None
-        """Called in a thread, with the signal, when the process is ended by force: it gives the exit code."""
+        """Called in a thread, with the signal, when the process is ended by force: it gives the
+        exit code."""
         self.code: int | None = None
         """The exit code, once it is known."""
         self._to_the_end = to_the_end
@@ -113,8 +122,9 @@ class SignalWatch:
     def __exit__(self, *_: object) -> None:
         """Put the handlers back that were there before.
 
-        At the end of a whole program, signals that could wait for as long as it takes are ignored from here on: nothing
-        is left to save, and Slurm's, in the seconds until the process has ended, would make a failure of a success.
+        At the end of a whole program, signals that could wait for as long as it takes are ignored
+        from here on: nothing is left to save, and Slurm's, in the seconds until the process has
+        ended, would make a failure of a success.
         """
         if self._to_the_end and self.received is not None:
             return
@@ -129,7 +139,9 @@ class SignalWatch:
             self._pipe = None
 
     def add(self, signum: int, *, patiently: bool = False) -> None:
-        """Treat a signal as such a wish; outside the main thread, where Python allows no handler, do nothing.
+        """Treat a signal as such a wish.
+
+        Outside the main thread, where Python allows no handler, do nothing.
 
         Args:
             signum: Its number.
@@ -143,19 +155,23 @@ class SignalWatch:
             self._patient.add(signum)
 
     def note(self, signum: int) -> None:
-        """Take a wish that has come by another way for a signal that waits for the end of the batch."""
+        """Take a wish of another way for a signal that waits for the end of the batch."""
         self.received = self.received or signum
 
     def explains(self, error: BaseException) -> bool:
         """Return whether an error is what became of the signal, and no news of its own.
 
-        A library may swallow what was raised while it was being loaded, and stumble over its own half afterwards.
+        A library may swallow what was raised while it was being loaded, and stumble over its own
+        half afterwards.
         """
         return self.received is not None and (self.has_raised or is_interruption(error))
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """Defer signals to the end of a block that must not be cut off, such as the last line of the records."""
+        """Defer signals to the end of a block that must not be cut off.
+
+        Such as the last line of the records.
+        """
         before = self.deferred
         self.deferred = True
         try:
@@ -175,7 +191,9 @@ class SignalWatch:
             raise Interrupted(self.received)
 
     def cut(self, code: int, words: str | None = None) -> None:
-        """End this process and those that it has started, at once; interrupt a process that is not owned.
+        """End this process and those that it has started, at once.
+
+        Interrupt a process that is not owned.
 
         Args:
             code: Exit code.
@@ -192,7 +210,10 @@ class SignalWatch:
 
     @contextmanager
     def handed_over(self) -> Iterator[None]:
-        """Leave signals to a block that has handlers and a clock of its own, as the supervisor of a launch has."""
+        """Leave signals to a block that has handlers and a clock of its own.
+
+        The supervisor of a launch has these.
+        """
         self._is_handed_over = True
         try:
             yield
@@ -217,7 +238,7 @@ class SignalWatch:
                 raise Interrupted(signum)
 
     def _listen(self) -> None:
-        """Start a thread that reads the number of each signal, whatever the main thread is doing."""
+        """Start a thread that reads the number of each signal, whatever the main thread does."""
         self._pipe = reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self._wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -62,7 +62,10 @@ class EventFollower:
         self._offset = 0
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Return the events since the last call; of a line that is being written the next call has the whole."""
+        """Return the events since the last call.
+
+        Of a line that is being written the next call has the whole.
+        """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

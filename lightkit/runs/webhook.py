@@ -1,7 +1,10 @@
-"""Messages to webhooks and other services: sent once, or from a background thread, so that training never waits.
+"""Messages to webhooks and other services.
 
-The dead-man's switch of a job is an address that is requested when the job begins and when it ends, as healthchecks.io
-defines it: ``URL/start``, then ``URL`` where all went well, or ``URL/fail``. The body is the end of the text.
+Sent once, or from a background thread, so that training never waits.
+
+The dead-man's switch of a job is an address that is requested when the job begins and when it ends,
+as healthchecks.io defines it: ``URL/start``, then ``URL`` where all went well, or ``URL/fail``. The
+body is the end of the text.
 """
 
 from __future__ import annotations
@@ -105,12 +108,14 @@ def check_address(url: str, name: str) -> str:
 
 
 class BackgroundSender:
-    """Deliver messages in order from one daemon thread. Nothing it does raises or blocks, except `close`.
+    """Deliver messages in order from one daemon thread.
+
+    Nothing it does raises or blocks, except `close`.
 
     Args:
         name: Receiver's name in warnings, without secrets.
-        retries: Further attempts for a message whose `DeliveryError` is temporary, after pauses of 0, 1, 2, 2, ...
-            seconds; infinite to keep all messages until the server takes them.
+        retries: Further attempts for a message whose `DeliveryError` is temporary, after pauses of
+            0, 1, 2, 2, ... seconds; infinite to keep all messages until the server takes them.
     """
 
     def __init__(self, name: str, *, retries: float = 3) -> None:
@@ -137,7 +142,10 @@ class BackgroundSender:
             atexit.register(self.close)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
-        """Wait until the queue is sent, at most ``timeout_s``; return the number of undelivered messages."""
+        """Wait until the queue is sent, at most ``timeout_s``.
+
+        Return the number of undelivered messages.
+        """
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_s)
@@ -195,14 +203,16 @@ def close_all(senders: Iterable[BackgroundSender], timeout_s: float = CLOSE_TIME
 def heartbeat_sign(code: int) -> Literal["ok", "fail"] | None:
     """Return the sign for an exit code.
 
-    Done (0) and nothing to do (6) are well. "Try again later" (75) and the signals (129, 130, 143) are neither: if
-    nothing comes after it, the switch finds out by itself. All others are failures.
+    Done (0) and nothing to do (6) are well. "Try again later" (75) and the signals (129, 130, 143)
+    are neither: if nothing comes after it, the switch finds out by itself. All others are failures.
     """
     return "ok" if code in (0, 6) else None if code in (75, 129, 130, 143) else "fail"
 
 
 class DeadMansSwitch:
-    """Reports one command to an address, from a thread: an address that does not answer holds nothing up.
+    """Reports one command to an address, from a thread.
+
+    An address that does not answer holds nothing up.
 
     Args:
         url: The address, a secret.

@@ -1,1 +1,4 @@
-"""An exported model behind HTTP, on LitServe: requests, answers, and the server's life. No torch."""
+"""An exported model behind HTTP, on LitServe: requests, answers, and the server's life.
+
+No torch.
+"""

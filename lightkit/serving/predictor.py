@@ -1,4 +1,7 @@
-"""The model of the server: samples of many requests in, one answer for each, by the code of `lightkit predict`."""
+"""The model of the server.
+
+Samples of many requests in, one answer for each, by the code of `lightkit predict`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ from lightkit.serving.requests import Item
 _NUMBERS = ("float16", "float32", "float64", "int32", "int64")
 Array = np.ndarray[Any, Any]
 Samples = list[Array] | list[tuple[Array, ...]]
-"""Inputs of samples: of pictures and numbers one array each, of rows of a table one of each input."""
+"""Inputs of samples: of pictures and numbers one array each, of rows of a table one of each
+input."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Refusal:
 
 
 def find_row_length(metadata: Metadata, file: Path) -> int | None:
-    """Return how many numbers a row of the model's input has; None for a model of pictures or of rows of a table.
+    """Return how many numbers a row of the model's input has.
+
+    None for a model of pictures or of rows of a table.
 
     Raises:
         DataError: If it takes neither pictures nor rows.
@@ -179,7 +185,9 @@ class Predictor:
         }
 
     def _describe_mask(self, name: str, values: Array) -> dict[str, Any]:
-        """Describe a mask: a PNG in base64, in the size of the model's input, and the share of each class.
+        """Describe a mask.
+
+        A PNG in base64, in the size of the model's input, and the share of each class.
 
         Raises:
             DataError: If the model's output is not finite.

@@ -1,4 +1,7 @@
-"""Content of a request to the server: pictures as bytes, or rows of a table or of numbers; any other is refused."""
+"""Content of a request to the server: pictures as bytes, or rows of a table or of numbers.
+
+Any other is refused.
+"""
 
 import json
 import math
@@ -28,7 +31,8 @@ class Item:
 
     Args:
         name: Of the file, as the client sent it; the number of a row.
-        content: Bytes of a picture, the numbers of a row, or the cells of a row of a table by their columns.
+        content: Bytes of a picture, the numbers of a row, or the cells of a row of a table by their
+            columns.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """The server: LitServe with one model, from its start to its orderly end.
 
-Annotations are no strings in this file: LitServe reads those of ``decode_request`` and ``encode_response``.
+Annotations are no strings in this file: LitServe reads those of ``decode_request`` and
+``encode_response``.
 """
 
 import logging
@@ -58,14 +59,17 @@ class ServerSettings:
 class PatientLoop(BatchedLoop):  # type: ignore[misc]  # as below
     """Wait for the first request of a batch, and only then for those that come shortly after it.
 
-    LitServe 0.2 asks its queue, which is in another process, each millisecond whether there is a request: a server
-    without any takes a good part of a core.
+    LitServe 0.2 asks its queue, which is in another process, each millisecond whether there is a
+    request: a server without any takes a good part of a core.
     """
 
     def get_batch_requests(
         self, lit_api: Any, request_queue: Any, transport: Any
     ) -> tuple[list[Any], list[Any]]:
-        """Return the requests of a batch, and those that have waited too long; none of both after a second."""
+        """Return the requests of a batch, and those that have waited too long.
+
+        None of both after a second.
+        """
         try:
             first = request_queue.get(timeout=_IDLE_WAIT_S)
         except Empty:
@@ -94,7 +98,9 @@ class _QueueWithFirst:
 
 
 class ModelAPI(litserve.LitAPI):  # type: ignore[misc]  # LitServe 0.2 has no types
-    """The model of one exported file, as LitServe calls it: in a process of its own, with batches of requests.
+    """The model of one exported file, as LitServe calls it.
+
+    In a process of its own, with batches of requests.
 
     Args:
         file: The exported file.
@@ -125,7 +131,10 @@ class ModelAPI(litserve.LitAPI):  # type: ignore[misc]  # LitServe 0.2 has no ty
         )
 
     def decode_request(self, request: Annotated[list[Item], Depends(read_items)]) -> Any:
-        """Turn a request into the model's inputs; a picture that cannot be decoded must not fail its whole batch."""
+        """Turn a request into the model's inputs.
+
+        A picture that cannot be decoded must not fail its whole batch.
+        """
         return [item.name for item in request], self.predictor.decode(request)
 
     def batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -231,8 +240,8 @@ def _describe_samples(row_length: int | None, columns: Sequence[str] | None) -> 
 def _signals_as_keyboard_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` for each signal that asks for the end, and leave the block with it.
 
-    LitServe 0.2 ends in an orderly way for that exception alone: it then leaves its manager's connection alone, in
-    which the interrupted wait has an answer outstanding.
+    LitServe 0.2 ends in an orderly way for that exception alone: it then leaves its manager's
+    connection alone, in which the interrupted wait has an answer outstanding.
     """
     server = os.getpid()
 

@@ -1,1 +1,4 @@
-"""The search of `lightkit sweep`: space, proposals, pruning, record and outputs. No torch, and no process."""
+"""The search of `lightkit sweep`: space, proposals, pruning, record and outputs.
+
+No torch, and no process.
+"""

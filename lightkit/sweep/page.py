@@ -1,4 +1,7 @@
-"""The page of a sweep: history of the best, slices of each key, importance, and confirmation. No torch."""
+"""The page of a sweep: history of the best, slices of each key, importance, and confirmation.
+
+No torch.
+"""
 
 from __future__ import annotations
 

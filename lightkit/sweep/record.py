@@ -1,20 +1,24 @@
-"""The record of a sweep, ``sweeps/NAME/trials.jsonl``: one JSON object a line, in the order in which it happened.
+"""The record of a sweep, ``sweeps/NAME/trials.jsonl``.
 
-========  ============================================================================================================
-sweep     the first line. fields: schema (1), search (object: the sweep as far as it decides proposals and values),
-          digest (of search and config)
-begin     a trial, before it is started. fields: trial (number), params (object), kind (``search``, ``seed`` or
-          ``confirm``), seed (of the trial; null: that of the config), of (number of the trial that is confirmed)
+One JSON object a line, in the order in which it happened.
+
+========  ==========================================================================================
+sweep     the first line. fields: schema (1), search (object: the sweep as far as it decides
+          proposals and values), digest (of search and config)
+begin     a trial, before it is started. fields: trial (number), params (object), kind (``search``,
+          ``seed`` or ``confirm``), seed (of the trial; null: that of the config), of (number of the
+          trial that is confirmed)
 metric    what is searched, once it is known. fields: metric, mode (``min`` or ``max``)
-end       a trial is finished. fields: trial, state (``complete``, ``pruned``, ``failed``), value, epoch (of
-          ``best.ckpt``), values (by epoch), constraints (by name), params (number of parameters), run (``NAME/ID``),
-          seconds, reason (why it failed)
-done      nothing is left of the sweep. A later ``begin`` takes that back, such as one of more trials
-========  ============================================================================================================
+end       a trial is finished. fields: trial, state (``complete``, ``pruned``, ``failed``), value,
+          epoch (of ``best.ckpt``), values (by epoch), constraints (by name), params (number of
+          parameters), run (``NAME/ID``), seconds, reason (why it failed)
+done      nothing is left of the sweep. A later ``begin`` takes that back, such as one of more
+          trials
+========  ==========================================================================================
 
-A trial without an ``end`` was interrupted: the next start goes on with it. `lightkit gc` keeps the runs of a sweep that
-is not done. One process writes, which holds the job's lock; each line is on the disk before what it says is done. A
-last line that a killed process has cut is left out.
+A trial without an ``end`` was interrupted: the next start goes on with it. `lightkit gc` keeps the
+runs of a sweep that is not done. One process writes, which holds the job's lock; each line is on
+the disk before what it says is done. A last line that a killed process has cut is left out.
 """
 
 from __future__ import annotations
@@ -145,7 +149,8 @@ class SweepRecord:
 
     Args:
         path: The file.
-        check: Called before each line is written; it raises where this process has lost the job's lock.
+        check: Called before each line is written; it raises where this process has lost the job's
+            lock.
     """
 
     def __init__(self, path: Path, *, check: Callable[[], None] = lambda: None) -> None:
@@ -178,7 +183,7 @@ class SweepRecord:
         return self
 
     def check_with(self, lock: Any) -> None:
-        """Check from here on, before each line is written, that this process holds the job's lock."""
+        """Check from now on, before each line, that this process holds the job's lock."""
         self._check = lock.check
 
     def note_metric(self, metric: str, mode: str) -> None:
@@ -248,7 +253,10 @@ class SweepRecord:
             self._append({"event": "done"})
 
     def needs_run(self, number: int) -> bool:
-        """Return whether the sweep needs the run of a trial: until it is done, each that it has not stopped early."""
+        """Return whether the sweep needs the run of a trial.
+
+        Until it is done, each that it has not stopped early.
+        """
         if self.is_done:
             return False
         return number >= len(self.trials) or self.trials[number].state != "pruned"

@@ -1,4 +1,4 @@
-"""Result of a sweep: the best trial, its distance from the config itself, and the evidence for it."""
+"""Result of a sweep: the best trial, its distance from the config itself, and its evidence."""
 
 from __future__ import annotations
 
@@ -106,7 +106,10 @@ def choose_best(trials: Sequence[Trial], plan: Plan, mode: str) -> Trial | None:
 
 
 def describe_result(trials: Sequence[Trial], plan: Plan, metric: str, mode: str) -> list[str]:
-    """Write what was found, in sentences: the best values, the gain over the config itself, and what it is worth."""
+    """Write what was found, in sentences.
+
+    The best values, the gain over the config itself, and what it is worth.
+    """
     if plan.sampler == "seeds":
         return _describe_seeds(trials, metric)
     best = choose_best(trials, plan, mode)
@@ -168,10 +171,12 @@ def _shorten(value: Any) -> str:
 
 
 def describe_without_effect(trials: Sequence[Trial], metric: str) -> list[str]:
-    """Write which searched keys changed nothing: trials that differ in them have equal values, to the last digit.
+    """Write which searched keys changed nothing.
 
-    The values of all epochs are compared. A share of few samples is equal by chance, too: it counts where it had three
-    different values.
+    Trials that differ in them have equal values, to the last digit.
+
+    The values of all epochs are compared. A share of few samples is equal by chance, too: it counts
+    where it had three different values.
     """
     complete = [
         each
@@ -227,7 +232,7 @@ def _describe_none(trials: Sequence[Trial], plan: Plan) -> str:
     return f"no trial is within all bounds of sweep.constraints: {'; '.join(parts)}"
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def write_table(path: Path, trials: Sequence[Trial], plan: Plan, metric: str) -> None:

@@ -1,4 +1,7 @@
-"""Proposals and pruning. Optuna is asked through its public interface, on a study that is rebuilt from the record."""
+"""Proposals and pruning.
+
+Optuna is asked through its public interface, on a study that is rebuilt from the record.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
     import optuna
 
 STUDY = "lightkit"
-"""Name of each study: Optuna's Hyperband assigns brackets by a checksum of the name and the trial's number."""
+"""Name of each study: Optuna's Hyperband assigns brackets by a checksum of the name and the trial's
+number."""
 _MOST_ATTEMPTS = 50  # to propose a point that no trial has had
 _ADVICE = "install it with pip install 'lightkit-train[sweep]'"
 
@@ -52,7 +56,8 @@ def derive_seed(seed: int, number: int, attempt: int = 0) -> int:
 class Search:
     """The search: which point comes next, and which trial is stopped early.
 
-    The study holds all trials of the search in the order in which they began, but for a trial 0 outside the space.
+    The study holds all trials of the search in the order in which they began, but for a trial 0
+    outside the space.
 
     Args:
         plan: The sweep.
@@ -125,7 +130,7 @@ class Search:
 
         return space.from_unit(np.random.default_rng(seed).random(len(space.dimensions)).tolist())
 
-    # -- Optuna --------------------------------------------------------------------------------------------------------
+    # -- Optuna ------------------------------------------------------------------------------------
 
     def _create_study(self, *, seed: int | None = None) -> optuna.Study:
         import optuna  # here: it takes half a second, and is an extra
@@ -183,7 +188,9 @@ class Search:
         self._live[trial.number] = live
 
     def report(self, trial: Trial, epoch: int, value: float) -> bool:
-        """Report a value and return whether the trial is to be stopped after this epoch; the first one is never.
+        """Report a value and return whether the trial is to be stopped after this epoch.
+
+        The first one is never.
 
         Args:
             trial: The trial, which has begun.
@@ -292,9 +299,12 @@ def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
 def compute_importance(
     plan: Plan, mode: str, trials: Iterable[Trial]
 ) -> tuple[dict[str, float], int]:
-    """Compute the share of each key in the metric by PED-ANOVA, and the number of trials that it is made of.
+    """Compute the share of each key in the metric by PED-ANOVA.
 
-    https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed or there are too few trials.
+    And the number of trials that it is made of.
+
+    https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed or there are too few
+    trials.
     """
     complete = [
         each

@@ -1,4 +1,7 @@
-"""The `sweep` section of a config: which values are searched, how, and by which metric. No torch."""
+"""The `sweep` section of a config: which values are searched, how, and by which metric.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +33,36 @@ _BOUNDS = ("min", "max")
 
 @dataclass
 class SweepSettings:
-    """A search for the best values of some keys, by `lightkit sweep`; `lightkit fit` passes it over.
+    """A search for the best values of some keys, by `lightkit sweep`.
+
+    `lightkit fit` passes it over.
 
     Args:
-        metric: Logged metric that is searched for its best value, such as `val/loss`. `null`: the one that the
-            checkpoint monitors.
-        mode: Whether small (`min`) or large (`max`) values are good. `null`: as the config, the metric's object or its
-            name says.
-        trials: Number of finished trials in total, over all starts; the config itself is the first. `null`: 40, or
-            the whole grid.
-        parallel: Number of trials at a time. `auto`: by the cores, the GPUs and the memory that the first trial takes.
-        sampler: `tpe`: Optuna's tree of Parzen estimators; `random`; `qmc`: a Sobol sequence; or `grid`: all points.
-        pruner: Which trials are stopped early: `median`: those worse than the median at their epoch, as
-            `{kind: median, warmup_epochs: 3}`; `hyperband`, as `{kind: hyperband, min_epochs: 1}`; or `none`.
-        constraints: Bounds of logged metrics, or of `params`, the number of the model's parameters, as
-            `{params: {max: 5e6}}`; a trial that breaks one is never the best. One of the test split has each trial
-            tested.
-        confirm: `{top: 3, seeds: 3}`: train the best three and the config itself again, each with three fresh seeds;
-            the mean decides. `null`: nothing is trained again.
-        max_failures: Number of trials that fail for the same reason, one after another, after which the sweep ends.
+        metric: Logged metric that is searched for its best value, such as `val/loss`. `null`: the
+            one that the checkpoint monitors.
+        mode: Whether small (`min`) or large (`max`) values are good. `null`: as the config, the
+            metric's object or its name says.
+        trials: Number of finished trials in total, over all starts; the config itself is the first.
+            `null`: 40, or the whole grid.
+        parallel: Number of trials at a time. `auto`: by the cores, the GPUs and the memory that the
+            first trial takes.
+        sampler: `tpe`: Optuna's tree of Parzen estimators; `random`; `qmc`: a Sobol sequence; or
+            `grid`: all points.
+        pruner: Which trials are stopped early: `median`: those worse than the median at their
+            epoch, as `{kind: median, warmup_epochs: 3}`; `hyperband`, as
+            `{kind: hyperband, min_epochs: 1}`; or `none`.
+        constraints: Bounds of logged metrics, or of `params`, the number of the model's parameters,
+            as `{params: {max: 5e6}}`; a trial that breaks one is never the best. One of the test
+            split has each trial tested.
+        confirm: `{top: 3, seeds: 3}`: train the best three and the config itself again, each with
+            three fresh seeds; the mean decides. `null`: nothing is trained again.
+        max_failures: Number of trials that fail for the same reason, one after another, after which
+            the sweep ends.
         seed: Seed of the proposals. `null`: `seed_everything`, or 0.
-        space: The searched keys, each with its values: `{log: [1e-5, 1e-1]}`, `{float: [0, 0.3], step: 0.1}`,
-            `{int: [16, 128], step: 16}`, a list of choices, or `{layers: [a.yaml, b.yaml]}`, of which one is added to
-            the config; `when: {OTHER: [VALUES]}` has a key in effect with these values of another alone.
+        space: The searched keys, each with its values: `{log: [1e-5, 1e-1]}`,
+            `{float: [0, 0.3], step: 0.1}`, `{int: [16, 128], step: 16}`, a list of choices, or
+            `{layers: [a.yaml, b.yaml]}`, of which one is added to the config;
+            `when: {OTHER: [VALUES]}` has a key in effect with these values of another alone.
     """
 
     metric: str | None = None
@@ -97,7 +107,8 @@ class Plan:
         mode: ``min`` or ``max``; None where the first trial has to tell.
         num_trials: Number of finished trials in total.
         parallel: Number of trials at a time, or ``auto``.
-        sampler: How points are proposed; ``seeds`` where the same config is trained with other seeds.
+        sampler: How points are proposed; ``seeds`` where the same config is trained with other
+            seeds.
         pruner: Which trials are stopped early.
         constraints: Bounds by metric.
         num_confirmed: Number of points that are trained again.
@@ -191,7 +202,7 @@ def find_mode(metric: str, plan: Plan, known: Mapping[str, Any]) -> str | None:
 
 
 def _count_trials(sampler: str | None, space: Space) -> int:
-    """Return the number of trials where the section names none: the whole grid and the config itself."""
+    """Return the number of trials if none is named: the whole grid and the config itself."""
     if sampler != "grid":
         return _DEFAULT_TRIALS
     return (space.count_points(_MOST_GRID_POINTS) or 0) + 1

@@ -1,4 +1,4 @@
-"""The space of a sweep: the keys of a config that are searched, each with the values that it may have."""
+"""The space of a sweep: the keys of a config that are searched, each with its values."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ class Dimension:
         return bool(abs(steps - round(steps)) < 1e-6)
 
     def clean(self, value: Any) -> Any:
-        """Return a value as the config has it: an integer, or a number without the error of a sum of steps."""
+        """Return a value as the config has it: an integer.
+
+        Or a number without the error of a sum of steps.
+        """
         return self._round(value) if self.is_range else value
 
     def _round(self, value: float) -> Any:
@@ -129,7 +132,10 @@ class Dimension:
 
 
 def find_choice(choices: Sequence[Any], value: Any) -> int | None:
-    """Return the position of a value among choices, for which 1, 1.0 and true are three values; None without it."""
+    """Return the position of a value among choices, for which 1, 1.0 and true are three values.
+
+    None without it.
+    """
     wanted = _identify(value)
     return next((number for number, each in enumerate(choices) if _identify(each) == wanted), None)
 
@@ -161,7 +167,10 @@ class Space:
         )
 
     def contains(self, params: Params) -> bool:
-        """Return whether values are a point of the space: all keys in effect have one of their values."""
+        """Return whether values are a point of the space.
+
+        All keys in effect have one of their values.
+        """
         active = [each for each in self.dimensions if self.is_active(each, params)]
         return all(each.key in params and each.contains(params[each.key]) for each in active)
 
@@ -174,7 +183,10 @@ class Space:
         return params
 
     def iterate_points(self) -> Iterator[dict[str, Any]]:
-        """Iterate over all points of a space without ranges that have no steps, the last key the fastest."""
+        """Iterate over all points of a space without ranges that have no steps.
+
+        The last key changes the fastest.
+        """
         yield from self._extend({}, 0)
 
     def _extend(self, params: dict[str, Any], at: int) -> Iterator[dict[str, Any]]:
@@ -200,7 +212,10 @@ class Space:
         return sum(1 for _ in itertools.islice(self.iterate_points(), most))
 
     def list_probes(self) -> list[tuple[str, dict[str, Any]]]:
-        """List points that together have each choice and each end of a range, each with the key that it is for."""
+        """List points that together have each choice and each end of a range.
+
+        Each with the key that it is for.
+        """
         probes: list[tuple[str, dict[str, Any]]] = []
         seen: set[str] = set()
         for dimension in self.dimensions:
@@ -230,7 +245,7 @@ def identify_point(params: Params) -> str:
     return _identify(dict(params))
 
 
-# -- the section -------------------------------------------------------------------------------------------------------
+# -- the section -----------------------------------------------------------------------------------
 
 
 def parse_space(resolved: Resolved, problems: Problems) -> Space:
@@ -465,7 +480,10 @@ def _find_impossible(dimension: Dimension, dimensions: Mapping[str, Dimension]) 
 
 
 def _find_values(dimension: Dimension, value: Any) -> list[Any]:
-    """Return the values of a dimension that one in a condition stands for: layers by the end of their paths."""
+    """Return the values of a dimension that one in a condition stands for.
+
+    Layers by the end of their paths.
+    """
     if dimension.kind == "layers" and isinstance(value, str):
         return [
             each for each in dimension.choices if each == value or str(each).endswith(f"/{value}")
@@ -474,7 +492,10 @@ def _find_values(dimension: Dimension, value: Any) -> list[Any]:
 
 
 def _complete_conditions(dimension: Dimension, dimensions: Mapping[str, Dimension]) -> Dimension:
-    """Put the values of the other keys, as they are proposed, in the place of those that a condition has."""
+    """Put the values of the other keys in the place of those that a condition has.
+
+    As they are proposed.
+    """
     when = []
     for name, values in dimension.when:
         found = [each for value in values for each in _find_values(dimensions[name], value)]

@@ -1,7 +1,10 @@
-"""The task of a model: what its outputs are, and how predictions, metrics, reports, gates and exports treat them.
+"""The task of a model.
 
-`Task` is what a model has as its attribute ``task``. Each task is one module here, with the form of its predictions;
-``docs/add-a-task.md`` has a complete example. No torch: a report and the prediction by an exported file ask it too.
+What its outputs are, and how predictions, metrics, reports, gates and exports treat them.
+
+`Task` is what a model has as its attribute ``task``. Each task is one module here, with the form of
+its predictions; ``docs/add-a-task.md`` has a complete example. No torch: a report and the
+prediction by an exported file ask it too.
 """
 
 from lightkit.task.arrays import TOLERANCE, Array, as_floats, find_improbable, sigmoid

@@ -1,4 +1,4 @@
-"""Numbers of outputs and of predictions as NumPy arrays, and the statistics that are made of them."""
+"""Numbers of outputs and of predictions as NumPy arrays, and the statistics of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ Array = NDArray[Any]
 Statistic = Callable[[Array], float]
 """Function of ``(samples, ...)``."""
 TOLERANCE = 0.01
-"""How far half precision may move a probability out of 0 to 1, and the sum of those of all classes from 1."""
+"""How far half precision may move a probability out of 0 to 1, and the sum of those of all classes
+from 1."""
 
 
 def as_floats(values: Array) -> Array:
-    """Convert numbers to float32; float64 and whole numbers, which float32 would round, to float64."""
+    """Convert numbers to float32.
+
+    Float64 and whole numbers, which float32 would round, to float64.
+    """
     is_wide = values.dtype == np.float64 or values.dtype.kind in "iu"
     return values.astype(np.float64 if is_wide else np.float32, copy=False)
 

@@ -23,7 +23,9 @@ MAX_RECORDED_CLASSES = 100
 
 
 class ClassForm(PredictionForm):
-    """The class of each sample, with the probabilities of the class that is predicted and of the one that is right.
+    """The class of each sample.
+
+    With the probabilities of the class that is predicted and of the one that is right.
 
     Of at most 100 classes the probabilities of all are recorded, too.
     """
@@ -34,7 +36,10 @@ class ClassForm(PredictionForm):
     def describe_targets(
         self, outputs: Sequence[int], targets: Sequence[int], *, are_whole: bool
     ) -> str | None:
-        """Return what is expected in place of targets that are neither a class nor a share of each class a sample."""
+        """Return what is expected in place of targets of another form.
+
+        Such targets are neither a class nor a share of each class a sample.
+        """
         if len(outputs) != 2:
             return None
         if are_whole and len(targets) == 1:
@@ -46,8 +51,8 @@ class ClassForm(PredictionForm):
     def reduce(self, tensors: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], int] | None:
         """Reduce ``logits`` or ``probabilities`` ``(batch, classes)``, and ``target`` ``(batch,)``.
 
-        One logit or probability a sample, ``(batch,)`` or ``(batch, 1)``, is of the second of two classes where that
-        is declared.
+        One logit or probability a sample, ``(batch,)`` or ``(batch, 1)``, is of the second of two
+        classes where that is declared.
         """
         target = tensors["target"]
         scores = self._compute_scores(tensors, task)
@@ -100,10 +105,12 @@ class ClassForm(PredictionForm):
         return arrays
 
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
-        """Return the columns ``label`` and ``predicted`` with the names of the classes, and their probabilities.
+        """Return the columns ``label`` and ``predicted`` with the names of the classes.
 
-        These are ``probability``, ``label_probability``, and ``probability_NAME`` of each class, where they are
-        recorded and no two classes have one name.
+        And their probabilities.
+
+        These are ``probability``, ``label_probability``, and ``probability_NAME`` of each class,
+        where they are recorded and no two classes have one name.
         """
         import pyarrow as pa  # 0.1 s, which a fit needs at its end alone
 
@@ -141,17 +148,23 @@ class ClassForm(PredictionForm):
         return columns
 
     def name_columns(self, names: Sequence[str], *, top_k: int) -> list[str]:
-        """List ``label`` and ``probability`` of the likeliest class, ``label_2`` and ``probability_2``, and so on."""
+        """List ``label`` and ``probability`` of the likeliest class.
+
+        Then ``label_2`` and ``probability_2``, and so on.
+        """
         suffixes = [f"_{rank + 1}" if rank else "" for rank in range(top_k)]
         return [f"{name}{suffix}" for suffix in suffixes for name in ("label", "probability")]
 
     def list_cells(self, values: Array, names: Sequence[str], *, top_k: int) -> list[Any]:
-        """List the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
+        """List the likeliest classes with their probabilities, likeliest first.
+
+        Of equals, the first class first.
+        """
         order = np.argsort(-values, kind="stable")[:top_k]
         return [cell for at in order for cell in (names[at], values[at])]
 
     def condense(self, values: Array) -> Array:
-        """Return the number of the likeliest class, and its probability, NaN where one is not finite."""
+        """Return the number of the likeliest class, its probability, NaN if one is not finite."""
         is_finite = np.isfinite(values).all(axis=1)
         best = np.where(is_finite, values.max(axis=1), np.nan)
         return np.stack([values.argmax(axis=1), best], axis=1)
@@ -181,7 +194,10 @@ class ClassForm(PredictionForm):
         return f"{predictions.probability[at]:.2f}, label {predictions.label_probability[at]:.2f}"
 
     def measure_errors(self, predictions: Recorded) -> Array:
-        """Return minus the probability of what is right of each wrong prediction, and minus infinity of right ones."""
+        """Return minus the probability of what is right of each wrong prediction.
+
+        Minus infinity of right ones.
+        """
         errors = -np.nan_to_num(predictions.label_probability, nan=2.0)
         return np.where(self.find_correct(predictions), -np.inf, errors)
 
@@ -206,13 +222,19 @@ class ClassForm(PredictionForm):
         }
 
     def measure(self, predictions: Recorded) -> Measure:
-        """Compute the accuracy, against that of the most frequent class, the "no information rate" of R's caret."""
+        """Compute the accuracy, against that of the most frequent class.
+
+        That is the "no information rate" of R's caret.
+        """
         is_correct = self.find_correct(predictions).astype(float)
         chance = float(np.bincount(predictions.target).max() / len(is_correct))
         return Measure(is_correct, np.mean, chance, is_share=True)
 
     def list_probabilities(self, predictions: Recorded) -> Array | None:
-        """Return the recorded probability of each class; of two classes that of the prediction says both."""
+        """Return the recorded probability of each class.
+
+        Of two classes that of the prediction says both.
+        """
         if predictions.class_probability.size:
             return predictions.class_probability
         if len(predictions.class_names) != 2 or not predictions.probability.size:
@@ -240,7 +262,10 @@ class ClassForm(PredictionForm):
 
 
 def _macro(precision_weight: float, recall_weight: float) -> Statistic:
-    """Mean over the classes that occur of hits by a weighted mean of predictions and labels, as torchmetrics' macro."""
+    """Mean over occurring classes of hits by a weighted mean of predictions and labels.
+
+    As torchmetrics' macro.
+    """
 
     def compute(pairs: Array) -> float:
         targets = pairs[:, 0]
@@ -271,7 +296,8 @@ CLASSIFICATION = Task(
         "precision": ("torchmetrics.classification.MulticlassPrecision", _MACRO),
         "recall": ("torchmetrics.classification.MulticlassRecall", _MACRO),
     },
-    # one count of hits and misses serves three; said here, because a guess from the first batch may be wrong
+    # one count of hits and misses serves three; said here, because a guess from the first batch may
+    # be wrong
     metric_groups=(("loss",), ("accuracy",), ("f1", "precision", "recall")),
 )
 """One of several classes, from logits."""

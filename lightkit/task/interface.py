@@ -1,4 +1,7 @@
-"""Interface of a task: `Task`, and the form in which predictions of its kind are recorded, scored and shown."""
+"""Interface of a task.
+
+`Task`, and the form in which predictions of its kind are recorded, scored and shown.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +28,24 @@ OutputKind = Literal[
 ]
 """Kind of a model's first output.
 
-``logits`` and ``probabilities`` are ``(batch, classes)`` of classes of which one is right, ``binary_logit`` is
-``(batch,)`` or ``(batch, 1)`` of the second of two classes, those of ``multilabel`` are ``(batch, labels)`` of labels
-that are right or not independently, ``mask_logits`` are ``(batch, classes, height, width)`` of the classes of each
-pixel, ``masks`` are the numbers of these, ``(batch, height, width)``, ``values`` are numbers in the units of the
-target. ``other`` is unknown.
+``logits`` and ``probabilities`` are ``(batch, classes)`` of classes of which one is right,
+``binary_logit`` is ``(batch,)`` or ``(batch, 1)`` of the second of two classes, those of
+``multilabel`` are ``(batch, labels)`` of labels that are right or not independently,
+``mask_logits`` are ``(batch, classes, height, width)`` of the classes of each pixel, ``masks`` are
+the numbers of these, ``(batch, height, width)``, ``values`` are numbers in the units of the target.
+``other`` is unknown.
 """
 Activation = Literal["softmax", "sigmoid", "argmax", "identity"]
-"""Function that turns outputs into probabilities, or into the number of a class; it is over the second dimension."""
+"""Function that turns outputs into probabilities, or into the number of a class; it is over the
+second dimension."""
 ReportBlock = Literal["classes", "confusions", "calibration", "uncertain", "scatter"]
-"""Part of a report that not every task has: scores of each class, their confusions, the reliability diagram, the
-samples of least probability, and predictions over targets."""
+"""Part of a report that not every task has: scores of each class, their confusions, the reliability
+diagram, the samples of least probability, and predictions over targets."""
 MetricMode = Literal["min", "max"]
 
 
 class Recorded(Protocol):
-    """Predictions for the samples of a split, as `lightkit.reports.predictions.Predictions` has them."""
+    """Predictions for a split's samples, as `lightkit.reports.predictions.Predictions` has them."""
 
     @property
     def target(self) -> Array:
@@ -86,8 +91,8 @@ class Measure(NamedTuple):
 class PredictionForm:
     """Form of the predictions of one kind: how they are recorded, written, scored and shown.
 
-    This one is of outputs of unknown meaning, of which nothing is recorded. A subclass says what differs. Tensors come
-    in and go out without a transfer from their device; the rest is NumPy.
+    This one is of outputs of unknown meaning, of which nothing is recorded. A subclass says what
+    differs. Tensors come in and go out without a transfer from their device; the rest is NumPy.
     """
 
     in_graph_kind: OutputKind = "other"
@@ -96,8 +101,8 @@ class PredictionForm:
     has_masks: bool = False
     """Whether a prediction is a mask of a picture, or the probabilities of each pixel."""
     has_decisions: bool = False
-    """Whether an export with the activation in its graph returns numbers of classes, of which near ties fall to either
-    side."""
+    """Whether an export with the activation in its graph returns numbers of classes, of which near
+    ties fall to either side."""
     hub_task: tuple[str, str] = ("image-classification", "Image Classification")
     """Task of a model of pictures on the Hub of Hugging Face: its tag and its name."""
     own_units: frozenset[str] = frozenset()
@@ -123,17 +128,18 @@ class PredictionForm:
         """Reduce the outputs of a step to what is recorded, without waiting for the device.
 
         Args:
-            tensors: Outputs of `test_step` or `validation_step` by name, with a ``target`` ``(batch, ...)``.
+            tensors: Outputs of `test_step` or `validation_step` by name, with a ``target``
+                ``(batch, ...)``.
             task: Of the model.
 
         Returns:
-            Tensors ``(batch, ...)`` by the name of a column, among them ``counts``, whether a sample counts; and the
-            number of classes. None where the outputs cannot be recorded.
+            Tensors ``(batch, ...)`` by the name of a column, among them ``counts``, whether a
+            sample counts; and the number of classes. None where the outputs cannot be recorded.
         """
         return None
 
     def arrange(self, rows: Mapping[str, Array]) -> dict[str, Array]:
-        """Convert the columns of `reduce`, of all samples that count, to the arrays of `Recorded`."""
+        """Convert the columns of `reduce`, of all counted samples, to the arrays of `Recorded`."""
         raise NotImplementedError
 
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
@@ -145,17 +151,23 @@ class PredictionForm:
         raise NotImplementedError
 
     def to_rows(self, values: Array) -> Array:
-        """Return the predictions of a batch in the form in which they are written, ``(batch, numbers)``."""
+        """Return the predictions of a batch in the form in which they are written.
+
+        As ``(batch, numbers)``.
+        """
         return values.reshape(len(values), -1)
 
     def reduce_pictures(self, tensors: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        """Reduce the outputs of a step to pictures of the worst predictions; None where they are no pictures.
+        """Reduce the outputs of a step to pictures of the worst predictions.
+
+        None where they are no pictures.
 
         Args:
             tensors: As for `reduce`.
 
         Returns:
-            How wrong each prediction is, ``(batch,)``; and target and prediction, uint8 ``(batch, 2, rows, columns)``.
+            How wrong each prediction is, ``(batch,)``; and target and prediction, uint8
+            ``(batch, 2, rows, columns)``.
         """
         return None
 
@@ -174,7 +186,9 @@ class PredictionForm:
         return list(values)
 
     def list_predicted(self, values: Array, names: Sequence[str]) -> list[str] | None:
-        """List the names of the labels that thresholds of the model predict; None where it has none.
+        """List the names of the labels that thresholds of the model predict.
+
+        None where it has none.
 
         Args:
             values: Probabilities ``(labels,)``.
@@ -183,7 +197,9 @@ class PredictionForm:
         return None
 
     def condense(self, values: Array) -> Array:
-        """Return what is kept of the predictions of a batch until a table is written: ``(batch, numbers)``.
+        """Return what is kept of the predictions of a batch until a table is written.
+
+        As ``(batch, numbers)``.
 
         Args:
             values: Probabilities ``(batch, classes)``.
@@ -195,7 +211,10 @@ class PredictionForm:
         return self.list_cells(row, names, top_k=1)
 
     def rate_certainty(self, values: Array) -> float:
-        """Return how certain a prediction is, from its probabilities ``(classes,)``; 0 where that is unknown."""
+        """Return how certain a prediction is, from its probabilities ``(classes,)``.
+
+        0 where that is unknown.
+        """
         return 0.0
 
     def decide_by(self, thresholds: Sequence[float]) -> PredictionForm:
@@ -203,7 +222,10 @@ class PredictionForm:
         return self
 
     def find_correct(self, predictions: Recorded) -> NDArray[np.bool_] | None:
-        """Return which predictions are right, bool ``(samples,)``; None where they are more or less near."""
+        """Return which predictions are right, bool ``(samples,)``.
+
+        None where they are more or less near.
+        """
         return None
 
     def list_labels(self, predictions: Recorded) -> list[Any]:
@@ -229,7 +251,9 @@ class PredictionForm:
     def list_statistics(
         self, predictions: Recorded, score: float
     ) -> dict[str, tuple[Array, Statistic]]:
-        """List what a gate may test: by the last part of a metric's name its values of the samples, and the statistic.
+        """List what a gate may test.
+
+        By the last part of a metric's name its values of the samples, and the statistic.
 
         Args:
             predictions: At least one.
@@ -242,7 +266,10 @@ class PredictionForm:
         raise NotImplementedError
 
     def list_probabilities(self, predictions: Recorded) -> Array | None:
-        """Return the probability of each class, ``(samples, classes)``; None where it is not recorded."""
+        """Return the probability of each class, ``(samples, classes)``.
+
+        None where it is not recorded.
+        """
         return None
 
     def list_calibration(self, predictions: Recorded) -> tuple[Array, Array] | None:
@@ -250,11 +277,16 @@ class PredictionForm:
         return None
 
     def find_samples(self, predictions: Recorded, number: int) -> NDArray[np.bool_] | None:
-        """Return which samples are of a class, bool ``(samples,)``; None where there are no classes."""
+        """Return which samples are of a class, bool ``(samples,)``.
+
+        None where there are no classes.
+        """
         return None
 
     def count_classes(self, predictions: Recorded) -> tuple[Array, Array, Array] | None:
-        """Count the right predictions of each class, its predictions and its samples; None where there are no classes.
+        """Count the right predictions of each class, its predictions and its samples.
+
+        None where there are no classes.
 
         Returns:
             Three of int64 ``(classes,)``.
@@ -262,13 +294,18 @@ class PredictionForm:
         return None
 
     def score_class(self, predictions: Recorded, number: int, metric: str) -> float | None:
-        """Return the value that one class has of one of the `class_metrics`; None where it has none."""
+        """Return the value that one class has of one of the `class_metrics`.
+
+        None where it has none.
+        """
         raise NotImplementedError
 
     def list_class_statistic(
         self, predictions: Recorded, number: int
     ) -> tuple[Array, Statistic] | None:
-        """Return what `score_class` is computed from: a class's values of all samples, and the statistic of them.
+        """Return what `score_class` is computed from.
+
+        A class's values of all samples, and the statistic of them.
 
         None where its interval is not known.
         """
@@ -313,14 +350,17 @@ class Task:
 
     Args:
         output_kind: Kind of the first output of ``forward``.
-        loss: Function of `torch.nn.functional` that the model is trained with; None where it has its own.
-        metrics: Logged metrics by the last part of their name, each with the direction that is better.
+        loss: Function of `torch.nn.functional` that the model is trained with; None where it has
+            its own.
+        metrics: Logged metrics by the last part of their name, each with the direction that is
+            better.
         gate_metric: The one of them that a model is judged by; None where it is unknown.
         report_blocks: Parts of a report.
         metric_classes: Classes of those metrics, each with its arguments, such as
-            ``("torchmetrics.regression.MeanAbsoluteError", {})``; ``num_classes`` or ``num_labels`` in the arguments
-            is filled in.
-        metric_groups: Metrics that share one state, as of `torchmetrics.MetricCollection`; empty for none.
+            ``("torchmetrics.regression.MeanAbsoluteError", {})``; ``num_classes`` or ``num_labels``
+            in the arguments is filled in.
+        metric_groups: Metrics that share one state, as of `torchmetrics.MetricCollection`; empty
+            for none.
         form: Form of the predictions; by default that of the kind of the outputs.
     """
 
@@ -341,10 +381,12 @@ class Task:
         """Return the task with the thresholds of a model; the same where it has none."""
         return self if thresholds is None else replace(self, form=self.form.decide_by(thresholds))
 
-    # -- training ------------------------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------
 
     def check_targets(self, outputs: Any, targets: Any) -> str | None:
-        """Return which targets are expected where those of a batch do not fit the outputs; None where they do.
+        """Return which targets are expected where those of a batch do not fit the outputs.
+
+        None where they do.
 
         Args:
             outputs: Tensor ``(batch, ...)`` of ``forward``.
@@ -369,7 +411,7 @@ class Task:
         return getattr(functional, str(self.loss))(outputs, targets, **options)
 
     def build_metrics(self, num_outputs: int) -> dict[str, Any]:
-        """Build the metric objects of one stage, by the last part of the name under which they are logged.
+        """Build the metric objects of one stage, by the last part of their logged name.
 
         Args:
             num_outputs: Number of classes, labels or values.
@@ -381,11 +423,14 @@ class Task:
             built[name] = getattr(import_module(module), kind)(**{**given, **sizes})
         return built
 
-    # -- outputs -------------------------------------------------------------------------------------------------------
+    # -- outputs -----------------------------------------------------------------------------------
 
     @property
     def has_classes(self) -> bool:
-        """Return whether the outputs are probabilities, or become some, of classes of which one is right."""
+        """Return whether the outputs are probabilities, or become some.
+
+        Of classes of which one is right.
+        """
         return self.output_kind in ("logits", "binary_logit", "probabilities")
 
     @property
@@ -396,8 +441,8 @@ class Task:
     def activation(self, shape: Sequence[int | None]) -> Activation:
         """Return the function that turns outputs of ``forward`` into probabilities.
 
-        A softmax over one number is 1 for every sample, so that a single logit is one of two classes, however it is
-        declared.
+        A softmax over one number is 1 for every sample, so that a single logit is one of two
+        classes, however it is declared.
 
         Args:
             shape: Of the outputs, with the batch.
@@ -415,15 +460,18 @@ class Task:
         return self.has_classes and is_single and num_classes == 2
 
     def probabilities(self, outputs: Array, *, num_classes: int = 0) -> Array:
-        """Compute the probabilities of outputs of ``forward``; what is none, or is unknown, stays as it is.
+        """Compute the probabilities of outputs of ``forward``.
+
+        What is none, or is unknown, stays as it is.
 
         Args:
             outputs: ``(batch, ...)``.
-            num_classes: Number of classes that have names. Of two, the probability of the second alone becomes that
-                of both.
+            num_classes: Number of classes that have names. Of two, the probability of the second
+                alone becomes that of both.
 
         Returns:
-            ``(batch, ...)`` of the same shape, or ``(batch, 2)``; float64 where the outputs are, else float32.
+            ``(batch, ...)`` of the same shape, or ``(batch, 2)``; float64 where the outputs are,
+            else float32.
         """
         if self.output_kind == "masks":
             return outputs
@@ -437,28 +485,34 @@ class Task:
         return self.expand(outputs, num_classes=num_classes)
 
     def expand(self, probabilities: Array, *, num_classes: int) -> Array:
-        """Add the probability of the first of two classes where only that of the second is given."""
+        """Add the probability of the first of two classes where only the second's is given."""
         if not self.is_pair(probabilities.shape, num_classes):
             return probabilities
         second = probabilities.reshape(len(probabilities), 1)
         return np.concatenate([1 - second, second], axis=1)
 
     def has_axis(self, shape: Sequence[int | None], num_classes: int) -> bool:
-        """Return whether outputs are of so many classes: by their axis, or as one number of a pair or a pixel each."""
+        """Return whether outputs are of so many classes.
+
+        By their axis, or as one number of a pair or a pixel each.
+        """
         if self.output_kind == "masks":
             return len(shape) == 3
         if self.output_kind == "mask_logits":
             return len(shape) == 4 and shape[1] == num_classes
         return shape[-1:] == (num_classes,) or self.is_pair(shape, num_classes)
 
-    # -- columns of a prediction ---------------------------------------------------------------------------------------
+    # -- columns of a prediction -------------------------------------------------------------------
 
     def choose_names(
         self, shape: Sequence[int | None], names: Sequence[str] | None
     ) -> tuple[str, ...] | None:
-        """Return the names of classes or labels if each output is known to be a probability, or to become one.
+        """Return the names of classes or labels if each output is known to be a probability.
 
-        This one rule holds for checkpoints and exported files: numbers of unknown meaning are no probabilities.
+        Or to become one.
+
+        This one rule holds for checkpoints and exported files: numbers of unknown meaning are no
+        probabilities.
 
         Args:
             shape: Of the outputs, with the batch, before or after `expand`.
@@ -482,14 +536,16 @@ class Task:
         """List the columns of a prediction.
 
         Args:
-            names: Of the classes or labels, as from `choose_names`; None where a prediction is numbers.
+            names: Of the classes or labels, as from `choose_names`; None where a prediction is
+                numbers.
             num_values: Numbers of a prediction.
             top_k: Number of classes, the likeliest.
 
         Returns:
-            ``label`` and ``probability`` of the likeliest class, ``label_2`` and ``probability_2`` of the next, and so
-            on; ``probability_NAME`` of each label that is independent of the others, after ``labels`` where thresholds
-            say which are predicted; else ``prediction_0``, ``prediction_1``, ...
+            ``label`` and ``probability`` of the likeliest class, ``label_2`` and ``probability_2``
+            of the next, and so on; ``probability_NAME`` of each label that is independent of the
+            others, after ``labels`` where thresholds say which are predicted; else
+            ``prediction_0``, ``prediction_1``, ...
         """
         if names is None:
             return [f"prediction_{at}" for at in range(num_values)]

@@ -37,7 +37,9 @@ def task_of_kind(kind: object) -> Task:
 
 
 def task_of_record(kind: object, names: Sequence[str]) -> Task:
-    """Return the task of recorded predictions: that of their output kind, else the one that their names say.
+    """Return the task of recorded predictions.
+
+    That of their output kind, else the one that their names say.
 
     Args:
         kind: Kind of the outputs; None where the file does not say it.
@@ -51,8 +53,9 @@ def task_of_record(kind: object, names: Sequence[str]) -> Task:
 def task_of(model: object) -> Task:
     """Return the task of a model: its ``task``, or the one that its ``output_kind`` declares.
 
-    An ``output_kind`` that is another than the task's is that of a subclass, whose ``forward`` gives something else.
-    One that does not exist is a warning, once for each, and the outputs are of unknown meaning.
+    An ``output_kind`` that is another than the task's is that of a subclass, whose ``forward``
+    gives something else. One that does not exist is a warning, once for each, and the outputs are
+    of unknown meaning.
     """
     own = getattr(model, "task", None)
     kind = getattr(model, "output_kind", None)
@@ -70,7 +73,10 @@ def task_of(model: object) -> Task:
 
 
 def find_class_names(model: object, data: object) -> Any:
-    """Return the names of a model's classes: its own, else those of the data; None if neither has any."""
+    """Return the names of a model's classes: its own, else those of the data.
+
+    None if neither has any.
+    """
     own = getattr(model, "class_names", None)
     return own if own is not None and len(own) else getattr(data, "class_names", None) or None
 

@@ -29,7 +29,8 @@ SEPARATOR = "|"
 class LabelForm(PredictionForm):
     """The labels of each sample, with the probability of each label.
 
-    The probability of what is right, ``label_probability``, is that of the label of a sample that is missed most.
+    The probability of what is right, ``label_probability``, is that of the label of a sample that
+    is missed most.
 
     Args:
         thresholds: Of a model, by which a label is predicted; None where each is 0.5.
@@ -47,19 +48,28 @@ class LabelForm(PredictionForm):
         return LabelForm(thresholds)
 
     def predict(self, probability: Array) -> NDArray[np.bool_]:
-        """Return which labels are predicted: bool, in the shape of the probabilities ``(..., labels)``."""
+        """Return which labels are predicted.
+
+        Bool, in the shape of the probabilities ``(..., labels)``.
+        """
         thresholds = np.full(probability.shape[-1], DEFAULT_THRESHOLD, np.float32)
         if self.thresholds is not None:
             thresholds = np.array(self.thresholds, np.float32)
         return np.asarray(probability >= thresholds)
 
     def name_columns(self, names: Sequence[str], *, top_k: int) -> list[str]:
-        """List ``labels``, where thresholds say which are predicted, and ``probability_NAME`` of each label."""
+        """List ``labels``, and ``probability_NAME`` of each label.
+
+        Thresholds say which labels are predicted.
+        """
         first = [] if self.thresholds is None else [LABELS_COLUMN]
         return first + [f"probability_{name}" for name in names]
 
     def list_cells(self, values: Array, names: Sequence[str], *, top_k: int) -> list[Any]:
-        """List the names of the labels that are predicted, where thresholds say it, and the probability of each."""
+        """List the names of the labels that are predicted, and the probability of each.
+
+        Thresholds say which are predicted.
+        """
         first = (
             []
             if self.thresholds is None
@@ -107,7 +117,10 @@ class LabelForm(PredictionForm):
         }
 
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
-        """Return the columns ``labels`` and ``predicted`` with lists of names, and ``probability_NAME`` of each."""
+        """Return the columns ``labels`` and ``predicted`` with lists of names.
+
+        And ``probability_NAME`` of each.
+        """
         import pyarrow as pa  # 0.1 s, which a fit needs at its end alone
 
         names = predictions.class_names
@@ -156,7 +169,10 @@ class LabelForm(PredictionForm):
         return f"{predictions.class_names[least]} {predictions.probability[at, least]:.2f}"
 
     def measure_errors(self, predictions: Recorded) -> Array:
-        """Return minus the probability of what is right of each wrong prediction, and minus infinity of right ones."""
+        """Return minus the probability of what is right of each wrong prediction.
+
+        Minus infinity of right ones.
+        """
         errors = -np.nan_to_num(predictions.label_probability, nan=2.0)
         return np.where(self.find_correct(predictions), -np.inf, errors)
 
@@ -185,7 +201,7 @@ class LabelForm(PredictionForm):
         }
 
     def measure(self, predictions: Recorded) -> Measure:
-        """Compute mAP, against that of a random order, which is the share of the samples with a label."""
+        """Compute mAP, against that of a random order: the share of the samples with a label."""
         values, statistic = self.list_statistics(predictions, 0.0)["map"]
         shares = predictions.target.mean(axis=0)
         chance = float(shares[shares > 0].mean()) if (shares > 0).any() else None
@@ -213,7 +229,10 @@ class LabelForm(PredictionForm):
         return average_precision(predictions.target[:, number], predictions.probability[:, number])
 
     def list_class_statistic(self, predictions: Recorded, number: int) -> tuple[Array, Statistic]:
-        """Return target and probability of a label in each sample, ``(samples, 2)``, and the average precision."""
+        """Return target and probability of a label in each sample, and the average precision.
+
+        They are ``(samples, 2)``.
+        """
         pairs = [
             predictions.target[:, number].astype(float),
             predictions.probability[:, number].astype(float),
@@ -221,7 +240,10 @@ class LabelForm(PredictionForm):
         return np.stack(pairs, axis=1), _average_column
 
     def renumber(self, labels: Any, own: Sequence[str], known: Sequence[str]) -> Any:
-        """Return the targets with their columns in the order of the model; a label that the data lacks is 0."""
+        """Return the targets with their columns in the order of the model.
+
+        A label that the data lacks is 0.
+        """
         if labels.ndim != 2 or labels.shape[1] != len(own):
             return None
         renumbered = labels.new_zeros((len(labels), len(known)))
@@ -231,7 +253,7 @@ class LabelForm(PredictionForm):
 
 
 def find_least_truth(target: Array, probability: Array) -> Array:
-    """Return the least probability of what is right, over the labels of each sample: ``(samples,)``."""
+    """Return the least probability of what is right, over each sample's labels: ``(samples,)``."""
     least: Array = np.where(target == 1, probability, 1 - probability).min(axis=1)
     return least.astype(probability.dtype)
 
@@ -239,15 +261,16 @@ def find_least_truth(target: Array, probability: Array) -> Array:
 def average_precision(target: Array, probability: Array) -> float | None:
     """Compute the average precision of one label, as scikit-learn's `average_precision_score`.
 
-    It is the sum over the distinct probabilities, the largest first, of the precision at that probability times the
-    part of the positive samples that have it.
+    It is the sum over the distinct probabilities, the largest first, of the precision at that
+    probability times the part of the positive samples that have it.
 
     Args:
         target: 0 or 1, ``(samples,)``.
         probability: ``(samples,)``.
 
     Returns:
-        None where no sample is positive: torchmetrics (1.9) has -0.0 there, and counts it in the mean.
+        None where no sample is positive: torchmetrics (1.9) has -0.0 there, and counts it in the
+        mean.
     """
     num_positive = target.sum()
     if not num_positive:
@@ -262,7 +285,7 @@ def average_precision(target: Array, probability: Array) -> float | None:
 
 
 def mean_average_precision(target: Array, probability: Array) -> float:
-    """Compute the mean over the labels of their average precision, without labels that no sample has.
+    """Compute the mean over the labels of their average precision, without labels of no sample.
 
     Args:
         target: 0 or 1, ``(samples, labels)``.
@@ -277,7 +300,9 @@ def mean_average_precision(target: Array, probability: Array) -> float:
 
 
 def mean_f1(target: Array, prediction: Array) -> float:
-    """Compute the mean over the labels of their F1, without labels that neither a sample nor a prediction has.
+    """Compute the mean over the labels of their F1.
+
+    Without labels that neither a sample nor a prediction has.
 
     Args:
         target: 0 or 1, ``(samples, labels)``.
@@ -295,8 +320,8 @@ def mean_f1(target: Array, prediction: Array) -> float:
 def choose_threshold(target: Array, probability: Array) -> float:
     """Choose the probability from which on a label is predicted, so that its F1 is largest.
 
-    It is in the middle between the least probability that is predicted and the largest that is not; of equal F1, the
-    threshold that is nearest to 0.5.
+    It is in the middle between the least probability that is predicted and the largest that is not;
+    of equal F1, the threshold that is nearest to 0.5.
 
     Args:
         target: 0 or 1, ``(samples,)``.
@@ -330,7 +355,10 @@ def _average_pairs(function: Callable[[Array, Array], float]) -> Statistic:
 
 
 def _average_column(pairs: Array) -> float:
-    """Compute the average precision of ``(samples, 2)``; NaN without a sample that has the label."""
+    """Compute the average precision of ``(samples, 2)``.
+
+    NaN without a sample that has the label.
+    """
     found = average_precision(pairs[:, 0], pairs[:, 1])
     return float("nan") if found is None else found
 

@@ -34,7 +34,10 @@ class ValueForm(PredictionForm):
         return None if tuple(outputs) == tuple(targets) else str(tuple(outputs))
 
     def reduce(self, tensors: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], int] | None:
-        """Reduce ``prediction`` and ``target``, ``(batch,)`` or ``(batch, 1)``; None of several outputs."""
+        """Reduce ``prediction`` and ``target``, ``(batch,)`` or ``(batch, 1)``.
+
+        None of several outputs.
+        """
         target = tensors["target"]
         prediction = tensors.get("prediction")
         if prediction is None or target.numel() != len(target) or prediction.numel() != len(target):
@@ -86,7 +89,10 @@ class ValueForm(PredictionForm):
     def list_statistics(
         self, predictions: Recorded, score: float
     ) -> dict[str, tuple[Array, Statistic]]:
-        """List mean absolute and mean squared error; a loss is the one of the two that it equals."""
+        """List mean absolute and mean squared error.
+
+        A loss is the one of the two that it equals.
+        """
         errors = _measure_distances(predictions)
         known: dict[str, tuple[Array, Statistic]] = {
             "mae": (errors, np.mean),

@@ -19,16 +19,19 @@ from lightkit.task.interface import (
 )
 
 SHARE_COLUMN = "share_"
-"""Beginning of a column of a table of predictions, with the share of a class in the pixels of an image."""
+"""Beginning of a column of a table of predictions, with the share of a class in the pixels of an
+image."""
 _PICTURE_SIDE = 160  # pixels, of a mask that is kept for a report
 _KEPT = 255  # a pixel of a kept mask that counts for nothing
 
 
 class MaskForm(PredictionForm):
-    """The pixels of each class in a picture: those of the target, those of the prediction, and those of both.
+    """The pixels of each class in a picture.
 
-    A prediction is ``(samples, classes, 2)``, pixels that are predicted and pixels that are right, and a target
-    ``(samples, classes)``. Pixels without a class are in none of them.
+    Those of the target, those of the prediction, and those of both.
+
+    A prediction is ``(samples, classes, 2)``, pixels that are predicted and pixels that are right,
+    and a target ``(samples, classes)``. Pixels without a class are in none of them.
     """
 
     in_graph_kind = "masks"
@@ -51,7 +54,10 @@ class MaskForm(PredictionForm):
         return values
 
     def reduce(self, tensors: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], int] | None:
-        """Reduce ``logits`` ``(batch, classes, height, width)`` and ``target`` ``(batch, height, width)`` to counts."""
+        """Reduce ``logits`` and ``target`` to counts.
+
+        They are ``(batch, classes, height, width)`` and ``(batch, height, width)``.
+        """
         target = tensors["target"]
         logits = tensors.get("logits")
         if logits is None or logits.ndim != 4 or target.ndim != 3 or target.is_floating_point():
@@ -62,7 +68,10 @@ class MaskForm(PredictionForm):
         return columns | {"counts": find_counted(tensors)}, num_classes
 
     def reduce_pictures(self, tensors: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        """Return how wrong each mask is, and target and prediction on a coarser grid, ``(batch, 2, rows, columns)``."""
+        """Return how wrong each mask is, and target and prediction on a coarser grid.
+
+        The grid is ``(batch, 2, rows, columns)``.
+        """
         logits = tensors.get("logits")
         target = tensors["target"]
         if logits is None or logits.ndim != 4 or target.ndim != 3 or logits.shape[1] >= _KEPT:
@@ -88,7 +97,10 @@ class MaskForm(PredictionForm):
         }
 
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
-        """Return ``iou``, and in pixels ``target_NAME``, ``predicted_NAME`` and ``right_NAME`` of each class."""
+        """Return ``iou``, and pixels of each class.
+
+        In ``target_NAME``, ``predicted_NAME`` and ``right_NAME``.
+        """
         columns: dict[str, Any] = {"iou": measure_images(_join(predictions))}
         for at, name in enumerate(predictions.class_names):
             columns[f"target_{name}"] = predictions.target[:, at]
@@ -116,7 +128,10 @@ class MaskForm(PredictionForm):
         return ["mask", *(f"{SHARE_COLUMN}{name}" for name in names)]
 
     def rate_certainty(self, values: Array) -> float:
-        """Return the mean probability of the class that is predicted of a pixel; 0 of a mask alone."""
+        """Return the mean probability of the class that is predicted of a pixel.
+
+        0 of a mask alone.
+        """
         return float(values.max(axis=0).mean()) if values.ndim == 3 else 0.0
 
     def list_labels(self, predictions: Recorded) -> list[Any]:
@@ -146,7 +161,10 @@ class MaskForm(PredictionForm):
     def list_statistics(
         self, predictions: Recorded, score: float
     ) -> dict[str, tuple[Array, Statistic]]:
-        """List the mean IoU of all pixels, the mean over the samples of that of each, and the share of right pixels."""
+        """List the mean IoU of all pixels, and two more figures.
+
+        The mean over the samples of that of each, and the share of right pixels.
+        """
         counts = _join(predictions)
         return {
             "iou": (counts, mean_iou),
@@ -162,7 +180,7 @@ class MaskForm(PredictionForm):
         return Measure(_join(predictions), mean_iou, chance)
 
     def count_classes(self, predictions: Recorded) -> tuple[Array, Array, Array]:
-        """Count the right pixels of each class, those that were predicted and those of the targets."""
+        """Count the right pixels of each class, those predicted and of the targets."""
         predicted = predictions.prediction.sum(axis=0)
         return predicted[:, 1], predicted[:, 0], predictions.target.sum(axis=0)
 
@@ -180,7 +198,10 @@ class MaskForm(PredictionForm):
         return _join(predictions)[:, number], class_iou
 
     def renumber(self, labels: Any, own: Sequence[str], known: Sequence[str]) -> Any:
-        """Return the masks in the order of the model's classes; pixels without a class stay as they are."""
+        """Return the masks in the order of the model's classes.
+
+        Pixels without a class stay as they are.
+        """
         if labels.ndim != 3 or labels.is_floating_point():
             return None
         renumbered = labels.clone()
@@ -194,7 +215,8 @@ def count_pixels(predicted: Any, target: Any, num_classes: int) -> Any:
 
     Args:
         predicted: Tensor of classes, ``(batch, height, width)``.
-        target: Likewise; a number that is no class counts for nothing, nor does the prediction for it.
+        target: Likewise; a number that is no class counts for nothing, nor does the prediction for
+            it.
         num_classes: Number of classes.
 
     Returns:
@@ -226,26 +248,38 @@ def _join(predictions: Recorded) -> Array:
 
 
 def compute_ious(counts: Array) -> Array:
-    """Compute the IoU of each class from counts ``(..., classes, 3)``; NaN where a class occurs nowhere."""
+    """Compute the IoU of each class from counts ``(..., classes, 3)``.
+
+    NaN where a class occurs nowhere.
+    """
     target, predicted, both = (counts[..., at].astype(np.float64) for at in range(3))
     union = target + predicted - both
     return np.where(union > 0, both / np.maximum(union, 1), np.nan)
 
 
 def class_iou(counts: Array) -> float:
-    """Compute the IoU of a class from its pixels in all samples ``(samples, 3)``; NaN where it occurs nowhere."""
+    """Compute the IoU of a class from its pixels in all samples ``(samples, 3)``.
+
+    NaN where it occurs nowhere.
+    """
     return float(compute_ious(counts.sum(axis=0)[None])[0])
 
 
 def mean_iou(counts: Array) -> float:
-    """Compute the mean IoU over the classes that occur, from the pixels of all samples ``(samples, classes, 3)``."""
+    """Compute the mean IoU over the classes that occur.
+
+    From the pixels of all samples ``(samples, classes, 3)``.
+    """
     ious = compute_ious(counts.sum(axis=0))
     known = ious[~np.isnan(ious)]
     return float(known.mean()) if len(known) else float("nan")
 
 
 def measure_images(counts: Array) -> Array:
-    """Compute the mean IoU of each sample over the classes that occur in it; 1 where each of its pixels is ignored."""
+    """Compute the mean IoU of each sample over the classes that occur in it.
+
+    1 where each of its pixels is ignored.
+    """
     ious = compute_ious(counts)
     num = (~np.isnan(ious)).sum(axis=1)
     means = np.nansum(ious, axis=1) / np.maximum(num, 1)

@@ -1,15 +1,18 @@
-"""N-grams of words and characters, hashed to numbers: the same on every machine, and computed in whole arrays.
+"""N-grams of words and characters, hashed to numbers.
 
-A text is normalised (Unicode's NFKC, then lower case) and cut into words: runs of characters that are not
-`SEPARATORS`, the white space, controls, punctuation and symbols of Latin scripts and of general use. The n-grams of
-words are one to ``word_ngrams`` words of a text that follow one another, with a space between them; a word counts with
-its first `MAX_WORD` characters. Those of characters are in ``#`` and all of the parts of a word that are as long as
-``char_ngrams`` says, where a space stands before and after the word.
+The same on every machine, and computed in whole arrays.
 
-An n-gram has the number ``1 + (h ^ (h >> 32)) % 2**32 % buckets``, where ``h`` is the hash FNV-1a of 64 bits over the
-octets of its characters in UTF-32, little endian; 0 is no n-gram. The hash and its folding to 32 bits are those of
-G. Fowler, L. C. Noll, K.-P. Vo, D. Eastlake and T. Hansen, "The FNV Non-Cryptographic Hash Algorithm",
-draft-eastlake-fnv.
+A text is normalised (Unicode's NFKC, then lower case) and cut into words: runs of characters that
+are not `SEPARATORS`, the white space, controls, punctuation and symbols of Latin scripts and of
+general use. The n-grams of words are one to ``word_ngrams`` words of a text that follow one
+another, with a space between them; a word counts with its first `MAX_WORD` characters. Those of
+characters are in ``#`` and all of the parts of a word that are as long as ``char_ngrams`` says,
+where a space stands before and after the word.
+
+An n-gram has the number ``1 + (h ^ (h >> 32)) % 2**32 % buckets``, where ``h`` is the hash FNV-1a
+of 64 bits over the octets of its characters in UTF-32, little endian; 0 is no n-gram. The hash and
+its folding to 32 bits are those of G. Fowler, L. C. Noll, K.-P. Vo, D. Eastlake and T. Hansen, "The
+FNV Non-Cryptographic Hash Algorithm", draft-eastlake-fnv.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ SEPARATORS = (
     (0x00, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0xA9), (0xAB, 0xB4), (0xB6, 0xB9), (0xBB, 0xBF), (0xD7, 0xD7),
     (0xF7, 0xF7), (0x2000, 0x206F), (0x20A0, 0x20CF), (0x2190, 0x21FF), (0x2E00, 0x2E7F), (0x3000, 0x303F),
 )  # fmt: skip
-"""Ranges of code points that are in no word. They are written out, for what a letter is differs between versions of
-Unicode, and so between those of Python."""
+"""Ranges of code points that are in no word. They are written out, for what a letter is differs
+between versions of Unicode, and so between those of Python."""
 _SPACE = ord(" ")
 _MARK = ord("#")  # a separator, which no word begins with
 _WORD_BITS = 64
@@ -44,7 +47,10 @@ Hashes = NDArray[np.uint64]
 
 
 def _mark_separators() -> NDArray[np.bool_]:
-    """Return which of the first code points are separators; the last one, which stands for all beyond, is none."""
+    """Return which of the first code points are separators.
+
+    The last one, which stands for all beyond, is none.
+    """
     marks = np.zeros(SEPARATORS[-1][1] + 2, np.bool_)
     for first, last in SEPARATORS:
         marks[first : last + 1] = True
@@ -62,7 +68,8 @@ class Bags(NamedTuple):
     """The n-grams of some texts, each once in a text, by their numbers.
 
     Args:
-        ids: int64 ``(n-grams,)``, those of the first text, then of the second and so on, ascending in each.
+        ids: int64 ``(n-grams,)``, those of the first text, then of the second and so on, ascending
+            in each.
         counts: float32 ``(n-grams,)``: how often each is in its text.
         sizes: int64 ``(texts,)``: the number of each text's n-grams.
     """
@@ -132,7 +139,10 @@ class NgramHashing:
         return cls(**known)
 
     def pad(self, bags: Bags) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the n-grams as ``(texts, n-grams)``, at least one column, with 0 and a count of 0 at the end."""
+        """Return the n-grams as ``(texts, n-grams)``.
+
+        At least one column, with 0 and a count of 0 at the end.
+        """
         width = int(bags.sizes.max(initial=1))
         is_there = np.arange(width) < bags.sizes[:, None]
         ids = np.zeros(is_there.shape, np.int64)
@@ -289,7 +299,7 @@ def _hash_characters(
 
 
 def _add_characters(hashes: Hashes, codes: Codes) -> None:
-    """Go on with hashes by a character each, in place: FNV-1a over the four octets of its code point."""
+    """Go on with hashes by a character each: FNV-1a over its code point's four octets."""
     prime = np.uint64(PRIME)
     num_octets = max(1, (int(codes.max(initial=0)).bit_length() + 7) // 8)
     for octet in range(num_octets):

@@ -28,7 +28,7 @@ _MARKS = (
 
 
 def list_text_files(root: Path) -> dict[Split, dict[str, list[Path]]]:
-    """List the text files of each class, of each split where folders name splits, else under ``train``.
+    """List the text files of each class, of each split that folders name, else under ``train``.
 
     Args:
         root: Holds one folder a class, or folders of splits with one folder a class each.
@@ -66,7 +66,8 @@ def read_folder(root: Path, *, encoding: str) -> Iterator[TextRow]:
 
     Args:
         root: See `list_text_files`.
-        encoding: Of the files; ``auto`` is UTF-8, or what a byte order mark says, or else Windows-1252.
+        encoding: Of the files; ``auto`` is UTF-8, or what a byte order mark says, or else
+            Windows-1252.
 
     Yields:
         Each text with the name of its folder as its label; and its split where folders name splits.

@@ -1,4 +1,7 @@
-"""Texts with their labels and splits, from rows in any form: checked, with classes, splits and copies found."""
+"""Texts with their labels and splits, from rows in any form.
+
+Checked, with classes, splits and copies found.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ log = logging.getLogger("lightkit.data")
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _KEPT_FIRST: tuple[Split, ...] = ("test", "val", "train")
-"""Which copy of a text is kept where copies are dropped: so that a test is on texts that were not trained on."""
+"""Which copy of a text is kept where copies are dropped: so that a test is on texts that were not
+trained on."""
 _MAX_CLASSES = 100_000
 _NUM_SHOWN = 5
 _NOT_A_NUMBER = ("nan", "NaN")
@@ -35,7 +39,8 @@ class TextRow(NamedTuple):
     Args:
         place: File, or file and line or row, for messages.
         text: None where there is none.
-        label: Cell of the label, or a list of labels; the cells of several columns of 0 and 1 as a mapping.
+        label: Cell of the label, or a list of labels; the cells of several columns of 0 and 1 as a
+            mapping.
         split: Word for its split; None where none says it.
         weight: Cell of the weight; None without.
         key: Cell of what decides its split; None for the text itself.
@@ -58,10 +63,12 @@ class TextIndex:
         is_multilabel: Whether a text has any number of labels.
         texts: All texts, a `pyarrow.LargeStringArray`.
         places: Where each is from, likewise.
-        targets: Number of the class of each, int64 ``(texts,)``; of labels 0 or 1, uint8 ``(texts, labels)``.
+        targets: Number of the class of each, int64 ``(texts,)``; of labels 0 or 1, uint8
+            ``(texts, labels)``.
         splits: Numbers of the texts of each split, in their order.
         lengths: Characters of each text, int64 ``(texts,)``.
-        fingerprint: SHA-256 over split, labels, weight and content of all texts; their places and order do not count.
+        fingerprint: SHA-256 over split, labels, weight and content of all texts; their places and
+            order do not count.
         weights: Of each text, float32 ``(texts,)``; None without.
         given: Splits that the data names; empty where the content decides.
         num_dropped: Copies that are left out.
@@ -141,7 +148,10 @@ class _Table:
 
 
 def _clean(text: str) -> str:
-    """Return a text with U+FFFD in the place of surrogates without their other half, which UTF-8 has no bytes for."""
+    """Return a text with U+FFFD in the place of surrogates without their other half.
+
+    UTF-8 has no bytes for these.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -174,7 +184,10 @@ def _read_weight(row: TextRow) -> float:
 
 
 def name_label(cell: Any) -> str:
-    """Write a cell as the name of a class: whole numbers without a fraction; empty where there is none, or NaN."""
+    """Write a cell as the name of a class: whole numbers without a fraction.
+
+    Empty where there is none, or NaN.
+    """
     if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return ""
     if isinstance(cell, bool):
@@ -225,8 +238,9 @@ def index_texts(
 ) -> TextIndex:
     """Check all rows, and sort them into classes and splits.
 
-    Where no splits are named, a hash of the text decides, in which white space counts as one space; so equal texts go
-    the same way. A class of which all texts would be held out keeps one for training, with a warning.
+    Where no splits are named, a hash of the text decides, in which white space counts as one space;
+    so equal texts go the same way. A class of which all texts would be held out keeps one for
+    training, with a warning.
 
     Args:
         rows: Of the data.
@@ -235,7 +249,8 @@ def index_texts(
         test_fraction: Share that is kept for testing, where no splits are named.
         separator: Character between several labels in a cell; None where a cell has one label.
         classes: Names of the classes in their order; None for those of the training rows, sorted.
-        copies: ``drop`` leaves out all but one of equal texts: the one of test, else of val, else of train.
+        copies: ``drop`` leaves out all but one of equal texts: the one of test, else of val, else
+            of train.
 
     Raises:
         DataError: If there are no rows, a cell is no label, or a split is missing or unusable.
@@ -292,7 +307,8 @@ def index_texts(
 def require_classes(index: TextIndex, root: str) -> None:
     """Check that there is something to predict.
 
-    A label that all or none of the training texts have is warned about, where a text has any number of them.
+    A label that all or none of the training texts have is warned about, where a text has any number
+    of them.
 
     Args:
         index: The texts.
@@ -332,7 +348,10 @@ def _warn_of_empty(table: _Table, root: str) -> None:
 def _assign_splits(
     table: _Table, given: Sequence[Split], *, val_fraction: float, test_fraction: float
 ) -> NDArray[np.uint8]:
-    """Return the number of the split of each text; one that none names is divided by the hash of the text."""
+    """Return the number of the split of each text.
+
+    One that none names is divided by the hash of the text.
+    """
     own_test = 0.0 if given else test_fraction
     is_divided = not given or "val" not in given
     assigned = np.zeros(len(table), np.uint8)
@@ -373,7 +392,10 @@ def _keep_one_of_each_class(table: _Table, assigned: NDArray[np.uint8]) -> None:
 
 
 def _find_first_copies(digests: Sequence[bytes], assigned: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which texts are no copies of another: of equal ones that of test, else of val, else of train is none."""
+    """Return which texts are no copies of another.
+
+    Of equal ones that of test, else of val, else of train is none.
+    """
     kept = np.zeros(len(digests), np.bool_)
     seen: set[bytes] = set()
     for split in _KEPT_FIRST:

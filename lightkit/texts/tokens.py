@@ -1,4 +1,7 @@
-"""Texts as numbers of tokens, by a tokenizer of the package tokenizers; without torch and transformers."""
+"""Texts as numbers of tokens, by a tokenizer of the package tokenizers.
+
+Without torch and transformers.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ class Tokenizing:
         return loaded
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the tokens ``(texts, tokens)``, and 1 for each of them, 0 for what fills up a shorter text."""
+        """Return the tokens ``(texts, tokens)``.
+
+        With 1 for each of them, and 0 for what fills up a shorter text.
+        """
         # a lone surrogate is no text to the tokenizer, which is written in Rust
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
         rows = [

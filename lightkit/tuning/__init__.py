@@ -1,1 +1,4 @@
-"""Short fits of the real model that measure which settings train it fastest. Only `lightkit tune` uses it."""
+"""Short fits of the real model that measure which settings train it fastest.
+
+Only `lightkit tune` uses it.
+"""

@@ -40,15 +40,16 @@ _MIN_TIMED_STEPS = 3
 _MAX_TIMED_STEPS = 50
 _ENOUGH_S = 1.0
 _FIRST_TOLERANCE = 0.01
-"""Greatest difference of the first step's loss from float32's, as a share of that: the weights are still the same.
+"""Greatest difference of the first step's loss from float32's, as a share of that: the weights are
+still the same.
 
 Seen of bf16-mixed on photos, with ResNet-18, MobileNetV3-small and `small_cnn`: up to 0.0002.
 """
 _TOLERANCE = 0.15
 """The same for the steps after it, whose weights differ by what training has made of the rounding.
 
-Seen of bf16-mixed in four steps of AdamW from random weights on photos: 0.002 to 0.004 for `small_cnn` and
-MobileNetV3-small, 0.006 to 0.051 for ResNet-18.
+Seen of bf16-mixed in four steps of AdamW from random weights on photos: 0.002 to 0.004 for
+`small_cnn` and MobileNetV3-small, 0.006 to 0.051 for ResNet-18.
 """
 _NOISE = 0.03  # gain that does not count, as a share
 Parts = tuple[Trainer, LightningModule, LightningDataModule | None]
@@ -63,10 +64,13 @@ class Variant:
         precision: Lightning's word.
         memory_format: Of the weights of convolutions.
         compile: Whether the model's layers go through torch.compile.
-        tf32: Whether matrix products on CUDA round float32 to TensorFloat-32; None: as torch has it.
-        fused: Whether the optimizer updates all parameters in one kernel; None: as the optimizer has it.
+        tf32: Whether matrix products on CUDA round float32 to TensorFloat-32; None: as torch has
+            it.
+        fused: Whether the optimizer updates all parameters in one kernel; None: as the optimizer
+            has it.
         threads: Intra-op threads of the process; None: as torch has it.
-        num_workers: Argument of the data, in a trial with the loader itself; None: batches that are held in memory.
+        num_workers: Argument of the data, in a trial with the loader itself; None: batches that are
+            held in memory.
         batch_size: Argument of the data; None: as the config has it.
     """
 
@@ -109,7 +113,10 @@ class Trial:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step: the median; with a loader the mean, since its batches come in bursts."""
+        """Seconds of a step: the median.
+
+        With a loader the mean, since its batches come in bursts.
+        """
         average = statistics.median if self.variant.num_workers is None else statistics.fmean
         return average(self.times) if self.times else math.inf
 
@@ -135,7 +142,7 @@ def check_losses(losses: Sequence[float], reference: Sequence[float]) -> str | N
 
 
 class Benchmark:
-    """Tries variants, each in a short fit from the same weights on the same batches, and keeps the fastest.
+    """Tries variants in short fits from the same weights on the same batches; keeps the fastest.
 
     Args:
         build: Builds a trainer that computes with a variant, a fresh model and its data.
@@ -166,7 +173,8 @@ class Benchmark:
         self._batches: list[Any] = []
         self.trials: dict[Variant, Trial] = {}
         self.gained: dict[str, tuple[Any, str]] = {}
-        """What has made the best faster than the base: by field of `Variant` its value, and its number as text."""
+        """What has made the best faster than the base: by field of `Variant` its value, and its
+        number as text."""
         self.best = self._reference = self._try(base)
         if reference != base:
             self._reference = self._try(reference)
@@ -174,12 +182,18 @@ class Benchmark:
             self.best = self._reference if self.best.refused else self.best
 
     def start_loading(self, num_workers: int | str) -> None:
-        """Try the best with the loader itself, as the config has it; further variants have loaders, too."""
+        """Try the best with the loader itself, as the config has it.
+
+        Further variants have loaders, too.
+        """
         trial = self._try(replace(self.best.variant, num_workers=num_workers))
         self.best = self.best if trial.refused else trial
 
     def consider(self, **changes: Any) -> None:
-        """Try a change of the best, and once more in turns with the best if it seems faster: other programs disturb."""
+        """Try a change of the best, and once more in turns with the best if it seems faster.
+
+        Other programs disturb.
+        """
         variant = replace(self.best.variant, **changes)
         if variant in self.trials:
             return
@@ -290,10 +304,13 @@ def find_batch_size(parts: Parts, first: int) -> int:
 
 
 def find_learning_rate(parts: Parts) -> tuple[float | None, str]:
-    """Run Lightning's range test, `Tuner.lr_find`, and take a tenth of the rate at which the loss was least.
+    """Run Lightning's range test, `Tuner.lr_find`.
 
-    That is the rule of Smith, "Cyclical Learning Rates for Training Neural Networks" (2017), as fastai has it.
-    Lightning's own suggestion, the steepest point, gave 9e-6 for a two-layer network which 0.02 trained best.
+    Take a tenth of the rate at which the loss was least.
+
+    That is the rule of Smith, "Cyclical Learning Rates for Training Neural Networks" (2017), as
+    fastai has it. Lightning's own suggestion, the steepest point, gave 9e-6 for a two-layer network
+    which 0.02 trained best.
 
     Args:
         parts: Trainer, model, and data unless the model has loaders.
@@ -307,8 +324,8 @@ def find_learning_rate(parts: Parts) -> tuple[float | None, str]:
     results = {"lr": [], "loss": []} if finder is None else finder.results
     seen = []
     for step, (rate, loss) in enumerate(zip(results["lr"], results["loss"], strict=True), start=1):
-        # Lightning 2.6 smooths with beta 0.98 and corrects the bias as if there had been one step more: of the first
-        # loss it gives the half
+        # Lightning 2.6 smooths with beta 0.98 and corrects the bias as if there had been one step
+        # more: of the first loss it gives the half
         true_loss = loss * (1 - 0.98 ** (step + 1)) / (1 - 0.98**step)
         seen += [(rate, true_loss)] if math.isfinite(true_loss) else []
     if len(seen) < 2:
@@ -319,7 +336,10 @@ def find_learning_rate(parts: Parts) -> tuple[float | None, str]:
 
 
 class _TrialEnd(Exception):
-    """Ends a fit without what Lightning does at the end of an epoch, such as asking for a metric of validation."""
+    """Ends a fit without what Lightning does at the end of an epoch.
+
+    Such as asking for a metric of validation.
+    """
 
 
 class _EndlessLoader:
@@ -327,7 +347,8 @@ class _EndlessLoader:
 
     Args:
         load: Makes the loader.
-        held: List that keeps its first batches, and only these are repeated: a step then takes what computing takes.
+        held: List that keeps its first batches, and only these are repeated: a step then takes what
+            computing takes.
     """
 
     def __init__(self, load: Callable[[], Any], held: list[Any] | None) -> None:

@@ -1,4 +1,7 @@
-"""What each of two ranks finds that train towards a deadline; python -m tests.callbacks.late_ranks FOLDER."""
+"""What each of two ranks finds that train towards a deadline.
+
+Python -m tests.callbacks.late_ranks FOLDER.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,10 @@ class Order(Sampler[int]):
 
 
 class OfTwo(SingleDeviceStrategy):
-    """One of two ranks, of which the other one never wants anything; counts the messages that they send."""
+    """One of two ranks, of which the other one never wants anything.
+
+    Counts the messages that they send.
+    """
 
     def __init__(self) -> None:
         super().__init__(device="cpu")
@@ -77,7 +80,10 @@ class OfTwo(SingleDeviceStrategy):
 
 
 class Hands(Callback):
-    """A clock on which a training batch takes ten seconds, and a validation batch one, unless told otherwise."""
+    """A clock on which a training batch takes ten seconds.
+
+    A validation batch takes one, unless told otherwise.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""Ranks here are threads, whose messages pass through a barrier; real ones are in tests/contract/test_ranks.py."""
+"""Ranks here are threads, whose messages pass through a barrier.
+
+Real ones are in tests/contract/test_ranks.py.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def agreed(
     wants_from: int | None = None,
     at_once: int | None = None,
 ) -> tuple[list[list[bool]], int]:
-    """Give what each rank was told after each batch, and the number of messages; rank 1 wants it from a batch on."""
+    """Give what each rank was told after each batch, and the number of messages.
+
+    Rank 1 wants it from a batch on.
+    """
     meeting, told, here = threading.Barrier(2), dict[int, torch.Tensor](), threading.local()
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: here.rank.now_s))
     ranks = [Rank(number, meeting, told) for number in range(2)]

@@ -1,4 +1,7 @@
-"""Which numbers of a module are told as probabilities of classes, by the rule that holds for exported files."""
+"""Which numbers of a module are told as probabilities of classes.
+
+By the rule that holds for exported files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A resumed training has the optimizer's settings and the schedule of its config, not those of the checkpoint."""
+"""A resumed training has the optimizer's settings and the schedule of its config.
+
+Not those of the checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Predictions that a test and a fit leave: each sample once, with its own name, and which samples have a thumbnail."""
+"""Predictions that a test and a fit leave.
+
+Each sample once, with its own name, and which samples have a thumbnail.
+"""
 
 from __future__ import annotations
 

@@ -152,7 +152,10 @@ def read_lines(folder: Path) -> list[Any]:
 
 
 class Boxes(Scores):
-    """A detector: as many boxes as the first number of a sample says in quarters, with scores and a note."""
+    """A detector: as many boxes as the first number of a sample says in quarters.
+
+    With scores and a note.
+    """
 
     def find(self, sample: torch.Tensor) -> dict[str, Any]:
         count = int(sample[0] * 4)

@@ -156,7 +156,10 @@ def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_diffe
 def test_a_metric_that_is_logged_by_step_alone_is_recorded_as_that_of_the_last_step(
     run: runs.Run,
 ) -> None:
-    """Batches of 4, 4 and 2 samples log 0, 1 and 2: the last step has 2, and the mean is (0*4 + 1*4 + 2*2) / 10."""
+    """Batches of 4, 4 and 2 samples log 0, 1 and 2.
+
+    The last step has 2, and the mean is (0*4 + 1*4 + 2*2) / 10.
+    """
 
     class Counts(Line):
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:

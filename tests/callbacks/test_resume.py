@@ -1,4 +1,7 @@
-"""A killed training goes on as if nothing had happened: random states, plateau steps and the decision to stop."""
+"""A killed training goes on as if nothing had happened.
+
+Random states, plateau steps and the decision to stop.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whenever a training validates and wherever it is killed: best.ckpt holds the weights that were scored.
+"""Whenever a training validates and wherever it is killed: best.ckpt holds the scored weights.
 
-The weight of the model is a number that depends on the step alone, and the validation loss is the weight, so that a
-score says which weights it is of.
+The weight of the model is a number that depends on the step alone, and the validation loss is the
+weight, so that a score says which weights it is of.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Plan:
     """One training.
 
     Args:
-        data: ``sized``, ``resumable`` (a sampler with `resume`), ``endless``, or ``short`` (announces too much).
+        data: ``sized``, ``resumable`` (a sampler with `resume`), ``endless``, or ``short``
+            (announces too much).
         num_batches: Batches of an epoch, of data that end.
         interval: Of `val_check_interval`.
         every_n_epochs: Of `check_val_every_n_epoch`.
@@ -236,7 +237,10 @@ class Net(pl.LightningModule):
 
 
 class Averaging(WeightAveraging):
-    """Averages after each step, or after each epoch: then what is saved at its end is not what was scored in it."""
+    """Averages after each step, or after each epoch.
+
+    Then what is saved at its end is not what was scored in it.
+    """
 
     def __init__(self, every: str) -> None:
         super().__init__()
@@ -324,7 +328,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def assert_names_are_right(run: runs.Run) -> None:
-    """Check what a kill leaves: each checkpoint is whole, and best.ckpt holds the weight that it says is its score."""
+    """Check what a kill leaves.
+
+    Each checkpoint is whole, and best.ckpt holds the weight that it says is its score.
+    """
     for path in run.checkpoints.glob("*.ckpt"):
         read(path)
     best = run.checkpoints / "best.ckpt"
@@ -396,7 +403,10 @@ def check_best(
 
 
 class Shadow(Callback):
-    """Keeps a weight of its own, puts it in place for validations and at the end, and leaves no checkpoint alone."""
+    """Keeps a weight of its own, puts it in place for validations and at the end.
+
+    And leaves no checkpoint alone.
+    """
 
     def __init__(self) -> None:
         self.own: torch.Tensor | None = None

@@ -25,7 +25,8 @@ from tests.callbacks.test_checkpoint import Keyed
 
 EVER_S = 60
 FLOOR_S = 600.0
-"""No machine stands still for so long: what hangs sets `HANGS`, and what is slow pretends to have taken longer."""
+"""No machine stands still for so long: what hangs sets `HANGS`, and what is slow pretends to have
+taken longer."""
 HANGS = threading.Event()
 
 

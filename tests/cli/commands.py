@@ -208,7 +208,10 @@ class Ended:
 
 
 def workplace(folder: Path, config: dict[str, Any] | None = None, *, pictures: int = 0) -> Path:
-    """Make a working directory with ``mine.py``, ``job.yaml`` and, where asked for, ``pictures/`` of two classes."""
+    """Make a working directory with ``mine.py``, ``job.yaml`` and, if asked for, ``pictures/``.
+
+    They are of two classes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
     (folder / "job.yaml").write_text(
@@ -232,7 +235,10 @@ def started(
     program: Sequence[str] = ("-m", "lightkit"),
     **settings: Any,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start ``lightkit`` with these words in ``folder``; what is left of it at the end is killed."""
+    """Start ``lightkit`` with these words in ``folder``.
+
+    What is left of it at the end is killed.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -277,7 +283,10 @@ def ended(process: subprocess.Popen[str], timeout_s: float = 120) -> Ended:
 
 
 def processes_of(session: int) -> list[int]:
-    """Living processes of a session that are not about to end: a command, its workers and its other ranks."""
+    """Living processes of a session that are not about to end.
+
+    A command, its workers and its other ranks.
+    """
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -215,7 +215,10 @@ class House:
 def house(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[House]:
-    """A working directory with ``my_models.py`` and ``small.yaml``; the process's state is put back afterwards."""
+    """A working directory with ``my_models.py`` and ``small.yaml``.
+
+    The process's state is put back afterwards.
+    """
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("LIGHTKIT_", "PL_"))]:
         monkeypatch.delenv(name)

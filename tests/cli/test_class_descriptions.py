@@ -1,4 +1,4 @@
-"""The catalogue says what the signatures say, and reports nothing that LightningCLI's parser takes."""
+"""The catalogue says what the signatures say, and reports nothing that LightningCLI takes."""
 
 from __future__ import annotations
 
@@ -169,7 +169,10 @@ NAMES = {
 
 
 def _values_of_arguments() -> Iterator[dict[str, Any]]:
-    """Give every value to every argument of every section, and of every class that has a place at the top."""
+    """Give every value to every argument of every section.
+
+    And of every class that has a place at the top.
+    """
     for section in ("trainer", "run"):
         for name in CATALOGUE.sections[section].arguments:
             yield from ({section: {name: value}} for value in VALUES)
@@ -245,7 +248,10 @@ class _Judges:
 
 
 def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> bool:
-    """Tell whether Lightning's parser takes what crashes when the classes are made, or an unknown key of nothing."""
+    """Tell whether Lightning's parser takes what crashes when the classes are made.
+
+    Or an unknown key of nothing.
+    """
     if re.search(r"needs (total_steps|monitor, text: the metric)", str(problem)):
         return True
     if re.search(r"expected (\S+ or more|more than|a number from|at least|above)", str(problem)):

@@ -256,7 +256,10 @@ def test_the_help_of_a_command_fits_its_columns(command: object) -> None:
 
 
 def list_scheduled_commands() -> dict[str, str]:
-    """List the commands of lightkit in the workflows, crontabs and services that come with it, by file and number."""
+    """List the commands of lightkit in the workflows, crontabs and services that come with it.
+
+    By file and number.
+    """
     files = [
         *(ROOT / "configs" / "ci").glob("*.yml"),
         *(ROOT / "lightkit" / "templates" / "ci").rglob("*.yml"),

@@ -38,7 +38,10 @@ def with_bf16(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def judge(
     house: House, monkeypatch: pytest.MonkeyPatch, *, is_tested: bool
 ) -> tuple[dict[str, Any], str]:
-    """Run the gate as a retrain does after its test, or alone; return its decision and what it printed."""
+    """Run the gate as a retrain does after its test, or alone.
+
+    Return its decision and what it printed.
+    """
     if is_tested:
         monkeypatch.setenv(IN_RETRAIN, "tested")
     else:

@@ -48,7 +48,10 @@ def test_an_error_that_nobody_reads_has_its_code() -> None:
 def _run_for_a_reader_that_has_left(
     script: str, *, reads_errors: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script whose standard output is closed, and without ``reads_errors`` its standard error, too."""
+    """Run a script whose standard output is closed.
+
+    Without ``reads_errors`` its standard error, too.
+    """
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     os.close(reading)

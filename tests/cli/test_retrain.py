@@ -1,4 +1,7 @@
-"""Which stages a retrain runs, with what words, and where it goes on; the stages themselves are pretended."""
+"""Which stages a retrain runs, with what words, and where it goes on.
+
+The stages themselves are pretended.
+"""
 
 from __future__ import annotations
 

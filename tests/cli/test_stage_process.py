@@ -154,7 +154,7 @@ def test_an_interruption_of_a_later_stage_says_that_the_retrain_goes_on(
 def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
     stage: str, end: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It ends the new process as soon as that takes signals, before lightkit is there to handle them."""
+    """It ends the new process as soon as that takes signals, before lightkit handles them."""
     with StageProcesses(preloads=False) as early:
         monkeypatch.setattr(early, "received", signal.SIGTERM)
         assert early.run([stage], {}, lambda: None) == -signal.SIGTERM
@@ -165,7 +165,10 @@ def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
 def test_warnings_of_other_modules_are_shown_whatever_the_fork_server_has_imported(
     tmp_path: Path,
 ) -> None:
-    """mlflow.pytorch sets the level of the root logger; the command here is a stand-in that warns."""
+    """mlflow.pytorch sets the level of the root logger.
+
+    The command here is a stand-in that warns.
+    """
     lines = ("import logging, runpy", "logging.basicConfig(level=logging.ERROR)")
     command = (
         "runpy.run_module = lambda *_, **__: logging.getLogger('mine').warning('a warning of my"

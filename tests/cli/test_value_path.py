@@ -1,7 +1,8 @@
 """The path of one value, from a layer and a flag to the trainer: few functions, and few forms.
 
-Each function is one that a reader of the code meets, and each form one that has to be kept in step with the others.
-`trainer.max_epochs` stands in a layer, and a flag sets another value over it, whose path is counted.
+Each function is one that a reader of the code meets, and each form one that has to be kept in step
+with the others. `trainer.max_epochs` stands in a layer, and a flag sets another value over it,
+whose path is counted.
 """
 
 from __future__ import annotations

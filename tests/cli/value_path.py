@@ -1,9 +1,10 @@
-"""Trace one value from a layer and a flag to the trainer: `python tests/cli/value_path.py job.yaml`.
+"""Trace a value from a layer and a flag to the trainer: `python tests/cli/value_path.py job.yaml`.
 
 It prints the functions that the value passes with its forms, as JSON.
 
-Each function is one that a reader of the code meets, and each form one that has to be kept in step with the others.
-`trainer.max_epochs` stands in a layer, and a flag sets another value over it, whose path is counted.
+Each function is one that a reader of the code meets, and each form one that has to be kept in step
+with the others. `trainer.max_epochs` stands in a layer, and a flag sets another value over it,
+whose path is counted.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def form_of(value: Any, *, depth: int = 0) -> str | None:
 class Tracer:
     """Notes the functions of the package that hand the value on, each once, with its forms.
 
-    Such a function has it in an argument, and returns it or is running when the trainer is built. What only looks at
-    the value is not on its path.
+    Such a function has it in an argument, and returns it or is running when the trainer is built.
+    What only looks at the value is not on its path.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,10 @@ LISTS = st.lists(NUMBERS, max_size=3)
 
 
 def tables(depth: int) -> st.SearchStrategy[dict[str, Any]]:
-    """Give layers in which a key is of one kind in all: where a scalar meets a mapping, order must matter."""
+    """Give layers in which a key is of one kind in all.
+
+    Where a scalar meets a mapping, order must matter.
+    """
     inner = tables(depth - 1) if depth else st.just({})
     return st.fixed_dictionaries(
         {}, optional={"s": NUMBERS, "l": LISTS, "l+": LISTS, "m": inner, "n": inner}

@@ -1,4 +1,4 @@
-"""What the catalogue shows to be wrong with a config: each mistake in plain words, with its place."""
+"""What the catalogue shows wrong with a config: each mistake in plain words, with its place."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ HEAVY = (
     "mlflow",
     "jsonargparse",
 )
-"""What a command that answers at once does not load; in a cold batch, a command that imports one ends with 99."""
+"""What a command that answers at once does not load; in a cold batch, a command that imports one
+ends with 99."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,10 @@ def run_batch(
     Args:
         workspace: Whose folder and environment they have.
         commands: Commands by name.
-        cold: Fork from a new Python process in place of one that has the heavy imports, and let commands have none.
-        warm_up: Words of a command that the process runs before it forks, so that all share its imports.
+        cold: Fork from a new Python process in place of one that has the heavy imports, and let
+            commands have none.
+        warm_up: Words of a command that the process runs before it forks, so that all share its
+            imports.
     """
     listed: list[dict[str, Any]] = [
         {

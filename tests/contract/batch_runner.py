@@ -1,12 +1,13 @@
 """Run many `lightkit` commands, each in a fork of this process, which has imported next to nothing.
 
-Started cold, it shows which modules each command loads; started by the fork server, it runs each command for less than
-a start of its own costs, for a fork ends here without taking the interpreter down. What depends on how a process ends
-is for `Workspace.run`.
+Started cold, it shows which modules each command loads; started by the fork server, it runs each
+command for less than a start of its own costs, for a fork ends here without taking the interpreter
+down. What depends on how a process ends is for `Workspace.run`.
 
-Its arguments are a JSON file with a list of commands, and the words of a command that this process runs itself before
-it forks, if any, so that the imports of all are paid once. A command has `words`, `folder`, `environ`, `at` (the path
-without ending of the files that it leaves: `.out`, `.err`, `.modules`), `most_mb` and `refused`.
+Its arguments are a JSON file with a list of commands, and the words of a command that this process
+runs itself before it forks, if any, so that the imports of all are paid once. A command has
+`words`, `folder`, `environ`, `at` (the path without ending of the files that it leaves: `.out`,
+`.err`, `.modules`), `most_mb` and `refused`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ class Command:
         words: Arguments of `lightkit`.
         files: Contents by name, relative to the command's working directory.
         environ: Variables that are set.
-        is_light: It imports none of the heavy packages, and runs where that would end it: in a third of the time.
+        is_light: It imports none of the heavy packages, and runs where that would end it: in a
+            third of the time.
     """
 
     words: Sequence[str]
@@ -47,7 +48,8 @@ def run_commands(
 ) -> dict[str, Ended]:
     """Run all commands one after the other, each in a folder of its own with `my_project.py`.
 
-    They are a batch (see `batch_runner.py`), or processes of their own where they import from a folder.
+    They are a batch (see `batch_runner.py`), or processes of their own where they import from a
+    folder.
 
     Args:
         name: Name of this table in the session.

@@ -40,7 +40,10 @@ def workspace(tmp_path: Path, fork_server: ForkServer) -> Iterator[Workspace]:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Once:
-    """Make a working directory once for all pytest processes of the session; tests must copy it (`copy_of`)."""
+    """Make a working directory once for all pytest processes of the session.
+
+    Tests must copy it (`copy_of`).
+    """
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-once"
     shared.mkdir(exist_ok=True)
@@ -64,7 +67,10 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer)
 
 
 def copy_of(original: Path, workspace: Workspace) -> Workspace:
-    """Copy all of a working directory that was made once into a test's own; its versions are of runs in the copy."""
+    """Copy all of a working directory that was made once into a test's own.
+
+    Its versions are of runs in the copy.
+    """
     shutil.copytree(original, workspace.folder, symlinks=True, dirs_exist_ok=True)
     if (database := workspace.folder / "runs" / "mlflow.db").exists():
         with closing(sqlite3.connect(database)) as connection, connection:
@@ -109,7 +115,10 @@ def interrupted_original(made_once: Once) -> Path:
 
 @pytest.fixture
 def interrupted(interrupted_original: Path, workspace: Workspace) -> Workspace:
-    """A run that SIGTERM interrupted in step 9 of 12; `fit -c small.yaml -c signal.yaml` resumes it."""
+    """A run that SIGTERM interrupted in step 9 of 12.
+
+    `fit -c small.yaml -c signal.yaml` resumes it.
+    """
     return copy_of(interrupted_original, workspace)
 
 
@@ -127,7 +136,10 @@ def classifier_original(made_once: Once) -> Path:
 
 @pytest.fixture
 def classifier(classifier_original: Path, workspace: Workspace) -> Workspace:
-    """A workspace with a finished run of `pictures.yaml`: ImageClassifier on two classes of 30 pictures, two epochs."""
+    """A workspace with a finished run of `pictures.yaml`.
+
+    ImageClassifier on two classes of 30 pictures, two epochs.
+    """
     return copy_of(classifier_original, workspace)
 
 
@@ -162,7 +174,10 @@ def planted_original(made_once: Once) -> Path:
 
 @pytest.fixture
 def planted(planted_original: Path, workspace: Workspace) -> Workspace:
-    """Two runs of accuracy 0.9 and 0.8, both judged before there was a champion, and the first promoted as `net`."""
+    """Two runs of accuracy 0.9 and 0.8, both judged before there was a champion.
+
+    The first is promoted as `net`.
+    """
     return copy_of(planted_original, workspace)
 
 
@@ -182,7 +197,10 @@ def exported_original(made_once: Once, classifier_original: Path) -> Path:
 
 @pytest.fixture
 def exported(exported_original: Path, workspace: Workspace) -> Workspace:
-    """The workspace `classifier` with its best checkpoint exported to all formats, in the run's `export` folder."""
+    """The workspace `classifier` with its best checkpoint exported to all formats.
+
+    In the run's `export` folder.
+    """
     return copy_of(exported_original, workspace)
 
 
@@ -216,7 +234,9 @@ def registered_original(made_once: Once, exported_original: Path) -> Path:
 
 @pytest.fixture
 def registered(registered_original: Path, workspace: Workspace) -> Workspace:
-    """The run of `exported` as version 1 of `flowers` (champion), and one that MLflow tracked as version 1 of `net`.
+    """The run of `exported` as version 1 of `flowers` (champion).
+
+    And one that MLflow tracked as version 1 of `net`.
 
     MLflow's artifacts are those of the original, so they are only read.
     """

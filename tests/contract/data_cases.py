@@ -1,4 +1,4 @@
-"""What the tests of the data share: callbacks and models of a user, and configs on small pictures."""
+"""What the tests of the data share: a user's callbacks and models, configs on small pictures."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def pictures_config(
 
 
 def write_given_splits(folder: Path, *, per_class: tuple[int, int, int] = (16, 4, 3)) -> Path:
-    """Write PNG files of noise below train/, val/ and test/, with the classes `reds` and `blues`."""
+    """Write PNG files of noise below train/, val/ and test/, of the classes `reds` and `blues`."""
     random = np.random.default_rng(11)
     for split, count in zip(("train", "val", "test"), per_class, strict=True):
         for channel, name in ((0, "reds"), (2, "blues")):

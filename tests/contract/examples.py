@@ -221,7 +221,8 @@ SMALL: dict[str, Any] = {
     "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, "logger": False},
     "run": {"report": False},  # half a second of each fit, which the tests of the report pay
 }
-"""Two epochs of six steps in which nothing but Lightning and lightkit costs time; the job is `small`."""
+"""Two epochs of six steps in which nothing but Lightning and lightkit costs time; the job is
+`small`."""
 
 PICTURES: dict[str, Any] = {
     "seed_everything": 7,
@@ -237,7 +238,7 @@ PICTURES: dict[str, Any] = {
 
 
 def write_pictures(folder: Path, count: int = 60) -> Path:
-    """Write PNG files of 40 x 40 pixels in two classes, `reds` and `blues`, that can be told apart."""
+    """Write PNG files of 40 x 40 pixels in two classes, `reds` and `blues`, easily told apart."""
     random = np.random.default_rng(5)
     for index in range(count):
         path = folder / ("reds", "blues")[index % 2] / f"{index}.png"

@@ -1,4 +1,7 @@
-"""Modules and data of a user for exports and predictions: some that cannot be exported, some that are no match."""
+"""Modules and data of a user for exports and predictions.
+
+Some that cannot be exported, some that are no match.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Trainings that are killed, hang, or meet a disk that takes no more, and a job that resumes at every second step."""
+"""Trainings that are killed, hang, or meet a disk that takes no more.
+
+And a job that resumes at every second step.
+"""
 
 from __future__ import annotations
 
@@ -314,7 +317,8 @@ EXACT: dict[str, Any] = {
     "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}},
     "trainer": {**PICTURES["trainer"], "max_epochs": 3},
 }
-"""Three epochs of five steps on pictures with random colours, with a learning rate that falls, saved every 2 steps."""
+"""Three epochs of five steps on pictures with random colours, with a learning rate that falls,
+saved every 2 steps."""
 
 
 def write_exact(workspace: Workspace) -> None:
@@ -365,7 +369,10 @@ def wait_until_saved(workspace: Workspace, process: Process, step: int) -> None:
 
 
 def kill_once_saved(workspace: Workspace, *words: str, step: int, saved: int) -> None:
-    """Kill a fit before a step, once an earlier one is saved; the same command with `HOLD` resumes it."""
+    """Kill a fit before a step, once an earlier one is saved.
+
+    The same command with `HOLD` resumes it.
+    """
     process = start_held(workspace, *words, step=step)
     wait_until_saved(workspace, process, saved)
     process.signal(signal.SIGKILL)

@@ -1,22 +1,26 @@
 """Fork a `lightkit` process for each request, from a process that has the heavy imports already.
 
-A cold `lightkit fit` spends 5 to 10 s of processor time on importing torch, Lightning, torchmetrics and MLflow. This
-server imports them once, and lightkit with them, then forks: each child gets a session and process group, working
-directory, environment and standard streams of its own, runs the installed `lightkit` script (or a Python script) as
-`__main__`, receives real signals and ends as any process does, with its real exit code.
+A cold `lightkit fit` spends 5 to 10 s of processor time on importing torch, Lightning, torchmetrics
+and MLflow. This server imports them once, and lightkit with them, then forks: each child gets a
+session and process group, working directory, environment and standard streams of its own, runs the
+installed `lightkit` script (or a Python script) as `__main__`, receives real signals and ends as
+any process does, with its real exit code.
 
 It cannot show:
 
 - what an import costs, in which order modules are imported, and which are not imported at all;
-- variables that are read once when a library is imported: `OMP_NUM_THREADS`, `MALLOC_*`, `ATEN_CPU_CAPABILITY`,
-  `CUDA_VISIBLE_DEVICES`, `PYTHON*`, and `HOME` where a library keeps it from its import;
-- `python -m lightkit`, what happens to a signal while Python starts, and what Python does after its exit functions.
+- variables that are read once when a library is imported: `OMP_NUM_THREADS`, `MALLOC_*`,
+  `ATEN_CPU_CAPABILITY`, `CUDA_VISIBLE_DEVICES`, `PYTHON*`, and `HOME` where a library keeps it from
+  its import;
+- `python -m lightkit`, what happens to a signal while Python starts, and what Python does after its
+  exit functions.
 
-Tests about those use `Workspace.run_cold`. Processes that a child starts itself (ranks, workers with `spawn`, the
-verification of exports) are new Python processes here as anywhere.
+Tests about those use `Workspace.run_cold`. Processes that a child starts itself (ranks, workers
+with `spawn`, the verification of exports) are new Python processes here as anywhere.
 
-Protocol on the UNIX socket that is the only argument: one connection a process; a message with the request as JSON and
-three file descriptors (standard input, output, error); then two lines back, the process's id, and its wait status.
+Protocol on the UNIX socket that is the only argument: one connection a process; a message with the
+request as JSON and three file descriptors (standard input, output, error); then two lines back, the
+process's id, and its wait status.
 """
 
 from __future__ import annotations
@@ -71,7 +75,8 @@ THIRD_PARTY = (
     "rich.progress",
 )
 UNFORKABLE = ("onnxruntime", "triton")
-"""Not imported here: a fork waits forever for the thread of the first, and the second reports leaks as it ends."""
+"""Not imported here: a fork waits forever for the thread of the first, and the second reports leaks
+as it ends."""
 
 
 def main(address: str) -> None:
@@ -100,7 +105,8 @@ def main(address: str) -> None:
     logging.getLogger().setLevel(logging.WARNING)
     sys.path[:] = importing_path
     gc.collect()
-    gc.freeze()  # else each fork spends a second on collecting at its end what it shares with this process
+    # else each fork spends a second on collecting at its end what it shares with this process
+    gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.new")
         listener.listen(64)
@@ -110,7 +116,7 @@ def main(address: str) -> None:
 
 
 def _fill_caches() -> None:
-    """Compute what MLflow computes once a process: relations of its tables, and the packages of modules.
+    """Compute what MLflow computes once a process: tables' relations, the packages of modules.
 
     The one takes half a second of processor time, the other two.
     """
@@ -217,7 +223,7 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """End as Python does, but for deleting the modules, which takes half a second of processor time."""
+    """End as Python does, but for deleting the modules, which takes half a second of the CPU."""
     threading._shutdown()  # type: ignore[attr-defined] # waits for threads that are no daemons
     atexit._run_exitfuncs()
     try:
@@ -231,7 +237,10 @@ def _end(code: int) -> NoReturn:
 
 
 def _reseed() -> None:
-    """Give each process random numbers of its own, as a new process has; Python's own module does so by itself."""
+    """Give each process random numbers of its own, as a new process has.
+
+    Python's own module does so by itself.
+    """
     import numpy as np
     import torch
 

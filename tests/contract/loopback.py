@@ -15,8 +15,8 @@ ETAG = '"one"'
 class FileServer:
     """Serves ``files`` by path, and notes what was asked for.
 
-    ``cut_after`` holds, for each coming request, after how many bytes its connection is cut; ``statuses`` errors that
-    it answers first.
+    ``cut_after`` holds, for each coming request, after how many bytes its connection is cut;
+    ``statuses`` errors that it answers first.
     """
 
     files: dict[str, bytes]

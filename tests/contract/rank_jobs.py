@@ -1,4 +1,7 @@
-"""A job for two ranks whose numbers are those of one process with twice the batch, and the ways to start its ranks."""
+"""A job for two ranks whose numbers are those of one process with twice the batch.
+
+And the ways to start its ranks.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,8 @@ JOB: dict[str, Any] = {
     "trainer": {"max_epochs": 2, "log_every_n_steps": 1, "logger": False},
     "run": {"report": False},
 }
-"""Two epochs of six steps on two ranks; they validate 11 samples, which two ranks cannot share equally."""
+"""Two epochs of six steps on two ranks; they validate 11 samples, which two ranks cannot share
+equally."""
 
 ALONE = ("accelerator=cpu", "data.init_args.batch_size=8")
 """Makes of `job.yaml` the training of one process with twice the batch."""
@@ -96,7 +100,7 @@ NEEDS = {
 
 
 def engine(name: str, *values: Any, is_long: bool = False) -> Any:
-    """Make a parameter of an engine's name and more values, with the marks of what the engine needs."""
+    """Make a parameter of an engine and values, with the marks of what the engine needs."""
     marks = [mark for need, mark in NEEDS.items() if need in name] + (
         [pytest.mark.long] if is_long else []
     )
@@ -105,7 +109,10 @@ def engine(name: str, *values: Any, is_long: bool = False) -> Any:
 
 
 def write_job(workspace: Workspace, name: str, **changes: Mapping[str, Any]) -> None:
-    """Write `job.yaml` for an engine, and `my_ranks.py`; changes are sections whose keys are laid over the job's."""
+    """Write `job.yaml` for an engine, and `my_ranks.py`.
+
+    Changes are sections whose keys are laid over the job's.
+    """
     sections = {**JOB, **ENGINES[name]}
     for key, section in changes.items():
         sections[key] = {**sections.get(key, {}), **section}
@@ -123,9 +130,12 @@ def failing(kind: str, step: int = 3) -> dict[str, Any]:
 
 
 def run_joined(workspace: Workspace, *words: str, folder: Path | None = None) -> list[Result]:
-    """Run a command on two ranks that find each other by torch's variables, as a launcher of the user's own sets them.
+    """Run a command on two ranks that find each other by torch's variables.
 
-    Both are forks of a process with the heavy imports, which a launcher of lightkit's would import for each of them.
+    A launcher of the user's own sets them so.
+
+    Both are forks of a process with the heavy imports, which a launcher of lightkit's would import
+    for each of them.
     """
     torchs = {
         "WORLD_SIZE": "2",

@@ -1,4 +1,4 @@
-"""Five jobs whose numbers are computed once more: what they are trained on, and how they are made."""
+"""Five jobs whose numbers are computed once more: what they train on, and how they are made."""
 
 from __future__ import annotations
 
@@ -213,7 +213,10 @@ def write_jobs(workspace: Workspace) -> None:
 
 
 def _write_pictures(root: Path) -> None:
-    """Write noise with a hint of the color of its class, in the size of which validation crops 42 x 42 pixels."""
+    """Write noise with a hint of the color of its class.
+
+    In the size of which validation crops 42 x 42 pixels.
+    """
     random = np.random.default_rng(11)
     for split, counts in COUNTS.items():
         for channel, (name, count) in enumerate(zip(CLASSES, counts, strict=True)):
@@ -245,7 +248,10 @@ def _write_table(path: Path) -> None:
 
 
 def make_jobs(workspace: Workspace) -> None:
-    """Train, test and judge all jobs, and write their reports; two have an earlier run to be compared with."""
+    """Train, test and judge all jobs, and write their reports.
+
+    Two have an earlier run to be compared with.
+    """
     write_jobs(workspace)
     for name in JOBS:
         baseline = []

@@ -1,4 +1,7 @@
-"""A stand-in for S3 on loopback, as a program: lists and serves the files of a folder, and checks no signature."""
+"""A stand-in for S3 on loopback, as a program.
+
+Lists and serves the files of a folder, and checks no signature.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A real Slurm of two nodes: Debian's packages unpacked into a folder, with namespaces of their own, nothing installed.
+"""A real Slurm of two nodes.
 
-One controller and two daemons run on this machine, each daemon under its own host name. All of it is gone with the
-process that holds the namespaces.
+Debian's packages unpacked into a folder, with namespaces of their own, nothing installed.
+
+One controller and two daemons run on this machine, each daemon under its own host name. All of it
+is gone with the process that holds the namespaces.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from tests.contract.workspace import Result, wait_until
 PACKAGES = ("slurmd", "slurmctld", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 NODES = ("n1", "n2")
 ADDRESS = "10.77.0.1"
-"""Of all hosts. The loopback's would be refused: Slurm has to resolve the name of its controller to another one."""
+"""Of all hosts. The loopback's would be refused: Slurm has to resolve the name of its controller to
+another one."""
 
 CONFIG = """\
 ClusterName=two
@@ -150,7 +153,8 @@ class SlurmCluster:
         """End everything."""
         if self._holder is not None:
             for process in (self._holder, *self._daemons):
-                process.kill()  # `--kill-child` ends the first process of the namespace, and so all of them
+                # `--kill-child` ends the first process of the namespace, and so all of them
+                process.kill()
                 process.wait()
 
     def run(
@@ -212,10 +216,13 @@ class SlurmCluster:
     def wait_for_job(
         self, number: str, condition: Callable[[dict[str, str]], bool], *, timeout_s: float = 150
     ) -> None:
-        """Wait until a condition on a job is true; one that was put back is begun soon after both nodes are idle.
+        """Wait until a condition on a job is true.
 
-        Slurm waits for two minutes, so that no node takes the new start for the one that it has ended ("Job credential
-        revoked"): its times are whole seconds, and five of them are enough here.
+        One that was put back is begun soon after both nodes are idle.
+
+        Slurm waits for two minutes, so that no node takes the new start for the one that it has
+        ended ("Job credential revoked"): its times are whole seconds, and five of them are enough
+        here.
         """
 
         def is_true() -> bool:
@@ -244,7 +251,10 @@ class SlurmCluster:
         return "\n".join(lines[-30:])
 
     def _unpack(self) -> None:
-        """Download and unpack the packages; the lists are read into the folder, so that the machine stays as it is."""
+        """Download and unpack the packages.
+
+        The lists are read into the folder, so that the machine stays as it is.
+        """
         for name in ("lists/partial", "cache/archives/partial", "debs"):
             (self.folder / name).mkdir(parents=True)
         options = [
@@ -305,7 +315,10 @@ class SlurmCluster:
                 raise CannotRun(f"{daemon} needs {', '.join(missing)}")
 
     def _processes(self) -> list[psutil.Process]:
-        """List what runs in the cluster: what has entered its namespaces is no child of the first process there."""
+        """List what runs in the cluster.
+
+        What has entered its namespaces is no child of the first process there.
+        """
         namespace = Path(f"/proc/{self._first_pid()}/ns/pid").readlink()
         found = []
         for process in psutil.process_iter():

@@ -1,8 +1,11 @@
-"""Scripts of LightningCLI's users, run with `LightningCLI` or with `LightkitCLI`; a JSON file says what they built.
+"""Scripts of LightningCLI's users, run with `LightningCLI` or with `LightkitCLI`.
 
-Usage: `superset_examples.py lightning|lightkit CASES.json RESULTS.json`. A case is a name, the words of the command
-line, arguments of the class, files and variables; where a function here has that name, it is the script, else the
-script is `LightningCLI(LinearModel, Dots)`, or `LightningCLI()` where `open` is true.
+A JSON file says what they built.
+
+Usage: `superset_examples.py lightning|lightkit CASES.json RESULTS.json`. A case is a name, the
+words of the command line, arguments of the class, files and variables; where a function here has
+that name, it is the script, else the script is `LightningCLI(LinearModel, Dots)`, or
+`LightningCLI()` where `open` is true.
 """
 
 from __future__ import annotations
@@ -47,12 +50,12 @@ def example(script: Callable[[Base], Any]) -> Callable[[Base], Any]:
 
 
 def with_all_commands(script: Callable[[Base], Any]) -> Callable[[Base], Any]:
-    """Build the parsers of all commands for an example, not that of `fit` alone, which is quicker."""
+    """Build all commands' parsers of an example, not that of `fit` alone, which is faster."""
     WITH_ALL_COMMANDS.add(script.__name__)
     return script
 
 
-# -- classes -----------------------------------------------------------------------------------------------------------
+# -- classes ---------------------------------------------------------------------------------------
 
 
 @example
@@ -92,7 +95,7 @@ def subclass_mode_with_a_class_of_another_kind(base: Base) -> Any:
     return base(models.LinearModel, models.Dots, subclass_mode_model=True, args=words)
 
 
-# -- links -------------------------------------------------------------------------------------------------------------
+# -- links -----------------------------------------------------------------------------------------
 
 
 @example
@@ -155,7 +158,7 @@ def a_link_of_an_argument_of_the_script(base: Base) -> Any:
     return MyCLI(models.LinearModel, models.Dots, args=[*FIT, "--notification_email=me@email.com"])
 
 
-# -- optimizers --------------------------------------------------------------------------------------------------------
+# -- optimizers ------------------------------------------------------------------------------------
 
 
 @example
@@ -261,7 +264,7 @@ def an_optimizer_in_a_file_for_the_model(base: Base) -> Any:
     return base(models.InjectedModel, models.Dots, auto_configure_optimizers=False, args=words)
 
 
-# -- trainer and callbacks ---------------------------------------------------------------------------------------------
+# -- trainer and callbacks -------------------------------------------------------------------------
 
 
 @example
@@ -358,7 +361,7 @@ def a_trainer_built_by_the_script(base: Base) -> Any:
     return MyCLI(models.LinearModel, models.Dots, args=FIT)
 
 
-# -- ways to call it ---------------------------------------------------------------------------------------------------
+# -- ways to call it -------------------------------------------------------------------------------
 
 
 @example
@@ -518,7 +521,7 @@ def two_fits(base: Base) -> Any:
     return cli
 
 
-# -- the saved config, and checkpoints ---------------------------------------------------------------------------------
+# -- the saved config, and checkpoints -------------------------------------------------------------
 
 
 @example
@@ -736,7 +739,7 @@ def a_checkpoint_of_another_width(base: Base) -> Any:
     return base(models.LinearModel, models.Dots, args=words, **NO_CONFIG)
 
 
-# -- what was built ----------------------------------------------------------------------------------------------------
+# -- what was built --------------------------------------------------------------------------------
 
 TRAINER = (
     *(

@@ -88,7 +88,8 @@ PLUGINS: dict[str, dict[str, Any]] = {
     "requeues": {"plugins": [{"class_path": "parts.Requeues"}]},
 }
 THROUGH_LIGHTKIT = ("none", "stock", "async", "requeues")
-"""Those whose checkpoints lightkit's writer puts on the disk. A strategy gives a plugin within it Lightning's."""
+"""Those whose checkpoints lightkit's writer puts on the disk. A strategy gives a plugin within it
+Lightning's."""
 WARNINGS = {
     "none": "",
     "stock": "",

@@ -1,6 +1,9 @@
-"""Files of a run that were cut, or hold something else: each kind of damage, in each file, before each command.
+"""Files of a run that were cut, or hold something else.
 
-The runs are one of `test_earlier_version.py` that was exported, judged and promoted, and one that was interrupted.
+Each kind of damage, in each file, before each command.
+
+The runs are one of `test_earlier_version.py` that was exported, judged and promoted, and one that
+was interrupted.
 """
 
 from __future__ import annotations
@@ -260,7 +263,10 @@ def interrupt_in_the_fifth_epoch(workspace: Workspace) -> None:
 
 
 def check_resume(workspace: Workspace, damage: Callable[[Path], object]) -> None:
-    """Damage the table of an interrupted training, test it, resume it, and compare the rows with those of before."""
+    """Damage the table of an interrupted training, test it, resume it.
+
+    Compare the rows with those of before.
+    """
     run = workspace.only_run
     before = read_metrics(run)
     assert len(before) == 4

@@ -79,7 +79,10 @@ def odd_images() -> Path:
 def verdicts(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[tuple[dict[str, Any], ...]]:
-    """What one `lightkit convert` of all odd images says: reasons of the bad ones, rows of the good ones, by name."""
+    """What one `lightkit convert` of all odd images says.
+
+    Reasons of the bad ones, rows of the good ones, by name.
+    """
     if not (SHARED / "odd_images").is_dir():
         pytest.skip(f"needs the odd images in {SHARED / 'odd_images'}")
     with module_workspace(tmp_path_factory, fork_server) as workspace:
@@ -135,7 +138,7 @@ def test_a_usable_odd_image_has_its_upright_size(
 
 
 class Shown:
-    """The pixels that evaluation shows of files, by name: float (height, width, 3) from 0 to 255."""
+    """The pixels that evaluation shows of files, by name: float (height, width, 3), 0 to 255."""
 
     def __init__(self, root: Path, *, image_size: int) -> None:
         data = ImageFolder(
@@ -224,7 +227,10 @@ def test_exif_orientation_is_applied(orientation: int, tmp_path: Path) -> None:
 def losing(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[tuple[Workspace, Result]]:
-    """A fit on given splits with two bad images, of which three more vanish or break in epoch 1, and how it ended."""
+    """A fit on given splits with two bad images, of which three more vanish or break in epoch 1.
+
+    And how it ended.
+    """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         write_given_splits(workspace.folder / "pictures")
         for number in range(2):
@@ -404,7 +410,10 @@ def test_losing_too_many_images_ends_with_3_after_the_checkpoint(
 
 
 def _numbered(folder: Path) -> ImageFolder:
-    """Images of 12 shades for training and 4 for validation, whose red channel is their number times 10."""
+    """Images of 12 shades for training and 4 for validation.
+
+    Their red channel is their number times 10.
+    """
     for split, count in (("train", 12), ("val", 4)):
         for number in range(count):
             path = folder / split / ("reds", "blues")[number % 2] / f"{number}.png"
@@ -550,7 +559,10 @@ def test_refused_bad_images_end_with_3_and_their_list_next_to_the_runs(
 def messy(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[tuple[Workspace, str]]:
-    """A table made of a folder with links, odd names, copies and classes of one image; and what was told of it."""
+    """A table made of a folder with links, odd names, copies and classes of one image.
+
+    And what was told of it.
+    """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         folder = workspace.folder / "messy"
         write_given_splits(workspace.folder / "given", per_class=(40, 0, 0))

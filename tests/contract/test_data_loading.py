@@ -1,4 +1,4 @@
-"""Decoded images and features that are kept, workers, two ranks, and the data that needs no files."""
+"""Decoded images and features that are kept, workers, two ranks, and data without files."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_auto_decodes_each_time_where_a_training_reads_each_photo_once(
 
 
 class Frozen:
-    """Fits of a frozen backbone from features, from images, and from features with an interruption."""
+    """Fits of a frozen backbone from features, from images, and from features, interrupted."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace

@@ -1,4 +1,7 @@
-"""A detector of a user: metrics of whatever name, predictions of unequal size, and an export of its own."""
+"""A detector of a user.
+
+Metrics of whatever name, predictions of unequal size, and an export of its own.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class Detector(LightningModule):
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.1)
 
-    # -- the export ------------------------------------------------------------------------------------------------
+    # -- the export --------------------------------------------------------------------------------
 
     def export_model(self, folder, format):
         if format != "columns":

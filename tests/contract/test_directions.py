@@ -1,4 +1,7 @@
-"""Which value of a metric is best is decided once, for the checkpoint, the gate, the report, `runs --sort` and `gc`."""
+"""Which value of a metric is best is decided once.
+
+For the checkpoint, the gate, the report, `runs --sort` and `gc`.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +104,11 @@ _SOURCES = {
     "the config against its object": ("energy", "cost", "max", "max"),
     "nothing, so that it is Lightning's": ("energy", "number", None, "min"),
 }
-"""By what decides: name of the metric, what logs it, the mode that the config sets, and the right mode."""
+"""By what decides: name of the metric, what logs it, the mode that the config sets, and the right
+mode."""
 _BETTER, _WORSE, _NAN = 2, 1, 3
-"""Days of the runs: of the better finite value, of the worse one, and of the one that is never finite."""
+"""Days of the runs: of the better finite value, of the worse one, and of the one that is never
+finite."""
 _VALUES = {
     "max": {_BETTER: [0.1, 0.9, 0.2], _WORSE: [0.1, 0.5, 0.2]},
     "min": {_BETTER: [0.9, 0.1, 0.8], _WORSE: [0.9, 0.5, 0.8]},

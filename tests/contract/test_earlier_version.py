@@ -1,7 +1,10 @@
-"""What an earlier version has left behind goes on working: runs, locks, a registry, a table's run, a crontab.
+"""What an earlier version has left behind goes on working.
 
-`scripts/earlier_runs.py` has made the archive with commit e78f42c, and says what is in it. A test that fails because a
-record has a new form means that the new version must read the old form too: the archive is never made again.
+Runs, locks, a registry, a table's run, a crontab.
+
+`scripts/earlier_runs.py` has made the archive with commit e78f42c, and says what is in it. A test
+that fails because a record has a new form means that the new version must read the old form too:
+the archive is never made again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A job that did nothing does not succeed: code 3, unless the config asks for nothing or nothing is left."""
+"""A job that did nothing does not succeed.
+
+Code 3, unless the config asks for nothing or nothing is left.
+"""
 
 from __future__ import annotations
 

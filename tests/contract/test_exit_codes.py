@@ -1,4 +1,7 @@
-"""Exit codes 1, 2 and 3 and what is said with them; 0, 70, 75 and those of signals are held beside their causes."""
+"""Exit codes 1, 2 and 3 and what is said with them.
+
+0, 70, 75 and those of signals are held beside their causes.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def test_an_error_is_2_and_missing_data_is_3_without_a_traceback_or_a_run(
 
 
 def test_missing_weights_are_3_before_anything_is_built(workspace: Workspace) -> None:
-    """Also where an argument of the data module, which is built before the weights are read, is wrong."""
+    """Also where an argument of the data module, built before the weights are read, is wrong."""
     workspace.write(
         "mine.py",
         "from lightkit.data import DrawnFlowers\n\nclass Data(DrawnFlowers):\n"

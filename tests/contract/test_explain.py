@@ -1,4 +1,7 @@
-"""`lightkit explain`: what set a value, and what that replaced; and `--print_config`, which prints what counts."""
+"""`lightkit explain`: what set a value, and what that replaced.
+
+And `--print_config`, which prints what counts.
+"""
 
 from __future__ import annotations
 
@@ -369,7 +372,7 @@ def test_model_help_prints_the_arguments_of_a_class(explained: dict[str, Ended])
     assert "Width of the hidden layer" in explained["class_help"].result.out
 
 
-# -- a run, and its config fed back ------------------------------------------------------------------------------------
+# -- a run, and its config fed back ----------------------------------------------------------------
 
 JOB = """\
 extends: small
@@ -397,7 +400,10 @@ def _fit_and_explain(workspace: Workspace) -> None:
 
 @pytest.fixture(scope="module")
 def run_of_layers(made_once: Once, fork_server: Any) -> Workspace:
-    """A run of a layered config with a secret, and in `kept/` what was printed before and afterwards. Only read it."""
+    """A run of a layered config with a secret.
+
+    In `kept/` is what was printed before and afterwards. Only read it.
+    """
     return Workspace(made_once("explain-run", _fit_and_explain), fork_server)
 
 

@@ -1,4 +1,7 @@
-"""`lightkit diff` prints what differs between configs and runs, and `lightkit schema` what an editor needs."""
+"""`lightkit diff` prints what differs between configs and runs.
+
+And `lightkit schema` what an editor needs.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +161,7 @@ def test_diff_reports_references_and_no_secrets(ended: dict[str, Ended]) -> None
     assert [value for value in ENVIRON.values() if value in told] == []
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 LAYERED = """\
 extends: small
@@ -209,7 +212,7 @@ def test_diff_of_a_run_and_its_config_leaves_defaults_out(two_runs: Path) -> Non
     assert hidden["new"] == {"value": 8, "set_by": {"kind": "signature", "name": "my_project.Net"}}
 
 
-# -- schema ------------------------------------------------------------------------------------------------------------
+# -- schema ----------------------------------------------------------------------------------------
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VALID = {

@@ -39,7 +39,10 @@ MARKED = 10
 
 
 def run_file(path: Path, *inputs: Array) -> list[Array]:
-    """Run an exported file by its runtime alone; outputs in the order of the file, those of a mapping by its order."""
+    """Run an exported file by its runtime alone.
+
+    Outputs in the order of the file, those of a mapping by its order.
+    """
     if path.suffix == ".onnx":
         import onnxruntime  # late: tests of other formats need it not
 
@@ -93,7 +96,10 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
-    """A workspace with `my_exports.py`, which the tests of this file share; each writes to a folder of its own."""
+    """A workspace with `my_exports.py`, which the tests of this file share.
+
+    Each writes to a folder of its own.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("exports") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     workspace.write("my_exports.py", MY_EXPORTS)
@@ -102,7 +108,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> 
     workspace.close()
 
 
-# -- the files --------------------------------------------------------------------------------------------------------
+# -- the files -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +267,8 @@ def test_an_export_is_left_without_files_that_are_not_whole(export_folder: Path)
     assert [path.name for path in export_folder.glob(".*") if path.is_dir()] == []
 
 
-# -- half, int8, preprocessing in the graph ---------------------------------------------------------------------------
+# -- half, int8, preprocessing in the graph
+# ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +426,7 @@ def test_with_preprocessing_a_file_takes_photos_of_any_size_and_gives_probabilit
     ]
 
 
-# -- files that are no match ------------------------------------------------------------------------------------------
+# -- files that are no match -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -524,7 +531,7 @@ def test_a_gap_that_is_allowed_for_passes_and_is_recorded(place: Workspace) -> N
     assert entry["parity"]["1"]["max_abs"] == pytest.approx(0.0005, rel=0.01)
 
 
-# -- any LightningModule ----------------------------------------------------------------------------------------------
+# -- any LightningModule ---------------------------------------------------------------------------
 
 SCRIPT = """\
 from lightkit import LightkitCLI
@@ -601,7 +608,7 @@ def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place:
     assert place.runs == []
 
 
-# -- what cannot be exported ------------------------------------------------------------------------------------------
+# -- what cannot be exported -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -718,7 +725,7 @@ def test_a_missing_extra_is_named_with_its_command(place: Workspace) -> None:
     assert "pip install 'lightkit-train[onnx]'" in result.err
 
 
-# -- interrupted, and at once -----------------------------------------------------------------------------------------
+# -- interrupted, and at once ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -820,7 +827,7 @@ def test_a_kill_while_a_file_gets_its_name_leaves_the_old_or_the_new_one_whole(
         assert given.shape == (2, 1)
 
 
-# -- models that are logged in MLflow ---------------------------------------------------------------------------------
+# -- models that are logged in MLflow --------------------------------------------------------------
 
 LOG = """\
 import mlflow
@@ -843,7 +850,7 @@ torch.save(model.state_dict(), "weights.pt")
 
 @pytest.fixture(scope="module")
 def logged(place: Workspace) -> Workspace:
-    """The shared workspace with a model that a user of MLflow has logged, pickled, as net@champion."""
+    """The shared workspace with a model that an MLflow user logged, pickled, as net@champion."""
     (place.folder / "runs").mkdir()
     place.write("log.py", LOG)
     place.run(script="log.py").ok()

@@ -1,4 +1,7 @@
-"""Trainings that go wrong by themselves: losses that are not finite, disks that are full, hangs, a deadline."""
+"""Trainings that go wrong by themselves.
+
+Losses that are not finite, disks that are full, hangs, a deadline.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def step_of(path: Path) -> int:
     return step
 
 
-# -- losses that are not finite ---------------------------------------------------------------------------------------
+# -- losses that are not finite --------------------------------------------------------------------
 
 
 def write_nan(workspace: Workspace, steps: list[int]) -> tuple[str, ...]:
@@ -191,7 +194,7 @@ def test_all_ranks_do_the_same_about_a_loss_of_one_of_them(
     assert step_of(workspace.only_run / "checkpoints" / "last.ckpt") == step
 
 
-# -- disks ------------------------------------------------------------------------------------------------------------
+# -- disks -----------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_costs_none_that_is_there(
@@ -250,7 +253,7 @@ def test_a_callback_finds_the_checkpoint_the_row_and_the_event_of_the_epoch_befo
 
 @pytest.fixture
 def small_disk(workspace: Workspace) -> Iterator[Workspace]:
-    """A workspace whose `runs` are on a disk of 8 MB, on which checkpoints of 1.4 MB are written."""
+    """A workspace whose `runs` are on a disk of 8 MB, with checkpoints of 1.4 MB."""
     runs = workspace.folder / "runs"
     runs.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "lightkit-test", str(runs)]
@@ -308,11 +311,14 @@ def test_a_disk_that_becomes_read_only_ends_the_run_and_the_same_command_goes_on
     assert [event["step"] for event in read_events(small_disk.only_run, "resume")] == [6]
 
 
-# -- hangs ------------------------------------------------------------------------------------------------------------
+# -- hangs -----------------------------------------------------------------------------------------
 
 
 def write_hanging(workspace: Workspace, **arguments: Any) -> str:
-    """Write a job of which a sample hangs as long as the file `hang` is there; return the line that hangs."""
+    """Write a job of which a sample hangs as long as the file `hang` is there.
+
+    Return the line that hangs.
+    """
     workspace.write("my_faults.py", MY_FAULTS)
     (workspace.folder / "hang").touch()
     data = {"class_path": "my_faults.Hanging", "init_args": arguments}
@@ -384,7 +390,7 @@ def test_a_test_that_hangs_ends_with_70(workspace: Workspace) -> None:
     assert "resumes" not in result.err
 
 
-# -- a deadline -------------------------------------------------------------------------------------------------------
+# -- a deadline ------------------------------------------------------------------------------------
 
 
 def test_a_duration_that_leaves_no_time_is_2(workspace: Workspace) -> None:
@@ -419,7 +425,8 @@ def test_a_deadline_ends_a_training_well_after_the_last_epoch_that_fits(
     assert (summary["status"], summary["stopped_by"]) == ("done", "deadline")
     epochs = len(read_metrics(workspace.only_run))
     assert epochs >= 1
-    # Of the last epoch at least one batch: one that turns out to be longer ends after a batch and is validated.
+    # Of the last epoch at least one batch: one that turns out to be longer ends after a batch and
+    # is validated.
     assert (
         6 * (epochs - 1) < step_of(workspace.only_run / "checkpoints" / "last.ckpt") <= 6 * epochs
     )

@@ -1,4 +1,7 @@
-"""Two hosts want the same job: one is suspended, the other takes the job over, and the first one wakes."""
+"""Two hosts want the same job.
+
+One is suspended, the other takes the job over, and the first one wakes.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ def read_files(run: Path) -> dict[str, bytes]:
 
 
 def take_over(workspace: Workspace, first: Process, *words: str, trains: bool, fails: bool) -> None:
-    """Run the job on host B, wake host A before or after its end: A ends with 75 and changes nothing."""
+    """Run the job on host B, wake host A before or after its end: A ends by 75, unchanged."""
     (run,) = workspace.runs
     if trains:
         workspace.write("hold", "14")
@@ -133,7 +136,10 @@ def take_over(workspace: Workspace, first: Process, *words: str, trains: bool, f
 
 
 def set_lock_back(workspace: Workspace) -> None:
-    """Set the time of the lock back, as if its owner had been suspended for so long by the clock of the file server."""
+    """Set the time of the lock back.
+
+    As if its owner had been suspended for so long by the clock of the file server.
+    """
     long_ago = time.time() - 400
     os.utime(workspace.folder / "runs" / "job" / "lock.json", (long_ago, long_ago))
 

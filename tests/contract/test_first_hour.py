@@ -1,4 +1,7 @@
-"""What a new user meets in the first hour: mistakes are sentences with a way out, and the screen shows what counts."""
+"""What a new user meets in the first hour.
+
+Mistakes are sentences with a way out, and the screen shows what counts.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +280,10 @@ def test_a_script_is_as_quiet_as_a_command_and_shows_best_and_next(numbers: Work
 def test_a_resumed_script_without_a_logger_leaves_the_config_of_the_user_alone(
     numbers: Workspace,
 ) -> None:
-    """Lightning's folder is the working one then, where the first start saves a config.yaml: the user's own later."""
+    """Lightning's folder is the working one then, where the first start saves a config.yaml.
+
+    It is the user's own later.
+    """
     given = (
         "data: {path: t.parquet, features: [a, b], num_workers: 0}\ntrainer: {max_epochs: 2,"
         " logger: false}\n"

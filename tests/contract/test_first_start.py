@@ -1,4 +1,7 @@
-"""The first start under a run root, ended at any moment, breaks no later one; nor do two first starts at once."""
+"""The first start under a run root, ended at any moment, breaks no later one.
+
+Nor do two first starts at once.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def measure_window(workspace: Workspace) -> float:
 
 
 def end_after(workspace: Workspace, root: str, seconds: float, signum: int) -> int:
-    """End a first start so long after its run has begun, with all that it has started; return its code."""
+    """End a first start so long after its run has begun, with all that it has started.
+
+    Return its code.
+    """
     process = start(workspace, root)
     process.wait_for(lambda: has_begun(workspace, root))
     end_s = time.monotonic() + seconds

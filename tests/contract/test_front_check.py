@@ -347,7 +347,7 @@ def room(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
 
 @pytest.fixture(scope="module")
 def deep(room: Workspace) -> dict[str, Answer]:
-    """What deep checks of many configs say, of which none leaves anything in the working directory."""
+    """What deep checks of many configs say; none leaves anything in the working directory."""
     environ = {"MY_TRACKER": "hunter2"}
     words = {**DEEP, **RIGHT, **{name: given for name, (given, _) in DEFECTS.items()}}
     commands = {
@@ -360,7 +360,7 @@ def deep(room: Workspace) -> dict[str, Answer]:
     return answers
 
 
-# -- check ------------------------------------------------------------------------------------------------------------
+# -- check -----------------------------------------------------------------------------------------
 
 
 WRONG = ("check", "-c", "small.yaml", "--trainer.max_epochs=ten", "--model.hiden=3")
@@ -383,7 +383,7 @@ CHECKS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture(scope="module")
 def checked(room: Workspace) -> dict[str, Answer]:
-    """What checks say, of which none leaves anything in the working directory but what it is told to write."""
+    """What checks say, of which none leaves anything in the working directory but its output."""
     before = listing(room.folder)
     pages = {name: {"GITHUB_STEP_SUMMARY": str(room.home / f"{name}.md")} for name in CHECKS}
     answers = run_batch(
@@ -482,7 +482,7 @@ def test_a_config_is_checked_for_other_hardware(checked: dict[str, Answer]) -> N
     assert re.search(r"--for: expected gpu=N.*'gpus'", checked["for what"].err)
 
 
-# -- deep: what it says -----------------------------------------------------------------------------------------------
+# -- deep: what it says ----------------------------------------------------------------------------
 
 
 def test_a_deep_check_says_what_it_saw(deep: dict[str, Answer]) -> None:
@@ -568,7 +568,10 @@ def test_a_deep_check_counts_the_checkpoints_that_a_run_keeps(
 def test_a_deep_check_counts_the_checkpoint_that_is_being_written_once_a_run(
     deep: dict[str, Answer],
 ) -> None:
-    """Two callbacks of the config keep three and, of weights alone, two; `resume.ckpt` is the third's."""
+    """Two callbacks of the config keep three and, of weights alone, two.
+
+    `resume.ckpt` is the third's.
+    """
     places = json.loads(deep["several callbacks"].ok().out)["checkpoints"]
     assert sorted(place["count"] for place in places) == [1, 2, 3 + 1]
     of_weights, state, largest = sorted(
@@ -594,7 +597,7 @@ def test_a_deep_check_warns_where_the_ranks_take_more_memory_than_there_is(
     assert re.search(r"^warning: .*memory available", deep["ranks"].err, re.MULTILINE)
 
 
-# -- deep: what it finds ----------------------------------------------------------------------------------------------
+# -- deep: what it finds ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RIGHT)

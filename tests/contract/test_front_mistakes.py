@@ -1,8 +1,8 @@
 """A corpus of broken configs, each with what `lightkit check` says of it, to the letter.
 
-A case is a file `mistakes/NAME.yaml`, or a folder `mistakes/NAME/` where several files are needed, or a command line in
-`SAID` alone. `mistakes/NAME.txt` holds the whole standard error. After a change of words, this writes them anew, and
-each is then to be read as a user would::
+A case is a file `mistakes/NAME.yaml`, or a folder `mistakes/NAME/` where several files are needed,
+or a command line in `SAID` alone. `mistakes/NAME.txt` holds the whole standard error. After a
+change of words, this writes them anew, and each is then to be read as a user would::
 
     UPDATE_GOLDENS=1 python -m pytest tests/contract/test_front_mistakes.py
 """
@@ -29,7 +29,8 @@ CORPUS = Path(__file__).with_name("mistakes")
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = "model: Regressor\ndata: Temperatures\n"
 MINE = "model: my_models.Net\ndata: my_models.Points\n"
-"""Configs without mistakes, for the cases to stand on; somebody's own classes need torch to be judged."""
+"""Configs without mistakes, for the cases to stand on; somebody's own classes need torch to be
+judged."""
 STATES = {
     "small.yaml": SMALL,
     "mine.yaml": MINE,
@@ -118,7 +119,10 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def stable(said: str, folder: Path) -> str:
-    """Leave out of a message what is not the same everywhere, and the commands, of which there may be more."""
+    """Leave out of a message what is not the same everywhere.
+
+    And the commands, of which there may be more.
+    """
     said = said.replace(f"{folder.resolve()}", "<folder>")
     return said.replace(f"Commands: {', '.join(COMMANDS)}.", "Commands: <commands>.")
 
@@ -181,7 +185,10 @@ def case_command(case: str, folder: Path) -> Command:
 
 @pytest.fixture(scope="module")
 def answers(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
-    """What is said of each case: of those without a class of the user's own by processes that cannot import torch."""
+    """What is said of each case.
+
+    Of those without a class of the user's own by processes that cannot import torch.
+    """
     base = tmp_path_factory.mktemp("cases")
     commands = {case: case_command(case, base / case) for case in CASES}
     cold = {case: command for case, command in commands.items() if case not in OWN_CLASSES}
@@ -209,7 +216,10 @@ SWEPT = {*CHECKED} - {*CHECKED[::4]}
 def parse(
     bench: Bench, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[bool], dict[str, Judgement]]:
-    """Runs `check --full` on the swept cases or the others: classes are imported, and jsonargparse parses the rest."""
+    """Runs `check --full` on the swept cases or the others.
+
+    Classes are imported, and jsonargparse parses the rest.
+    """
 
     @cache
     def parse(is_swept: bool) -> dict[str, Judgement]:
@@ -238,7 +248,7 @@ def test_jsonargparse_finds_no_other_error_than_the_schema(
     assert (parsed[case].code, parsed[case].err) == (2, golden(case))
 
 
-# -- several mistakes -------------------------------------------------------------------------------------------------
+# -- several mistakes ------------------------------------------------------------------------------
 
 PLANTED = {
     "three_kinds_in_one_file": 4,
@@ -292,7 +302,7 @@ def test_every_command_reports_the_same_before_it_builds_anything(
     assert answers_of_others[command] == Judgement(2, "", golden("three_layers"), is_as_before=True)
 
 
-# -- files that would take a machine down ------------------------------------------------------------------------------
+# -- files that would take a machine down ----------------------------------------------------------
 
 RUN = "['touch owned']"
 LAUGHS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
@@ -355,7 +365,10 @@ MOST_MB = 500
 def answers_to_hostile(
     bench: Bench, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Judgement]:
-    """What is said of each hostile file, in a process with little memory and a bound on its processor time."""
+    """What is said of each hostile file.
+
+    In a process with little memory and a bound on its processor time.
+    """
     base = tmp_path_factory.mktemp("hostile")
     commands = {}
     for number, (name, (content, _)) in enumerate(HOSTILE.items()):
@@ -381,7 +394,8 @@ def test_a_hostile_file_is_an_error_in_little_memory_and_runs_nothing(
     assert found.is_as_before
 
 
-# -- every section, with a value of each wrong type -------------------------------------------------------------------
+# -- every section, with a value of each wrong type
+# -------------------------------------------------------------------
 
 MAPPINGS_ALONE = ("trainer", "run", "launch", "watchdog", "gate", "callbacks", "logger", "fit")
 CLASSES = ("model", "data", "optimizer", "lr_scheduler")
@@ -439,7 +453,7 @@ def test_an_empty_section_sets_nothing(bench: Bench, tmp_path: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
 
 
-# -- how it is said ----------------------------------------------------------------------------------------------------
+# -- how it is said --------------------------------------------------------------------------------
 
 TERMINAL = r"""
 run: {name: "a\e[2J\a/b"}
@@ -529,7 +543,7 @@ def test_a_thousand_files_that_extend_one_another_are_an_error(
     assert len(found.err.splitlines()) < 10
 
 
-# -- what is no mistake -----------------------------------------------------------------------------------------------
+# -- what is no mistake ----------------------------------------------------------------------------
 
 LAYERS = [CONFIGS / "base.yaml", *sorted(CONFIGS.glob("*/*.yaml"))]
 RUNNABLE = sorted({*CONFIGS.glob("*.yaml")} - {*LAYERS})
@@ -622,7 +636,10 @@ WRONG = {
 def answers_to_right(
     bench: Bench, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Judgement]:
-    """What is said of the configs that come with lightkit, and of classes of a user's with arguments of many types."""
+    """What is said of the configs that come with lightkit.
+
+    And of classes of a user's with arguments of many types.
+    """
     folder = tmp_path_factory.mktemp("right")
     (folder / "data" / "flowers_delta").mkdir(
         parents=True

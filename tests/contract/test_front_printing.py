@@ -121,7 +121,10 @@ def draw_layer(draw: random.Random) -> dict[str, Any]:
 
 
 def print_and_feed_back(workspace: Workspace, seeds: range) -> dict[str, tuple[Answer, Answer]]:
-    """What drawn command lines print, and what is printed when that is fed back; without those that are refused."""
+    """What drawn command lines print, and what is printed when that is fed back.
+
+    Without those that are refused.
+    """
     commands, again = {}, {}
     for seed in map(str, seeds):
         draw = random.Random(seed)

@@ -1,4 +1,7 @@
-"""What only Lightning, torch or a file can tell is wrong: it is told in words, too, and leaves nothing."""
+"""What only Lightning, torch or a file can tell is wrong.
+
+It is told in words, too, and leaves nothing.
+"""
 
 from __future__ import annotations
 

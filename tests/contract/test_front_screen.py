@@ -82,12 +82,12 @@ def on_terminal(workspace: Workspace, *words: str) -> Result:
     return Result(code, b"".join(parts).decode(), "")
 
 
-# -- a fit ------------------------------------------------------------------------------------------------------------
+# -- a fit -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def piped(made_once: Once) -> tuple[Result, Path, str]:
-    """A fit into pipes with a page of a CI job: how it ended, its working directory, and that page."""
+    """A fit into pipes with a page of a CI job: how it ended, its directory, and that page."""
 
     def fill(workspace: Workspace) -> None:
         result = workspace.run(
@@ -285,7 +285,7 @@ def test_a_metric_that_a_fit_does_not_log_is_reported_with_those_that_it_logs(
     assert read_json(run_of(room, name) / "summary.json")["status"] == "failed"
 
 
-# -- standard output that is lost -------------------------------------------------------------------------------------
+# -- standard output that is lost ------------------------------------------------------------------
 
 
 @needs_full
@@ -365,7 +365,7 @@ def test_a_closed_standard_output_is_no_error(words: str, room: Workspace) -> No
     assert (result.code, result.err) == (0, "")
 
 
-# -- devices ----------------------------------------------------------------------------------------------------------
+# -- devices ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""What a person sees on a terminal of a given width, in a pseudo-terminal whose escape codes are acted upon."""
+"""What a person sees on a terminal of a given width.
+
+In a pseudo-terminal whose escape codes are acted upon.
+"""
 
 from __future__ import annotations
 

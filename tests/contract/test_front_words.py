@@ -1,4 +1,4 @@
-"""The words of the command line: help, versions, near names, completion, and what answers at once."""
+"""The words of the command line: help, versions, near names, completion, and instant answers."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def on_configs(room: Workspace) -> dict[str, Answer]:
     )
 
 
-# -- what is loaded ---------------------------------------------------------------------------------------------------
+# -- what is loaded --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", NOTHING_ELSE, ids=lambda words: words.replace(" ", "_") or "none")
@@ -169,7 +169,7 @@ def test_commands_on_configs_load_neither_torch_nor_numpy_nor_requests(
     assert answer.third_party.isdisjoint({"torch", "numpy", "requests"})
 
 
-# -- help -------------------------------------------------------------------------------------------------------------
+# -- help ------------------------------------------------------------------------------------------
 
 
 def test_help_lists_every_command_and_option(cold: Cold) -> None:
@@ -442,7 +442,7 @@ def test_help_of_no_section_of_classes_is_an_error_without_a_traceback(warm: Col
     assert "Traceback" not in answer.err
 
 
-# -- near names -------------------------------------------------------------------------------------------------------
+# -- near names ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ def test_a_run_given_to_fit_says_how_to_go_on_in_it(cold: Cold) -> None:
     assert "--run.resume=" in answer.err
 
 
-# -- completion -------------------------------------------------------------------------------------------------------
+# -- completion ------------------------------------------------------------------------------------
 
 COMPLETED: list[tuple[list[str], list[str]]] = [
     (["va"], ["validate"]),
@@ -521,7 +521,10 @@ COMPLETED: list[tuple[list[str], list[str]]] = [
 
 @pytest.fixture(scope="module")
 def completed(room: Workspace, cold: Cold) -> dict[tuple[str, ...], list[str]]:
-    """What one bash completes the last word of each command line to, with the script that lightkit prints."""
+    """What one bash completes the last word of each command line to.
+
+    With the script that lightkit prints.
+    """
     if shutil.which("bash") is None:
         pytest.skip("there is no bash here")
     folder = room.folder / "shell"
@@ -581,7 +584,7 @@ def test_the_help_says_where_the_script_goes(shell: str, cold: Cold) -> None:
     assert re.search(rf'~/\.{shell}rc.*eval "\$\(lightkit completion {shell}\)"', out)
 
 
-# -- a signal while modules are imported ------------------------------------------------------------------------------
+# -- a signal while modules are imported -----------------------------------------------------------
 
 SIGNALLED = """\
 import os, sys

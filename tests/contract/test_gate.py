@@ -1,4 +1,7 @@
-"""`lightkit gate`: whether a run is good enough, by thresholds, by the champion, by class and by the best of late."""
+"""`lightkit gate`: whether a run is good enough.
+
+By thresholds, by the champion, by class and by the best of late.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)  # on a busy machine
 
 
 def gate(workspace: Workspace, *words: str, code: int = 0, run: int = 1) -> dict[str, Any]:
-    """Judge one of the planted runs (0: accuracy 0.9, 1: 0.8), and return the decision that is printed."""
+    """Judge one of the planted runs (0: accuracy 0.9, 1: 0.8); return the printed decision."""
     result = workspace.run("gate", str(workspace.runs[run]), "--json", *words)
     assert result.code == code, result.err
     decision: dict[str, Any] = json.loads(result.out)

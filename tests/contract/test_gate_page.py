@@ -1,4 +1,7 @@
-"""`gate.html`: the decision in words, the samples that decide, the history and the next step, in one file."""
+"""`gate.html`: the decision in one file.
+
+The decision in words, the samples that decide, the history and the next step.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)  # on a busy machine
 
 @pytest.fixture(scope="session")
 def judged_original(made_once: Once, planted_original: Path) -> Path:
-    """The workspace `planted`: the worse run is judged and refused, then promoted under looser rules."""
+    """The workspace `planted`: the worse run is refused, then promoted by looser rules."""
 
     def judge(workspace: Workspace) -> None:
         copy_of(planted_original, workspace)

@@ -1,4 +1,4 @@
-"""A gate compares two models each with its own data settings, classes and units, on the same samples."""
+"""A gate compares two models, each by its own data settings and classes, on the same samples."""
 
 from __future__ import annotations
 
@@ -270,7 +270,10 @@ def walked(
 
 
 def score(target: Any, predicted: Any, classes: list[str]) -> dict[str, Any]:
-    """Accuracy, macro F1 over the classes that occur, and the F1 of each class, as scikit-learn computes them."""
+    """Accuracy, macro F1 over the classes that occur, and the F1 of each class.
+
+    As scikit-learn computes them.
+    """
     target, predicted = np.array(target), np.array(predicted)
     f1 = {}
     for name in {*target, *predicted}:
@@ -292,7 +295,10 @@ def draw_test_samples() -> tuple[Any, Any]:
 
 
 def recompute(weights: list[Any], settings: dict[str, Any], classes: list[str]) -> dict[str, Any]:
-    """Score a linear model on the samples of three kinds in numpy, from weights and the settings of its inputs."""
+    """Score a linear model on the samples of three kinds in numpy.
+
+    From weights and the settings of its inputs.
+    """
     kinds = ["ape", "bee", "cat"]
     x, target = draw_test_samples()
     x = (x - np.float32(settings.get("mean", 0))) / np.float32(settings.get("std", 1))
@@ -321,7 +327,8 @@ def test_each_model_of_a_gate_is_scored_with_its_own_settings(
             slices = {kind: decision["slices"][kind][which] for kind in ("ape", "cat")}
             assert slices == pytest.approx({kind: expected[kind] for kind in slices}, abs=1e-6)
 
-        # the file of its own test, which computes in the precision of the training, and has the classes of then
+        # the file of its own test, which computes in the precision of the training, and has the
+        # classes of then
         has_file = name not in ("without predictions", "mixed precision", "a class more")
         if has_file:
             rows = parquet.read_table(Path(entry[role]) / "test_predictions.parquet").to_pydict()
@@ -386,7 +393,10 @@ REGRESSION = {
 def regressors(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Workspace]:
-    """Regressors on a table: of six epochs, of one with other columns, and of two on fewer rows; read only."""
+    """Regressors on a table: of six epochs, of one with other columns, and of two on fewer rows.
+
+    Read only.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("regressors") / "work", fork_server)
     workspace.write("table.py", TABLE)
     workspace.write("job.yaml", REGRESSION)
@@ -559,7 +569,10 @@ COLOUR_JOB = {
 def renamed(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Workspace]:
-    """A model of three colours, one of whose folders was renamed since, and a model of today's names; read only."""
+    """A model of three colours, one of whose folders was renamed since.
+
+    And a model of today's names; read only.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("colours") / "work", fork_server)
     workspace.write("colours.py", COLOURS)
     workspace.write("pictures.py", PICTURES)

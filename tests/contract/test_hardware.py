@@ -1,4 +1,4 @@
-"""The hardware table: what a config says of devices, and what Lightning's trainer is given for it."""
+"""The hardware table: what a config says of devices, and what Lightning's trainer gets for it."""
 
 from __future__ import annotations
 
@@ -439,7 +439,10 @@ def test_a_fixed_number_of_the_accelerator_block_goes_to_its_key(
 
 
 def assert_refused(result: Result, text: str, says: str) -> None:
-    """Assert exit code 2, and one error with these words at the places of `hw.yaml` that are marked in the text."""
+    """Assert exit code 2, and one error with these words .
+
+    At the places of `hw.yaml` that are marked in the text.
+    """
     assert result.code == 2, result.err
     blocks = re.split(r"^(?=error: )", result.err, flags=re.MULTILINE)
     (block,) = (block for block in blocks if re.search(says, block, re.DOTALL))

@@ -1,4 +1,7 @@
-"""Trainings over two hosts, which are network namespaces of this machine with names and interfaces of their own."""
+"""Trainings over two hosts.
+
+They are network namespaces of this machine with names and interfaces of their own.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +280,10 @@ def test_a_slow_link_that_loses_packets_changes_no_number(
 
 
 def start_train_job(hosts: Hosts, workspace: Workspace) -> list[Process]:
-    """Start the pods of the TrainJob, with the variables that Kubeflow Trainer 2.3 sets for its runtime `torch`."""
+    """Start the pods of the TrainJob.
+
+    With the variables that Kubeflow Trainer 2.3 sets for its runtime `torch`.
+    """
     runtime, job = yaml.safe_load_all(
         (CONFIGS / "kubernetes" / "train_job.yml").read_text(encoding="utf-8")
     )

@@ -55,7 +55,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
-    """Environment variables with which Python imports lightkit from the wheel, and nothing of the checkout."""
+    """Environment variables with which Python imports lightkit from the wheel.
+
+    And nothing of the checkout.
+    """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     assert (tmp_path / "site" / "lightkit" / "py.typed").is_file()

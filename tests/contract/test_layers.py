@@ -43,7 +43,8 @@ class Rule:
 
     Args:
         layers: Contents of the files after `-c`, in order.
-        becomes: Expected values in the printed config by dotted key; `...` where there must be no such key.
+        becomes: Expected values in the printed config by dotted key; `...` where there must be no
+            such key.
         flags: Words of the command line.
         environ: Variables.
         files: Other files.

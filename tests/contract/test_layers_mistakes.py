@@ -187,7 +187,7 @@ def checked(made_once: Once) -> dict[str, Ended]:
 
 
 def assert_refused(name: str, checked: Mapping[str, Ended]) -> None:
-    """Assert exit code 2, nothing on standard output, and that standard error says what it should."""
+    """Assert exit code 2, nothing on standard output, and that standard error is as it should."""
     ended = checked[name].result
     assert (ended.code, ended.out) == (2, "")
     assert "Traceback" not in ended.err

@@ -1,4 +1,7 @@
-"""`import lightning` and `import pytorch_lightning` are the same code, in modules, YAML, scripts, ranks and files."""
+"""`import lightning` and `import pytorch_lightning` are the same code.
+
+In modules, YAML, scripts, ranks and files.
+"""
 
 from __future__ import annotations
 

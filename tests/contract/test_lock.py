@@ -30,7 +30,7 @@ FIT = ("fit", "-c", "small.yaml", HOLD)
 
 @dataclass(frozen=True)
 class Crowd:
-    """Four fits of a job that began at once, another that waited for the job, and one of another job.
+    """Four fits of a job that began at once, another that waited for the job, one of another job.
 
     Args:
         workspace: Where they ran.

@@ -1,4 +1,7 @@
-"""MLflow's local database of another MLflow: an older one is migrated and copied before, a newer one is an error."""
+"""MLflow's local database of another MLflow.
+
+An older one is migrated and copied before, a newer one is an error.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from tests.contract.workspace import Workspace
 pytestmark = pytest.mark.timeout(900)  # on a busy machine
 
 OLD = Path(__file__).with_name("mlflow_3_13.sql")
-"""Dump of a database that MLflow 3.13.0 has made: a run, and a registered model with a version and an alias."""
+"""Dump of a database that MLflow 3.13.0 has made: a run, and a registered model with a version and
+an alias."""
 OLD_REVISION = "da6fb0208061"
 NEWER_REVISION = "ffffffffffff"
 COPY = f"mlflow.db.revision-{OLD_REVISION}"
@@ -60,7 +64,7 @@ def write_database(workspace: Workspace, *, revision: str | None = None) -> Path
 
 
 def assert_migrated(path: Path, err: str) -> None:
-    """Assert that a command has migrated the database, has kept a copy from before, and has said so."""
+    """Assert that a command has migrated the database, has kept a copy of it, and has said so."""
     assert err.count("has migrated its database") == 1, err
     assert str(path) in err
     assert COPY in err

@@ -1,4 +1,7 @@
-"""Slack, any server and a dead-man's switch are told how a run goes; nobody waits for them, and no address is kept."""
+"""Slack, any server and a dead-man's switch are told how a run goes.
+
+Nobody waits for them, and no address is kept.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ class Notified:
 def notified(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Notified]:
-    """A fit of two epochs that MLflow tracks, and its test, which everybody is notified of; read only."""
+    """A fit of two epochs that MLflow tracks, and its test, which everybody is notified of.
+
+    Read only.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("notified") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     workspace.write("small.yaml", SMALL)

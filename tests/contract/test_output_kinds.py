@@ -1,4 +1,7 @@
-"""What a module of one's own declares of its outputs decides the columns of its predictions, in every command."""
+"""What a module of one's own declares of its outputs decides the columns of its predictions.
+
+In every command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels for images, by a checkpoint and by each exported file, and predictions for the test split."""
+"""Labels for images, by a checkpoint and by each exported file, and for the test split."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def parsed(rows: Rows) -> list[dict[str, Any]]:
 def place(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, exported_original: Path
 ) -> Iterator[Workspace]:
-    """A copy of `exported` without the pictures that it was trained on; each test writes a table of its own."""
+    """A copy of `exported` without the pictures that it was trained on.
+
+    Each test writes a table of its own.
+    """
     workspace = copy_of(
         exported_original, Workspace(tmp_path_factory.mktemp("predict") / "work", fork_server)
     )
@@ -88,7 +91,7 @@ def by_checkpoint(place: Workspace) -> Rows:
     return table(place, "by_checkpoint.csv")
 
 
-# -- the answers ------------------------------------------------------------------------------------------------------
+# -- the answers -----------------------------------------------------------------------------------
 
 
 def test_images_are_labelled_by_a_run_whose_training_data_are_gone(by_checkpoint: Rows) -> None:
@@ -183,7 +186,7 @@ def test_an_onnx_file_labels_without_torch(place: Workspace) -> None:
     assert len(rows_of(result.out)) == len(NEW)
 
 
-# -- images in --------------------------------------------------------------------------------------------------------
+# -- images in -------------------------------------------------------------------------------------
 
 
 def write_table(folder: Path, kind: str) -> str:
@@ -271,7 +274,7 @@ def test_bytes_of_a_name_that_are_no_text_are_written_as_escapes(place: Workspac
     assert [row["path"] for row in rows_of(result.out)] == ["odd/\\udcff.png"]
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
@@ -376,12 +379,15 @@ def test_the_table_is_never_written_over_what_is_read(place: Workspace, words: l
     ] * 2
 
 
-# -- bad images, and the contact sheet --------------------------------------------------------------------------------
+# -- bad images, and the contact sheet -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def with_bad(place: Workspace) -> tuple[Result, Rows, str]:
-    """A prediction of good images and two bad ones, one of which is not there: its output, table and contact sheet."""
+    """A prediction of good images and two bad ones, one of which is not there.
+
+    Its output, table and contact sheet.
+    """
     place.write("bad/torn.png", "torn")
     place.write(
         "list_bad.csv",
@@ -443,7 +449,7 @@ def test_bad_images_alone_end_with_3(place: Workspace) -> None:
     assert [bool(row["error"]) for row in table(place, "all_bad.csv")] == [True, True]
 
 
-# -- modules of one's own ---------------------------------------------------------------------------------------------
+# -- modules of one's own --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -499,7 +505,7 @@ def test_what_cannot_label_images_says_what_is_asked_of_it(
     assert own.runs == []
 
 
-# -- never half a table -----------------------------------------------------------------------------------------------
+# -- never half a table ----------------------------------------------------------------------------
 
 
 def left_behind(workspace: Workspace) -> list[str]:
@@ -627,7 +633,8 @@ def test_many_images_take_no_more_memory_than_few(place: Workspace) -> None:
     assert peaks[1] < 1.15 * peaks[0]
 
 
-# -- mistakes, and files that are not what they say -------------------------------------------------------------------
+# -- mistakes, and files that are not what they say
+# -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -756,7 +763,7 @@ def test_weights_of_another_network_are_reported(place: Workspace) -> None:
     assert "Traceback" not in result.err
 
 
-# -- trust ------------------------------------------------------------------------------------------------------------
+# -- trust -----------------------------------------------------------------------------------------
 
 
 class Touches:
@@ -770,7 +777,10 @@ class Touches:
 
 
 def write_hostile(file: Path, honest: Path, trap: Path) -> None:
-    """Write a file whose loading would make the trap: a graph with pickled inputs, or a pickle under another name."""
+    """Write a file whose loading would make the trap.
+
+    A graph with pickled inputs, or a pickle under another name.
+    """
     if file.suffix == ".pt2":
         with zipfile.ZipFile(honest) as archive:
             records = {name: archive.read(name) for name in archive.namelist()}

@@ -1,4 +1,7 @@
-"""Where no process or thread can be started, the run ends at once and says so, and no later error hides the first."""
+"""Where no process or thread can be started, the run ends at once and says so.
+
+And no later error hides the first.
+"""
 
 from __future__ import annotations
 

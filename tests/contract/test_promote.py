@@ -1,4 +1,7 @@
-"""`lightkit promote`, `rollback` and `history`: an alias moves to what has passed, and the log tells the truth."""
+"""`lightkit promote`, `rollback` and `history`.
+
+An alias moves to what has passed, and the log tells the truth.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ LOOSE = "--gate.max_drop=0.5"
 
 
 def moves_told(result: Result) -> list[tuple[str, ...]]:
-    """Read kind, version before and version after of the moves that `lightkit history` tells as done."""
+    """Read kind, version before and version after of the moves that `lightkit history` tells."""
     return re.findall(
         r"^\S+Z +(promote|rollback)(?: by force)? +(\S+) -> (\S+)", result.ok().out, re.MULTILINE
     )

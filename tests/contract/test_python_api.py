@@ -1,4 +1,7 @@
-"""`lightkit.fit`, `load_run`, `list_runs` and `load_config` in a script that goes on afterwards, as a notebook does."""
+"""`lightkit.fit`, `load_run`, `list_runs` and `load_config` in a script that goes on afterwards.
+
+As a notebook does.
+"""
 
 from __future__ import annotations
 

@@ -388,7 +388,8 @@ def test_two_names_of_this_machine_are_two_hosts(
 
 
 TORCHS = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-"""Variables of a rank on one of two machines, as Kubernetes' and Ray's launchers set them, without torchrun's."""
+"""Variables of a rank on one of two machines, as Kubernetes' and Ray's launchers set them, without
+torchrun's."""
 
 
 def test_ranks_with_torchs_variables_alone_join(workspace: Workspace, alone: Path) -> None:

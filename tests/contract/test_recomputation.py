@@ -1,4 +1,7 @@
-"""Every number that a run shows is computed once more, with numpy, SciPy and scikit-learn, from weights and samples."""
+"""Every number that a run shows is computed once more.
+
+With numpy, SciPy and scikit-learn, from weights and samples.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ Array = np.ndarray[Any, Any]
 _REL = 2e-5
 """Tolerance of a number: weights, outputs and sums of a run are float32, and here float64."""
 _OF_DRAWS = 0.12
-"""Tolerance of an end of a bootstrap interval of 1,000 draws, as part of the width of one of 20,000."""
+"""Tolerance of an end of a bootstrap interval of 1,000 draws, as part of the width of one of
+20,000."""
 _NUM_DRAWS = 20_000
 _CLOCK = ("epoch_seconds", "samples_per_s")
 _LR, _SMOOTHING = 0.01, 0.1
@@ -61,7 +65,8 @@ _STEPS = {"label": 7, "regression": 7, "table": 7, "ranks": 4, "own": 4}
 """Optimizer steps of an epoch: of batches of 8, 16, 6, 2 x 8, and of two batches of 8."""
 
 
-# -- what is stored, and what the weights make of it -------------------------------------------------------------------
+# -- what is stored, and what the weights make of it
+# -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ def load_own(folder: Path) -> Any:
 def compute_outputs(
     job: str, weights: Mapping[str, Any], inputs: Array, *, trains: bool = False
 ) -> Array:
-    """Compute what a network gives, in float64: logits ``(samples, classes)``, or numbers ``(samples,)``.
+    """Compute a network in float64: logits ``(samples, classes)``, or numbers ``(samples,)``.
 
     Args:
         job: Its job.
@@ -384,7 +389,7 @@ def read_rows(path: Path) -> list[dict[str, float]]:
         ]
 
 
-# -- predictions and epochs --------------------------------------------------------------------------------------------
+# -- predictions and epochs ------------------------------------------------------------------------
 
 
 def test_the_predictions_of_a_run_are_those_of_its_best_weights_for_the_stored_samples(
@@ -481,7 +486,7 @@ def test_a_step_on_weighted_rows_is_that_of_gradient_descent_on_their_weighted_l
                 torch.testing.assert_close(reached[name].double(), stepped, rtol=1e-4, atol=1e-6)
 
 
-# -- summary.json and the loggers --------------------------------------------------------------------------------------
+# -- summary.json and the loggers ------------------------------------------------------------------
 
 
 def test_every_number_of_a_summary_is_that_of_weights_samples_and_files(trained: Trained) -> None:
@@ -608,11 +613,11 @@ def read_mlflow(trained: Trained) -> dict[str, list[tuple[int, float]]]:
 
 
 def close_points(points: Mapping[str, Sequence[tuple[int, float]]]) -> dict[str, Any]:
-    """Return what equals points of a curve: the steps as they are, the values within the tolerance."""
+    """Return what equals points of a curve: equal steps, values within the tolerance."""
     return {name: [(step, close(value)) for step, value in found] for name, found in points.items()}
 
 
-# -- intervals and tests, by SciPy -------------------------------------------------------------------------------------
+# -- intervals and tests, by SciPy -----------------------------------------------------------------
 
 
 def wilson(num_right: int, num: int, confidence: float = 0.95) -> list[float]:
@@ -640,7 +645,9 @@ def close_interval(interval: Sequence[float]) -> Any:
 
 
 def tango(only_mine: int, only_theirs: int, num: int, confidence: float) -> float:
-    """Compute the lower end of Tango's interval, one-sided; the nuisance parameter is found by maximising.
+    """Compute the lower end of Tango's interval, one-sided.
+
+    The nuisance parameter is found by maximising.
 
     It is the least difference that a score test does not reject.
     """
@@ -675,7 +682,10 @@ def macro_f1(pairs: Array) -> float:
 def find_interval(
     metric: str, pairs: tuple[Array, Array], confidence: float = 0.95
 ) -> tuple[list[float], Any] | tuple[None, None]:
-    """Compute the interval of a metric of targets and predictions, and what equals it; None where it has none."""
+    """Compute the interval of a metric of targets and predictions, and what equals it.
+
+    None where it has none.
+    """
     targets, predicted = pairs
     name = metric.rpartition("/")[2]
     if name == "accuracy":
@@ -702,7 +712,7 @@ def list_pairs(
     return samples.targets[counts], predicted[counts]
 
 
-# -- report.html and card.md -------------------------------------------------------------------------------------------
+# -- report.html and card.md -----------------------------------------------------------------------
 
 
 def read_page(page: str) -> tuple[dict[str, str], dict[str, list[list[str]]], str]:
@@ -774,7 +784,7 @@ def check_scores(trained: Trained, rows: list[list[str]], *, splits: Sequence[st
 
 
 def check_classes(trained: Trained, rows: list[list[str]]) -> None:
-    """Assert that rows of class, samples, precision, recall, F1 (and most frequent error) are those of the test."""
+    """Assert that rows of class, counts, precision, recall, F1 (and main error) are the test's."""
     targets, predicted = list_pairs(trained, "test")
     names = ("below", "above") if trained.job == "own" else CLASSES
     scores = sk.precision_recall_fscore_support(
@@ -791,7 +801,7 @@ def check_classes(trained: Trained, rows: list[list[str]]) -> None:
 
 
 def check_class_curves(trained: Trained, page: str, rows: list[list[str]]) -> None:
-    """Assert that areas, and precision, recall and false positive rate of each class, are scikit-learn's."""
+    """Assert that areas, precision, recall and false positive rate of classes are sklearn's."""
     names = ("below", "above") if trained.job == "own" else CLASSES
     targets = trained.samples("test").targets
     probabilities = compute_probabilities(trained.outputs("test"))
@@ -816,7 +826,7 @@ def check_class_curves(trained: Trained, page: str, rows: list[list[str]]) -> No
 
 
 def compute_calibration_error(trained: Trained) -> float:
-    """Compute the expected calibration error of the test, with 15 bins that include their upper end."""
+    """Compute the expected calibration error of the test, with 15 bins with their upper end."""
     probabilities = compute_probabilities(trained.outputs("test"))
     confidence = probabilities.max(axis=1)
     is_right = probabilities.argmax(axis=1) == trained.samples("test").targets
@@ -978,7 +988,7 @@ def test_every_number_of_a_model_card_is_that_of_the_best_weights_and_the_sample
     assert values == close({name: computed[name] for name in names} if is_described else {})
 
 
-# -- gate.json ---------------------------------------------------------------------------------------------------------
+# -- gate.json -------------------------------------------------------------------------------------
 
 
 def test_every_number_of_a_gate_is_that_of_both_models_on_the_same_samples(

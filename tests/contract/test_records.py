@@ -1,4 +1,4 @@
-"""What a run writes into its folder and onto the screen, whether it ends well, fails or is resumed."""
+"""What a run writes into its folder and onto the screen, if it ends well, fails or resumes."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-# -- the folder --------------------------------------------------------------------------------------------------------
+# -- the folder ------------------------------------------------------------------------------------
 
 
 def test_a_run_is_in_a_folder_of_its_own_below_the_name_of_the_config_file(
@@ -232,7 +232,7 @@ def test_a_run_root_that_cannot_be_made_is_a_config_error(refused: dict[str, Ans
     assert re.search(r"error: run\.root: .*copied\.yaml/x.*Not a directory", refused["root"].err)
 
 
-# -- config.yaml -------------------------------------------------------------------------------------------------------
+# -- config.yaml -----------------------------------------------------------------------------------
 
 
 def test_config_yaml_replays_by_itself_to_the_same_weights(
@@ -258,7 +258,7 @@ def test_config_yaml_holds_defaults_as_well_as_what_was_said(recorded: Recorded)
     assert config["trainer"]["accumulate_grad_batches"] == 1
 
 
-# -- manifest.json -----------------------------------------------------------------------------------------------------
+# -- manifest.json ---------------------------------------------------------------------------------
 
 
 def test_the_manifest_has_versions_command_seed_and_hardware(recorded: Recorded) -> None:
@@ -308,7 +308,7 @@ def test_the_manifest_of_a_resumed_run_keeps_the_earlier_process(resumed: Path) 
     assert earlier["created"] <= manifest["created"]  # to the second: both may begin in one
 
 
-# -- events.jsonl ------------------------------------------------------------------------------------------------------
+# -- events.jsonl ----------------------------------------------------------------------------------
 
 NUMBER = (int, float)
 EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -384,7 +384,7 @@ def test_a_resumed_run_appends_its_events_to_those_of_the_interrupted_one(resume
     assert (resumed / resume["checkpoint"]).suffix == ".ckpt"
 
 
-# -- metrics.csv -------------------------------------------------------------------------------------------------------
+# -- metrics.csv -----------------------------------------------------------------------------------
 
 
 def test_metrics_csv_has_one_row_an_epoch_with_each_metric_that_was_logged(
@@ -405,7 +405,7 @@ def test_metrics_csv_of_a_resumed_run_has_each_epoch_once(resumed: Path) -> None
     assert [row["epoch"] for row in read_metrics(resumed)] == ["0", "1"]
 
 
-# -- checkpoints -------------------------------------------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------------------
 
 
 def test_each_checkpoint_has_its_digest_next_to_it_as_sha256sum_writes_it(
@@ -431,7 +431,7 @@ def test_best_ckpt_is_of_the_best_epoch_and_last_ckpt_of_the_last(
     assert load_checkpoint(recorded.run / "checkpoints" / file)["global_step"] == step
 
 
-# -- summary.json ------------------------------------------------------------------------------------------------------
+# -- summary.json ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -534,7 +534,7 @@ def test_the_summary_follows_the_schema_that_lightkit_prints(
     jsonschema.validate(read_json(path), summary_schema)
 
 
-# -- the screen --------------------------------------------------------------------------------------------------------
+# -- the screen ------------------------------------------------------------------------------------
 
 
 def test_the_heading_says_the_run_its_data_its_model_and_the_device(recorded: Recorded) -> None:

@@ -1,4 +1,4 @@
-"""`lightkit reproduce`: a run is trained again and compared bit for bit, or refused with what differs."""
+"""`lightkit reproduce`: it is trained again and compared bit for bit, or refused with why."""
 
 from __future__ import annotations
 

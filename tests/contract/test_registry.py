@@ -1,4 +1,7 @@
-"""`lightkit register`: a run's model in MLflow's registry, what leads back from it, and what others load from there."""
+"""`lightkit register`: a run's model in MLflow's registry.
+
+What leads back from it, and what others load from there.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,10 @@ def write_run(
     thumbnail_side: int = 0,
     **summary: Any,
 ) -> Path:
-    """Write the folder of a run as a fit and a test leave it, with hostile texts in every place that takes texts."""
+    """Write the folder of a run as a fit and a test leave it.
+
+    With hostile texts in every place that takes texts.
+    """
     run = workspace.folder / "runs" / name / RUN_ID
     (run / "thumbnails").mkdir(parents=True)
     row = {"train/loss": 0.5, "val/loss": 0.6, "val/accuracy": 0.7, "lr": 0.01}
@@ -178,7 +181,7 @@ def report(workspace: Workspace, run: Path) -> str:
 
 
 class Tags(HTMLParser):
-    """The start tags of a page, each with its attributes, and the text outside of styles and scripts."""
+    """A page's start tags, each with its attributes, and text outside of styles and scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -204,7 +207,10 @@ class Tags(HTMLParser):
 
 
 def check_page(page: str) -> Tags:
-    """Assert what holds for every page: valid, one file without network, and made for screen readers too."""
+    """Assert what holds for every page.
+
+    Valid, one file without network, and made for screen readers too.
+    """
     html5lib.HTMLParser(strict=True).parse(page)
     tags = Tags(page)
     (policy,) = (

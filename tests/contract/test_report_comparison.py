@@ -1,4 +1,4 @@
-"""`comparison.html` and `card.md`: what `lightkit report` writes of several runs, and next to a report."""
+"""`comparison.html` and `card.md`: `lightkit report` of several runs, and next to a report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def compare(workspace: Workspace, *runs: Path) -> str:
 
 
 def always_right(run: Path, **about: str) -> None:
-    """Replace the test predictions of a run by the labels, and what the file says of itself by some values."""
+    """Replace the test predictions of a run by the labels.
+
+    And what the file says of itself by some values.
+    """
     path = run / "test_predictions.parquet"
     table = parquet.read_table(path)
     at = table.column_names.index("predicted")

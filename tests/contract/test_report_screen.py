@@ -1,4 +1,4 @@
-"""The pages of reports on a screen, in headless Chromium: nothing is cut off, and the curves answer."""
+"""The pages of reports on a screen, in headless Chromium: nothing is cut, and the curves answer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def run_chromium(folder: Path, name: str, *words: str) -> tuple[list[str], str]:
 def ask_page(content: str, script: str, folder: Path, *, width: int) -> Any:
     """Run a script beside a page in a frame of that width, and return what it returns.
 
-    A window of Chromium is never narrower than 500 pixels, whatever `--window-size` asks for; a frame is.
+    A window of Chromium is never narrower than 500 pixels, whatever `--window-size` asks for; a
+    frame is.
     """
     frame = f'<iframe width="{width}" height="900" srcdoc="{html.escape(content)}"></iframe>'
     code = f"""
@@ -229,7 +230,10 @@ return out;
 
 
 def test_curves_answer_to_keys_and_controls(workspace: Workspace, tmp_path: Path) -> None:
-    """The loss is 1, 0.1, 0.01; by hand a smoothing of 0.9 makes (0.09 + 0.01) / 0.19 = 0.5263 of the first two."""
+    """The loss is 1, 0.1, 0.01.
+
+    By hand a smoothing of 0.9 makes (0.09 + 0.01) / 0.19 = 0.5263 of the first two.
+    """
     run = write_run(workspace)
     rows = ["epoch,step,train/loss,val/<b>x</b>", "0,9,1,1", "1,18,0.1,0.5", "2,27,0.01,0.25"]
     (run / "metrics.csv").write_text("\n".join(rows) + "\n")

@@ -51,7 +51,10 @@ def killed_original(made_once: Once) -> Path:
 
 @pytest.fixture
 def killed(killed_original: Path, workspace: Workspace) -> Workspace:
-    """A run that was killed in step 15 of 18 and has checkpoints of steps 6 and 12; `WORDS` resume it."""
+    """A run that was killed in step 15 of 18 and has checkpoints of steps 6 and 12.
+
+    `WORDS` resume it.
+    """
     return copy_of(killed_original, workspace)
 
 
@@ -60,7 +63,7 @@ def resumed_step(run: Path) -> tuple[int, str]:
     return event["step"], Path(event["checkpoint"]).name
 
 
-# -- the same command -------------------------------------------------------------------------------------------------
+# -- the same command ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +192,7 @@ def test_run_resume_names_a_run_as_run_does(form: str, killed: Workspace) -> Non
     assert [row["epoch"] for row in read_metrics(run)] == ["0", "1", "2", "3"]
 
 
-# -- damaged checkpoints ----------------------------------------------------------------------------------------------
+# -- damaged checkpoints ---------------------------------------------------------------------------
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -293,7 +296,7 @@ def test_a_damaged_checkpoint_that_is_named_is_an_error(
     assert len(finished.runs) == 1
 
 
-# -- checkpoints and runs by name -------------------------------------------------------------------------------------
+# -- checkpoints and runs by name ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -411,7 +414,7 @@ def test_a_checkpoint_without_a_model_is_refused_and_its_run_is_named(
     assert re.search(f"^error: model: missing; .*{says}", result.err.replace(run.name, "RUN"))
 
 
-# -- stages of a run --------------------------------------------------------------------------------------------------
+# -- stages of a run -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,10 @@ def test_a_fit_that_is_killed_between_the_two_names_of_a_checkpoint_ends_with_th
 
 
 def killed_and_resumed(workspace: Workspace, fault: dict[str, Any], code: int) -> Path:
-    """Run `exact.yaml` with a fault that kills it, and again; return the run's folder after some checks of it."""
+    """Run `exact.yaml` with a fault that kills it, and again.
+
+    Return the run's folder after some checks of it.
+    """
     write_exact(workspace)
     workspace.write("fault.yaml", {**fault, "run": {"name": "exact"}})
     words = ("fit", "-c", "exact.yaml", "-c", "fault.yaml")

@@ -1,4 +1,7 @@
-"""`lightkit retrain`: fit, test, export, gate and promote in one run folder, and on from where a kill has left it."""
+"""`lightkit retrain`: fit, test, export, gate and promote in one run folder.
+
+And on from where a kill has left it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ COUNTED = MY_PROJECT.replace(
 
 @dataclass(frozen=True)
 class Nights:
-    """A retrain that was killed, then interrupted, then went on to its end, and was started once more.
+    """A retrain that was killed, then interrupted, then went on to its end, and was begun again.
 
     Args:
         workspace: Where it ran.

@@ -1,4 +1,7 @@
-"""RF-DETR, a project with a LightningCLI of its own: trained, killed, resumed, tested, reported, judged, exported."""
+"""RF-DETR, a project with a LightningCLI of its own.
+
+Trained, killed, resumed, tested, reported, judged, exported.
+"""
 
 from __future__ import annotations
 

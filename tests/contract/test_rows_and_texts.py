@@ -1,4 +1,7 @@
-"""Tables of rows and of texts from a retrain to MLflow: registered, promoted, served, and loaded from raw rows."""
+"""Tables of rows and of texts from a retrain to MLflow.
+
+Registered, promoted, served, and loaded from raw rows.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ WORDS = {"red": ("rose", "ruby", "blood"), "blue": ("sea", "sky", "jeans")}
 
 
 def write_tables(workspace: Workspace) -> None:
-    """Write a table of rows and one of texts to train on, and new rows of both, with cells that are missing or new."""
+    """Write a table of rows and one of texts to train on, and new rows of both.
+
+    With cells that are missing or new.
+    """
     random = np.random.default_rng(3)
     rows: list[tuple[Any, ...]] = []
     texts: list[tuple[Any, ...]] = []
@@ -479,7 +485,10 @@ def test_texts_of_several_labels_are_trained_and_predicted(workspace: Workspace)
 
 
 def write_marks(workspace: Workspace) -> list[tuple[str, int, int, str]]:
-    """Write texts with two labels in columns of 0 and 1, of which one in seven is wrong, and those of validation."""
+    """Write texts with two labels in columns of 0 and 1, of which one in seven is wrong.
+
+    And those of validation.
+    """
     random = np.random.default_rng(8)
     rows = []
     for at in range(120):
@@ -527,7 +536,8 @@ def test_labels_in_columns_of_0_and_1_are_predicted_by_the_thresholds_of_the_val
     logged = read_json(workspace.only_run / "summary.json")["stages"]["test"]
     assert {name: logged[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 
-    # the labels that are predicted have the largest F1 that any threshold has on the validation split
+    # the labels that are predicted have the largest F1 that any threshold has on the validation
+    # split
     file = str(next(workspace.only_run.glob("export/*.onnx")))
     found = {}
     for source, given in (("run", ("--run", "latest")), ("file", ("--model", file))):

@@ -1,4 +1,4 @@
-"""The folder of all runs: a layer, `LIGHTKIT_RUN__ROOT` and the option mean the same in every command."""
+"""The folder of all runs: a layer, `LIGHTKIT_RUN__ROOT` and the option mean the same anywhere."""
 
 from __future__ import annotations
 

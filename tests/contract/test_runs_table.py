@@ -32,7 +32,10 @@ def edit(path: Path, **values: Any) -> None:
 def plant(
     original: Path, workspace: Workspace, job: str, day: int, *, value: float = 0.5, **summary: Any
 ) -> Path:
-    """Copy a run under the name of another job and day, with another best value and more changes of its summary."""
+    """Copy a run under the name of another job and day.
+
+    With another best value and more changes of its summary.
+    """
     (source,) = original.glob("runs/small/2*")
     run = workspace.folder / "runs" / job / run_id(day)
     shutil.copytree(source, run)
@@ -60,14 +63,14 @@ def left(workspace: Workspace, job: str = "job") -> list[int]:
     return [int(path.name[6:8]) for path in workspace.runs if path.parent.name == job]
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def table(
     finished_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Workspace]:
-    """Runs of two jobs, which tests must not change: the newest failed, the second is the largest."""
+    """Runs of two jobs, which tests must not change: the newest failed, the second is largest."""
     workspace = Workspace(tmp_path_factory.mktemp("table") / "work", fork_server)
     plant(
         finished_original,
@@ -277,7 +280,7 @@ def test_a_run_that_a_process_works_on_is_locked_and_one_that_was_killed_is_call
     assert running.name not in deleted.out
 
 
-# -- gc ----------------------------------------------------------------------------------------------------------------
+# -- gc --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -350,7 +353,7 @@ COLLECTED: dict[str, tuple[tuple[str, ...], Change | None, list[int]]] = {
 def collected(
     finished_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> dict[str, tuple[Answer, Path]]:
-    """How the commands of `COLLECTED` ended, each on four runs of its own, and its folder of runs."""
+    """How the commands of `COLLECTED` ended, each on four runs of its own, and its runs' folder."""
     workspace = Workspace(tmp_path_factory.mktemp("collected") / "work", fork_server)
     commands = {}
     for name, (words, change, _) in COLLECTED.items():

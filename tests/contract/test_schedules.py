@@ -1,4 +1,7 @@
-"""Schedules of the learning rate: when they are stepped, how many steps they count, and what a model makes of them."""
+"""Schedules of the learning rate.
+
+When they are stepped, how many steps they count, and what a model makes of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed for the best checkpoint is what its weights give, whenever a training validates."""
+"""What is printed for the best checkpoint is what it gives, whenever a training validates."""
 
 from __future__ import annotations
 

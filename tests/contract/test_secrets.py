@@ -105,7 +105,10 @@ def holds(data: bytes) -> bool:
 
 
 def leaks_in(folder: Path) -> list[str]:
-    """List the files below a folder that hold a form of a secret, also inside archives such as checkpoints."""
+    """List the files below a folder that hold a form of a secret.
+
+    Also inside archives such as checkpoints.
+    """
     found = []
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.name in SOURCES or "__pycache__" in path.parts:
@@ -132,7 +135,7 @@ def test_the_search_finds_a_secret_in_each_form_and_inside_archives(tmp_path: Pa
     assert len(leaks_in(tmp_path)) == len(FORMS) + 1
 
 
-# -- what a run leaves -------------------------------------------------------------------------------------------------
+# -- what a run leaves -----------------------------------------------------------------------------
 
 
 def test_a_fit_leaves_no_secret_in_its_folder_in_trackers_or_on_the_screen(
@@ -211,7 +214,7 @@ def test_a_crash_is_shown_and_recorded_without_its_secrets(guarded: Workspace) -
     assert leaks_in(guarded.folder.parent) == []
 
 
-# -- what commands print -----------------------------------------------------------------------------------------------
+# -- what commands print ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,7 +307,7 @@ def test_a_password_in_the_address_of_mlflow_is_in_no_message(
     assert leaks_in(workspace.folder.parent) == []
 
 
-# -- what follows from not keeping them --------------------------------------------------------------------------------
+# -- what follows from not keeping them ------------------------------------------------------------
 
 
 def test_a_run_without_its_secrets_says_which_to_say_again(tracked: Workspace) -> None:

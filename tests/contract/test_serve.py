@@ -253,7 +253,10 @@ onnx.save(model, f"{sys.argv[1]}.onnx")
 
 
 def test_rows_of_numbers_are_answered_with_values_or_classes(place: Workspace) -> None:
-    """By hand: (1, 2, 2) times the weights is (2, 5); a softmax over both is 1 / (1 + e^3) and its rest."""
+    """By hand: (1, 2, 2) times the weights is (2, 5).
+
+    A softmax over both is 1 / (1 + e^3) and its rest.
+    """
     place.write("rows_model.py", ROWS_MODEL)
     for kind in ("values", "logits"):
         place.run_cold(kind, script="rows_model.py").ok()

@@ -1,4 +1,7 @@
-"""Checkpoints that a strategy writes itself, as a folder of shards: without secrets, with digests, and resumed."""
+"""Checkpoints that a strategy writes itself, as a folder of shards.
+
+Without secrets, with digests, and resumed.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ def checkpoints(workspace: Workspace, name: str) -> Path:
 def trained(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Workspace]:
-    """A run of each job, each on two processes that have half of the weights; `printed` has their messages."""
+    """A run of each job, each on two processes that have half of the weights.
+
+    `printed` has their messages.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("sharded") / "work", fork_server)
     workspace.write("parts.py", PARTS)
     workspace.write("my_project.py", MY_PROJECT)

@@ -55,7 +55,10 @@ def undisturbed(made_once: Once) -> Path:
 
 
 def assert_preempted(process: Process, run: Path) -> None:
-    """Assert that a fit ended in order, with what there is to go on with on record, and that no process is left."""
+    """Assert that a fit ended in order, with what there is to go on with on record.
+
+    And that no process is left.
+    """
     assert process.wait() == 75, process.err
     assert re.search(
         r"interrupted by SIG\w+; the same command resumes from \S+/last\.ckpt", process.err

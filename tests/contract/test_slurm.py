@@ -1,4 +1,4 @@
-"""`lightkit submit`: a fit becomes a batch job of Slurm, which a stand-in of three programs runs here."""
+"""`lightkit submit`: a fit becomes a batch job of Slurm, run by a stand-in of three programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.contract.workspace import (
 )
 
 STAND_IN = Path(__file__).with_name("slurm_stand_in")
-"""`sbatch` runs the script at once, and again after each `scontrol requeue`; `srun` starts its tasks here."""
+"""`sbatch` runs the script at once, and again after each `scontrol requeue`; `srun` starts its
+tasks here."""
 BASE = "model: Regressor\ndata: Temperatures\nlaunch: {slurm: {partition: gpu}}\n"
 
 
@@ -130,7 +131,10 @@ def variables(folder: Path) -> dict[str, str | None]:
 
 
 def submit_held(workspace: Workspace, slurm: Path, signum: int, *, processes: int = 1) -> Result:
-    """Submit a job of so many processes, send them a signal after four steps, and wait for the end of the job."""
+    """Submit a job of so many processes, send them a signal after four steps.
+
+    Wait for the end of the job.
+    """
     callbacks = {**JOB["callbacks"], "hold": {"class_path": "my_project.Hold"}}
     write_job(workspace, "ddp", callbacks=callbacks)
     if processes == 1:

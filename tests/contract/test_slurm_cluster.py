@@ -83,7 +83,10 @@ def no_process_is_left(tmp_path: Path, cluster: SlurmCluster) -> Iterator[None]:
 def submit(
     cluster: SlurmCluster, workspace: Workspace, *, is_held: bool = True, **slurm: str
 ) -> str:
-    """Submit the job of two ranks on two nodes, which waits after four steps if it is held; return its number."""
+    """Submit the job of two ranks on two nodes, which waits after four steps if it is held.
+
+    Return its number.
+    """
     callbacks = {
         **JOB["callbacks"],
         "signals": {"class_path": "my_signals.NoteSignals"},
@@ -133,7 +136,10 @@ def has_ended(job: dict[str, str]) -> bool:
 
 
 def assert_resumed_to_the_same(workspace: Workspace, alone: Path) -> None:
-    """Assert that one run was resumed once, and has each epoch once and the weights of an undisturbed training."""
+    """Assert that one run was resumed once.
+
+    And has each epoch once and the weights of an undisturbed training.
+    """
     assert len(read_events(workspace.only_run, "resume")) == 1
     assert read_json(workspace.only_run / "summary.json")["status"] == "done"
     assert_same_weights(workspace.only_run, alone)

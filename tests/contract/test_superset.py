@@ -1,4 +1,7 @@
-"""Scripts and words of LightningCLI's users build the same with `LightkitCLI`: each runs once with either class."""
+"""Scripts and words of LightningCLI's users build the same with `LightkitCLI`.
+
+Each runs once with either class.
+"""
 
 from __future__ import annotations
 
@@ -658,7 +661,7 @@ def test_lightkitcli_takes_every_argument_that_lightningcli_takes(
     }
 
 
-# -- what lightkit does otherwise --------------------------------------------------------------------------------------
+# -- what lightkit does otherwise ------------------------------------------------------------------
 
 
 def test_another_class_begins_with_its_own_arguments(lightning: Results, lightkit: Results) -> None:

@@ -1,4 +1,7 @@
-"""A config that runs under a plain `LightningCLI()` runs unchanged under `lightkit fit -c`, to the same weights."""
+"""A config that runs under a plain `LightningCLI()` runs unchanged under `lightkit fit -c`.
+
+To the same weights.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +221,7 @@ def test_a_checkpoint_of_lightningcli_is_tested(lightkit: dict[str, Ended]) -> N
     assert "test_loss" in lightkit["tested"].result.ok().out
 
 
-# -- where things are kept ---------------------------------------------------------------------------------------------
+# -- where things are kept -------------------------------------------------------------------------
 
 
 def names_of(ended: Ended, pattern: str) -> list[str]:
@@ -257,7 +260,7 @@ def test_the_default_root_dir_is_the_run_folder_unless_the_user_says_one(
     assert roots[1].name == "mine"
 
 
-# -- later stages of a run ---------------------------------------------------------------------------------------------
+# -- later stages of a run -------------------------------------------------------------------------
 
 
 def test_a_test_of_a_run_takes_the_words_of_its_command_line(finished: Workspace) -> None:
@@ -298,7 +301,7 @@ def test_what_was_trained_on_several_machines_is_tested_in_one_process(
     assert "test/loss" in finished.run("test", "--run", str(finished.only_run)).ok().out
 
 
-# -- what LightningCLI's users are used to -----------------------------------------------------------------------------
+# -- what LightningCLI's users are used to ---------------------------------------------------------
 
 OWN = {
     "class_path": "ModelCheckpoint",

@@ -1,4 +1,7 @@
-"""`lightkit sweep` with real trainings; `tests/sweep` holds more promises, with trials of a tenth of a second."""
+"""`lightkit sweep` with real trainings.
+
+`tests/sweep` holds more promises, with trials of a tenth of a second.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +204,7 @@ FAILURES = {
 
 
 def write_odd(workspace: Workspace, *values: str) -> tuple[str, ...]:
-    """Write a sweep of a network that fails with some of its values, and return the words of its command."""
+    """Write a sweep of a network that fails with some of its values; return its words."""
     workspace.write("my_odd.py", ODD)
     job = {**SMALL, "model": {"class_path": "my_odd.Odd"}, "watchdog": {"floor_s": 5}}
     sweep = {"metric": "val/loss", "sampler": "grid", "space": {"model.odd": list(values)}}

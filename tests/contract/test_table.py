@@ -1,4 +1,7 @@
-"""Training from a Delta table or a folder of Parquet: which rows are read, in which order, and what is refused."""
+"""Training from a Delta table or a folder of Parquet.
+
+Which rows are read, in which order, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -156,8 +159,8 @@ def _actions(table: Path) -> list[dict[str, Any]]:
 def delete_by_vector(table: Path, rows: list[int]) -> None:
     """Delete rows of a Delta table of one file by a deletion vector, which deltalake cannot write.
 
-    The vector stands in the log: a Roaring bitmap with one container, in Z85 (Delta protocol, "Deletion
-    Vector Format").
+    The vector stands in the log: a Roaring bitmap with one container, in Z85 (Delta protocol,
+    "Deletion Vector Format").
     """
     add = next(action["add"] for action in reversed(_actions(table)) if "add" in action)
     bitmap = struct.pack("<IQIIIHHI", 1681511377, 1, 0, 12346, 1, 0, len(rows) - 1, 16)
@@ -360,7 +363,8 @@ def test_a_fingerprint_is_that_of_a_copy_elsewhere_and_not_of_other_rows(tmp_pat
 def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """A stand-in for S3 (see `s3_stub.py`) whose `bucket` is `tmp_path`; the options that reach it.
 
-    It is a process of its own, because deltalake (1.6.6) holds the interpreter's lock while it waits for an answer.
+    It is a process of its own, because deltalake (1.6.6) holds the interpreter's lock while it
+    waits for an answer.
     """
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -1,4 +1,7 @@
-"""Each task through the same interface: trained, killed and resumed, on two ranks, exported, judged and reported."""
+"""Each task through the same interface.
+
+Trained, killed and resumed, on two ranks, exported, judged and reported.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ SPLITS = ("train",) * 22 + ("val",) * 9 + ("test",) * 9
 
 
 def write_drawn(workspace: Workspace) -> None:
-    """Draw pictures of red and blue spots, their masks, and two tables: of one label each, and of several labels."""
+    """Draw pictures of red and blue spots, their masks, and two tables.
+
+    Of one label each, and of several labels.
+    """
     random = np.random.default_rng(4)
     rows: list[tuple[str, str, str, str]] = []
     for at, split in enumerate(SPLITS):
@@ -465,7 +471,7 @@ def check_slices_of_masks(workspace: Workspace) -> None:
 
 
 def check_masks(workspace: Workspace, one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Check the masks of a run, of its exported file, of one with the preprocessing, and of a split."""
+    """Check the masks of a run, of its exported file, with the preprocessing, and of a split."""
     assert list(one) == ["path", "mask", "share_none", "share_blue", "share_red", "error"]
     masks = []
     for row, folder in ((one, "run_masks"), (other, "file_masks")):

@@ -1,4 +1,7 @@
-"""TensorBoard, CSV, MLflow in place and on a server that goes away, and Comet offline: each has all of a training."""
+"""TensorBoard, CSV, MLflow in place and on a server that leaves, and Comet offline.
+
+Each has all of a training.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def losses_of(run: Path) -> list[Any]:
     return [pytest.approx(float(row["val/loss"]), rel=1e-6) for row in read_metrics(run)]
 
 
-# -- TensorBoard and CSV -----------------------------------------------------------------------------------------------
+# -- TensorBoard and CSV ---------------------------------------------------------------------------
 
 
 def test_tensorboard_has_the_metrics_of_each_epoch(tracked_run: Path) -> None:
@@ -132,7 +135,7 @@ def test_the_closing_block_says_how_to_open_the_trackers(tracked_folder: Path) -
     assert "mlflow ui --backend-store-uri sqlite:///runs/mlflow.db" in out
 
 
-# -- MLflow in place ---------------------------------------------------------------------------------------------------
+# -- MLflow in place -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +241,7 @@ def test_a_resumed_run_goes_on_in_its_mlflow_run_which_a_signal_has_marked_as_ki
         assert history_of(client, run, name) == speed_of(workspace.only_run, name)
 
 
-# -- MLflow's server ---------------------------------------------------------------------------------------------------
+# -- MLflow's server -------------------------------------------------------------------------------
 
 
 def _track(workspace: Workspace, uri: str, **settings: Any) -> None:
@@ -441,7 +444,7 @@ def test_wandb_offline_keeps_its_files_in_the_run_folder_and_asks_no_server(
     assert "wandb sync runs/" in result.out
 
 
-# -- Comet -------------------------------------------------------------------------------------------------------------
+# -- Comet -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(importlib.util.find_spec("comet_ml") is None, reason="needs the extra comet")

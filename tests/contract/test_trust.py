@@ -80,7 +80,7 @@ def assert_refused(workspace: Workspace, code: int, err: str, file: str) -> None
     assert not (workspace.folder / CANARY).exists()
 
 
-# -- code in files -----------------------------------------------------------------------------------------------------
+# -- code in files ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,12 +204,15 @@ def test_what_a_run_writes_loads_as_tensors_and_plain_values_whatever_models_and
     assert {name for name in expected if name not in kept} == set()
 
 
-# -- classes that only a checkpoint names ------------------------------------------------------------------------------
+# -- classes that only a checkpoint names ----------------------------------------------------------
 
 
 @pytest.fixture
 def named(content: dict[str, Any], workspace: Workspace) -> Workspace:
-    """A workspace with `a.ckpt`, which names classes of `my_deep.py`; the file `imported` tells of its import."""
+    """A workspace with `a.ckpt`, which names classes of `my_deep.py`.
+
+    The file `imported` tells of its import.
+    """
     workspace.write("my_deep.py", DEEP)
     layer = {"class_path": "my_deep.Layer", "init_args": {}}
     parameters = {
@@ -236,7 +239,7 @@ def test_without_a_model_the_checkpoints_class_is_not_imported(named: Workspace)
     assert not (named.folder / "imported").exists()
 
 
-# -- files that are something else -------------------------------------------------------------------------------------
+# -- files that are something else -----------------------------------------------------------------
 
 Damage = Callable[[bytes], bytes]
 

@@ -1,4 +1,7 @@
-"""Code 75: each cause that ends by itself, and the end of it; and the like that would come again, which is 2."""
+"""Code 75: each cause that ends by itself, and the end of it.
+
+And the like that would come again, which is 2.
+"""
 
 from __future__ import annotations
 

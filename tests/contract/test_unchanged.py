@@ -1,4 +1,7 @@
-"""`lightkit fit --if-changed`: nothing changed, nothing done; what counts as a change, and what does not."""
+"""`lightkit fit --if-changed`: nothing changed, nothing done.
+
+What counts as a change, and what does not.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def test_an_unchanged_fit_ends_before_torch_is_loaded(trained: Workspace, tmp_pa
     assert (result.code, result.out.splitlines()[-1]) == (6, "[]"), result.err
 
 
-# -- what does not count -----------------------------------------------------------------------------------------------
+# -- what does not count ---------------------------------------------------------------------------
 
 
 def _touch(folder: Path) -> None:
@@ -154,7 +157,7 @@ def test_a_fit_from_the_same_checkpoint_does_nothing_and_ends_with_6(trained: Wo
     assert len(trained.runs) == 2
 
 
-# -- what counts -------------------------------------------------------------------------------------------------------
+# -- what counts -----------------------------------------------------------------------------------
 
 
 def _copy_over(folder: Path) -> None:
@@ -207,7 +210,7 @@ def test_a_changed_value_from_the_environment_trains_again_and_is_not_shown(
     ]
 
 
-# -- data modules of one's own -----------------------------------------------------------------------------------------
+# -- data modules of one's own ---------------------------------------------------------------------
 
 
 def test_a_file_that_a_data_module_of_ones_own_names_counts(workspace: Workspace) -> None:
@@ -240,7 +243,7 @@ def test_data_at_an_address_always_trains_and_says_what_to_do(workspace: Workspa
     assert len(workspace.runs) == 2
 
 
-# -- nothing to compare with -------------------------------------------------------------------------------------------
+# -- nothing to compare with -----------------------------------------------------------------------
 
 
 def test_after_another_experiment_the_inputs_of_the_champion_count_too(trained: Workspace) -> None:

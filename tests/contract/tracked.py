@@ -1,4 +1,4 @@
-"""A run with secrets in every place of its config and with three trackers, for the tests of both."""
+"""A run with secrets in every place of its config and with three trackers, for tests of both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tests.contract.examples import SMALL
 from tests.contract.workspace import Workspace
 
 SAID = 'can"ary/8d+41'
-"""A secret that a file or a flag says under a key that tells, with characters that YAML, JSON and addresses quote."""
+"""A secret that a file or a flag says under a key that tells, with characters that YAML, JSON and
+addresses quote."""
 NUMBER = 4815162342
 REFERRED = "blackbird-5f2b9c"
 """A secret that the config refers to as `${oc.env:TOKEN}`."""

@@ -1,4 +1,7 @@
-"""A working directory as a user has it, `lightkit` as processes in it, and readers of what they leave behind."""
+"""A working directory as a user has it, `lightkit` as processes in it.
+
+And readers of what they leave behind.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,8 @@ class Process:
 
     Args:
         pid: Its id, which is also that of its session and process group.
-        wait: Wait for its end, at most as many seconds as given, and return the exit code as `subprocess` counts.
+        wait: Wait for its end, at most as many seconds as given, and return the exit code as
+            `subprocess` counts.
         files: Where its standard output and error go.
     """
 
@@ -214,7 +218,10 @@ class Workspace:
         return path
 
     def environ(self, **changes: str | None) -> dict[str, str]:
-        """This process's environment without variables that steer lightkit, and with changes (None: unset)."""
+        """This process's environment without variables that steer lightkit.
+
+        And with changes (None: unset).
+        """
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_VARIABLES)}
         kept.update(HOME=str(self.home), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
         kept.pop("COLUMNS", None)
@@ -368,7 +375,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    """Read the complete lines of a run's events.jsonl, of one kind if given; none if the file is not there yet."""
+    """Read the complete lines of a run's events.jsonl, of one kind if given.
+
+    None if the file is not there yet.
+    """
     path = run / "events.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     found = [json.loads(line) for line in lines if line.endswith("}")]  # a kill can cut a line off
@@ -392,7 +402,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def assert_same_training(one: Path, other: Path) -> None:
-    """Assert that two runs hold the same training: last.ckpt bit for bit, metrics.csv row by row."""
+    """Assert that two runs hold the same training: last.ckpt bit for bit, metrics.csv by row."""
     first, second = (load_checkpoint(run / "checkpoints" / "last.ckpt") for run in (one, other))
     for key in ("epoch", "global_step", "state_dict", "optimizer_states", "lr_schedulers"):
         assert_equal(first[key], second[key], key)
@@ -421,7 +431,7 @@ def assert_equal(one: Any, other: Any, at: str) -> None:
 
 
 def copy_run(run: Path, workspace: Workspace) -> Path:
-    """Copy a run folder with the `latest` link and all that stands beside it in `runs/` into a workspace."""
+    """Copy a run folder with `latest` and all that stands beside it in `runs/` into a workspace."""
     root = run.parent.parent
     shutil.copytree(root, workspace.folder / "runs", symlinks=True, dirs_exist_ok=True)
     return workspace.folder / "runs" / run.parent.name / run.name

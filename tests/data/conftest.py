@@ -1,4 +1,4 @@
-"""What several tests of the data need: folders of small images, the real photos, servers on loopback."""
+"""What tests of the data need: folders of small images, the real photos, servers on loopback."""
 
 from __future__ import annotations
 

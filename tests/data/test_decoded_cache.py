@@ -1,4 +1,4 @@
-"""Decoded photos are kept where there is room, shared by processes, and removed when they are unused."""
+"""Decoded photos are kept where there is room, shared by processes, and removed when unused."""
 
 from __future__ import annotations
 
@@ -197,7 +197,8 @@ def test_a_file_in_memory_goes_with_its_maker_and_others_keep_what_they_have_map
 def test_files_in_memory_of_killed_processes_go_and_those_of_another_container_stay(
     choose: Choose, folders: dict[bool, Path]
 ) -> None:
-    # numbers of processes say nothing: there is none here with the first, and this one has the second
+    # numbers of processes say nothing: there is none here with the first, and this one has the
+    # second
     alive, killed = [folders[True] / f"one-{process}.rows" for process in (2**22 + 1, os.getpid())]
     killed.touch()
     with alive.open("wb") as held:
@@ -209,7 +210,7 @@ def test_files_in_memory_of_killed_processes_go_and_those_of_another_container_s
 
 
 def open_in_memory(folder: Path, opened: Connection, *, forks: bool) -> None:
-    """Make a file in memory in this process, and end with it, or let a worker live until a signal."""
+    """Make a file in memory in this process, and end with it, or a worker lives until a signal."""
     with patch.object(image_cache, "private_folder", lambda _: folder):
         rows = open_rows("decoded", "ab", np.array([4]), in_memory=True)
     rows[0] = np.ones(4, np.uint8)
@@ -232,7 +233,7 @@ def open_in_memory(folder: Path, opened: Connection, *, forks: bool) -> None:
 def test_a_process_of_multiprocessing_leaves_no_file_in_memory_at_its_end(
     method: str, tmp_path: Path
 ) -> None:
-    """Each stage of a retrain is such a process, and so is each rank of Lightning's own launchers."""
+    """Each stage of a retrain is such a process, as is each rank of Lightning's own launchers."""
     context = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(

@@ -1,4 +1,4 @@
-"""The drawn flowers: the same bytes each time, complete or not there, and told apart by shape alone."""
+"""The drawn flowers: equal bytes each time, complete or absent, and told apart by shape alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone in place of images: the same training, with each image computed once."""
+"""Features of a frozen backbone in place of images: the same training, each image computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flower photos where they are, the drawn flowers where they are not, and which of the two is said."""
+"""The flower photos where they are, the drawn flowers where they are not, and which is said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A table of paths and labels: columns, several labels, splits, and each odd table is an error with its line."""
+"""A table of paths and labels.
+
+Columns, several labels, splits, and each odd table is an error with its line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JPEG files by the fast way: the same pixels as by the one rule for images of all kinds, or none."""
+"""JPEG files by the fast way: the same pixels as by the rule for images of all kinds, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What was left out of an epoch is counted, and too much of it ends a training; a single image never does."""
+"""What was left out of an epoch is counted, and too much of it ends a training.
+
+A single image never does.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Losing(Callback):
 
 
 class Plain(LightningModule):
-    """A user's own model, which knows of images and labels alone, with a BatchNorm of single pixels."""
+    """A user's own model, which knows of images and labels alone, with BatchNorm of pixels."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Folders of images and masks: kinds of masks, splits, joint transforms, and errors with the file."""
+"""Folders of images and masks: kinds, splits, joint transforms, and errors with the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLORS = {"sky": [0, 0, 0], "road": "#804080", "car": [0, 0, 142]}
 
 
 def make_mask(at: int, *, height: int = 20, width: int = 24) -> np.ndarray[Any, Any]:
-    """Make a mask of three classes and of pixels that count for nothing, another one for each number."""
+    """Make a mask of three classes and of pixels that count for nothing, another by number."""
     random = np.random.default_rng(at)
     mask = random.integers(0, 3, (height, width)).astype(np.uint8)
     mask[0, :5] = 255
@@ -152,7 +152,7 @@ def test_a_mask_is_resized_as_pillow_and_nearest_exact_of_torch_do() -> None:
 
 
 def test_image_and_mask_are_cropped_flipped_and_turned_together() -> None:
-    """The picture shows its own mask, so that a pixel that moves otherwise than its mask is seen."""
+    """The picture shows its own mask, so that a pixel that moves unlike its mask is seen."""
     rows, columns = np.mgrid[:120, :160]
     mask = ((rows // 30 + columns // 40) % 2).astype(np.int64)
     picture = np.repeat((255 * mask).astype(np.uint8)[:, :, None], 3, axis=2)

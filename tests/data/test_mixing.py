@@ -1,4 +1,7 @@
-"""mixup and CutMix: in training alone, after the conversion to floats, the same numbers again after a resume."""
+"""mixup and CutMix.
+
+In training alone, after the conversion to floats, the same numbers again after a resume.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on each image of a corpus that breaks careless loaders, and what its pixels come to."""
+"""The verdict on each image of a corpus that breaks careless loaders, and its pixels."""
 
 from __future__ import annotations
 

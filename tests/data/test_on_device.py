@@ -1,4 +1,7 @@
-"""Normalising on the device: the same numbers as `Preprocessing`, in the dtype that the trainer computes in."""
+"""Normalising on the device: the same numbers as `Preprocessing`.
+
+In the dtype that the trainer computes in.
+"""
 
 from __future__ import annotations
 

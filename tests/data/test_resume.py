@@ -1,4 +1,7 @@
-"""A training that was stopped and goes on from its checkpoint sees the samples it would have seen, bit for bit."""
+"""A stopped training that goes on from its checkpoint sees the samples it would have seen.
+
+Bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ class KilledError(Exception):
 
 
 class KillAt(Callback):
-    """Saves a checkpoint in one hook of one epoch, and kills the training a batch later, or at once."""
+    """Saves a checkpoint in one hook of one epoch; kills the training a batch later or at once."""
 
     def __init__(self, hook: str, path: Path, *, epoch: int, batches: int = NUM_BATCHES) -> None:
         self.hook, self.path, self.epoch, self.batches = hook, path, epoch, batches
@@ -206,8 +209,9 @@ def test_a_kill_within_an_epoch_changes_nothing(
         pytest.param(
             "on_train_epoch_end",
             {"max_steps": 15},
-            # 2026-11: with max_steps, pytorch-lightning 2.6.6 counts an epoch twice that ended before its checkpoint
-            # was written (`_FitLoop.restarting` is then always true), and so asks for the order of a later epoch
+            # 2026-11: with max_steps, pytorch-lightning 2.6.6 counts an epoch twice that ended
+            # before its checkpoint was written (`_FitLoop.restarting` is then always true), and so
+            # asks for the order of a later epoch
             marks=[
                 LONG,
                 pytest.mark.xfail(

@@ -1,4 +1,7 @@
-"""PNG and TIFF files of every depth, written byte by byte: what is read are the pixels, turned and blended by hand."""
+"""PNG and TIFF files of every depth, written byte by byte.
+
+What is read are the pixels, turned and blended by hand.
+"""
 
 from __future__ import annotations
 

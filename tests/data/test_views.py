@@ -1,4 +1,7 @@
-"""What a sample's image becomes: random parts by (seed, epoch, index) alone, and the centre to the last bit."""
+"""What a sample's image becomes.
+
+Random parts by (seed, epoch, index) alone, and the centre to the last bit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the data modules do to an image, put together from torchvision's own transforms: what theirs is held against."""
+"""What the data modules do to an image, put together from torchvision's own transforms.
+
+What theirs is held against.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,13 @@ def train_transform(
     Args:
         image_size: Side of the square result, in pixels.
         crop_scale: Least and greatest share of the image's area that a crop keeps.
-        color_jitter: Strength of the change of brightness, contrast and saturation; the hue changes by a quarter of it,
-            at most by 0.5. 0 leaves it out.
+        color_jitter: Strength of the change of brightness, contrast and saturation; the hue changes
+            by a quarter of it, at most by 0.5. 0 leaves it out.
         rand_augment: Apply RandAugment (Cubuk et al. 2019) with torchvision's defaults.
 
     Returns:
-        From a PIL image in RGB to a normalised float32 tensor of shape ``(3, image_size, image_size)``.
+        From a PIL image in RGB to a normalised float32 tensor of shape
+        ``(3, image_size, image_size)``.
     """
     steps: list[Any] = [
         v2.RandomResizedCrop(image_size, scale=crop_scale, antialias=True),
@@ -42,7 +46,10 @@ def train_transform(
 
 
 def eval_transform(image_size: int) -> v2.Compose:
-    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise; result as in training."""
+    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise.
+
+    Result as in training.
+    """
     said = preprocessing_of(image_size)
     return v2.Compose(
         [v2.Resize(said.resize, antialias=True), v2.CenterCrop(said.crop), *_normalised()]

@@ -1,4 +1,7 @@
-"""A model of lightkit's on a folder of 27 images, alone or on ranks; python -m tests.distributed.counting FOLDER."""
+"""A model of lightkit's on a folder of 27 images, alone or on ranks.
+
+Python -m tests.distributed.counting FOLDER.
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,10 @@ class Stream(IterableDataset[Any]):
 
 
 class Totals(Net):
-    """Adds up in a metric that is part of the module, in one within a plain list, and in one that stays to itself."""
+    """Adds up in a metric that is part of the module, in one within a plain list.
+
+    And in one that stays to itself.
+    """
 
     def __init__(self, rank: int) -> None:
         super().__init__(init=rank)

@@ -71,7 +71,9 @@ def _kill(launcher: psutil.Process) -> None:
 def results_of(
     factory: pytest.TempPathFactory, *, ranks: int, is_swept: bool = False
 ) -> list[dict[str, Any]]:
-    """Give what each rank found in all cases; they run once, also when tests are spread over workers.
+    """Give what each rank found in all cases.
+
+    They run once, also when tests are spread over workers.
 
     Args:
         factory: Makes the folder of the results.

@@ -1,4 +1,7 @@
-"""Small models and data for ranks that train together, and how each is trained in one process or in several."""
+"""Small models and data for ranks that train together.
+
+And how each is trained in one process or in several.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,10 @@ class Net(LightningModule):
 
 
 class TwoOptimizers(Net):
-    """Manual optimisation as a GAN does it: each optimizer has its own loss, the other's parameters get none."""
+    """Manual optimisation as a GAN does it.
+
+    Each optimizer has its own loss, the other's parameters get none.
+    """
 
     def __init__(self, *, toggles: bool, init: int = 0) -> None:
         super().__init__(init=init)
@@ -160,7 +166,10 @@ class ByHand(Net):
 
 
 class Contrast(Net):
-    """Its loss needs the whole batch, so that gradients must flow through the gathering of all ranks' parts."""
+    """Its loss needs the whole batch.
+
+    So gradients must flow through the gathering of all ranks' parts.
+    """
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         gathered: Any = self.all_gather(self.body(batch[0]), sync_grads=True)

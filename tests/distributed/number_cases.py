@@ -1,4 +1,4 @@
-"""Trainings that must come out the same in one process with batch 2b and in two ranks with batch b."""
+"""Trainings that come out the same in one process with batch 2b and in two ranks with batch b."""
 
 from __future__ import annotations
 
@@ -80,13 +80,19 @@ def _tested(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
 
 
 def _counted(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
-    """A data module and a model of lightkit's; a rank with 13 images in batches of 13 must make two of them."""
+    """A data module and a model of lightkit's.
+
+    A rank with 13 images in batches of 13 must make two of them.
+    """
     root = counting.images(folder / f"images-{rank}")
     return {"metrics": counting.counted(nets.trainer_of(ranks=ranks), root, batch_size=26 // ranks)}
 
 
 def _regressed(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
-    """lightkit's own regressor, which takes its scale from the first batch and notes so in a buffer of truth values."""
+    """lightkit's own regressor.
+
+    It takes its scale from the first batch and notes so in a buffer of truth values.
+    """
     x = nets.samples().tensors[0] * torch.tensor([1, 10, 100, 1, 1, 0]) + 50
     data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True) ** 2)
     torch.manual_seed(rank)

@@ -24,7 +24,10 @@ def chosen(
     others: list[str],
     index: int = 0,
 ) -> int:
-    """Let rank ``local_rank`` choose among the GPUs that it is shown; ``others`` are those that other ranks chose."""
+    """Let rank ``local_rank`` choose among the GPUs that it is shown.
+
+    ``others`` are those that other ranks chose.
+    """
     strategy: Any = HorovodStrategy()
     strategy.parallel_devices = [torch.device("cuda", index)]
     strategy._environment._local_rank = local_rank

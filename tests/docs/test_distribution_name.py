@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NAME = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
-# `pip install lightkit`, an extra as in `lightkit[onnx]`, a pinned version, and a line of a requirements file
+# `pip install lightkit`, an extra as in `lightkit[onnx]`, a pinned version, and a line of a
+# requirements file
 OLD_FORMS = re.compile(
     r"(?:pip3?|pipx|uv pip|uv tool|uv) (?:install|add|run)\b[^\n`|;]*[ '\"]lightkit(?![\w./:-])"
     r"|(?<![\w/.-])lightkit\\?\[(?:onnx|delta|comet|wandb|apprise|timm|spark|ray|tpu|petastorm|bench|docs|dev|NAME|\{)"

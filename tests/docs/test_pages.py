@@ -1,10 +1,10 @@
 """The commands of the documentation run, in the order of their page, and print what the page shows.
 
-In a `bash` block every `lightkit` command and every script of the page runs; a block marked `text` after it shows the
-output of the last one. In a `console` block a command follows `$ `, and its output, if any is shown, is below. The
-lines that are shown are printed in their order; others may be left out. Numbers, sizes, ids of runs and line breaks are
-not compared. The other blocks are examples, of which `test_site.py` checks the options. The Python of the Python API is
-one script.
+In a `bash` block every `lightkit` command and every script of the page runs; a block marked `text`
+after it shows the output of the last one. In a `console` block a command follows `$ `, and its
+output, if any is shown, is below. The lines that are shown are printed in their order; others may
+be left out. Numbers, sizes, ids of runs and line breaks are not compared. The other blocks are
+examples, of which `test_site.py` checks the options. The Python of the Python API is one script.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Page:
         environ: Variables that keep trainings short.
         pictures: Folders of pictures in classes, each with the number of pictures.
         files: Further files by their names.
-        photos: JPEG files by their names, each with the number of bytes that are cut off at its end.
+        photos: JPEG files by their names, each with the number of bytes that are cut off at its
+            end.
         before: A command that an earlier page has run.
     """
 

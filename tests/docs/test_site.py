@@ -1,4 +1,7 @@
-"""The documentation: its site builds without a warning, its links lead somewhere, its commands and configs are real."""
+"""The documentation.
+
+Its site builds without a warning, its links lead somewhere, its commands and configs are real.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ OWN_CLASSES = {
 
 
 def blocks(language: str) -> list[object]:
-    """List the blocks of a language in README and documentation, each with its page and number as the test's id."""
+    """List the blocks of a language in README and documentation.
+
+    Each with its page and number as the test's id.
+    """
     found: list[object] = []
     for page in TEXTS:
         texts = [
@@ -58,7 +64,10 @@ def blocks(language: str) -> list[object]:
 
 
 def command_lines() -> list[object]:
-    """List the `lightkit` commands of blocks and sentences, without comments, each with its page as the test's id."""
+    """List the `lightkit` commands of blocks and sentences, without comments.
+
+    Each with its page as the test's id.
+    """
     found: dict[str, str] = {}
     for page in TEXTS:
         for _, text in BLOCK.findall(page.read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""Capture: the graph keeps open what the metadata leave open, whatever the names of the arguments."""
+"""Capture: the graph leaves open what the metadata do, whatever the names of the arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exporting: what is proved is published, and what differs is gone, with a message that says where."""
+"""Exporting: what is proved is published, and what differs is gone, with a message of where."""
 
 from __future__ import annotations
 

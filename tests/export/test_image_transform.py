@@ -1,4 +1,7 @@
-"""Preprocessing in the graph gives the same pixels as Pillow, to the last bit, in every runtime and at every size."""
+"""Preprocessing in the graph gives the same pixels as Pillow.
+
+To the last bit, in every runtime and at every size.
+"""
 
 from __future__ import annotations
 

@@ -132,7 +132,10 @@ def test_outputs_in_a_mapping_are_given_back_in_it(tmp_path: Path) -> None:
 
 
 class WithItsTemperature(LineOfThree):
-    """Gives what has no row for each sample beside its logits: a parameter, and one with as many rows as classes."""
+    """Gives what has no row for each sample beside its logits.
+
+    A parameter, and one with as many rows as classes.
+    """
 
     def forward(self, x: Tensor) -> Any:
         return {

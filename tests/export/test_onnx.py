@@ -1,4 +1,7 @@
-"""ONNX files: the opset that was asked for, open sizes, weights in a file of their own, in float16 and in int8."""
+"""ONNX files.
+
+The opset that was asked for, open sizes, weights in a file of their own, in float16 and in int8.
+"""
 
 from __future__ import annotations
 

@@ -157,7 +157,10 @@ def in_metres() -> EvaluationSamples:
 def test_an_error_in_small_units_is_judged_in_them(
     proved: Callable[..., Any], precision: str, num_levels: int
 ) -> None:
-    """Outputs in so few steps are within every absolute tolerance, and several times as wrong as the model's."""
+    """Outputs in so few steps are within every absolute tolerance.
+
+    And several times as wrong as the model's.
+    """
 
     def in_steps(outputs: Outputs) -> Outputs:
         step = np.abs(outputs[0]).max() * 2 / num_levels

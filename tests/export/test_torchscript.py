@@ -1,4 +1,7 @@
-"""TorchScript by script or trace, which it says; a trace that would freeze a decision is refused."""
+"""TorchScript by script or trace, which it says.
+
+A trace that would freeze a decision is refused.
+"""
 
 from __future__ import annotations
 

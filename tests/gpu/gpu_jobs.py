@@ -1,4 +1,7 @@
-"""A user's own module for GPUs: callbacks that look at what training computes on, and a network to time."""
+"""A user's own module for GPUs.
+
+Callbacks that look at what training computes on, and a network to time.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,8 @@ for epoch in range(int(sys.argv[1])):
         ended = time.perf_counter()
 print(json.dumps(statistics.median(steps[10:])))
 """
-"""A training loop by hand in bfloat16: prints the median seconds of a step, as WriteTimes counts them."""
+"""A training loop by hand in bfloat16: prints the median seconds of a step, as WriteTimes counts
+them."""
 
 OCCUPY = """\
 import sys, time

@@ -1,4 +1,7 @@
-"""A CUDA GPU: which one is taken, how it computes, and what a run on it leaves behind. Run by `make test-gpu`."""
+"""A CUDA GPU: which one is taken, how it computes, and what a run on it leaves behind.
+
+Run by `make test-gpu`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The folder for what can be made again: where the user says, else where they may write, else nowhere."""
+"""The folder for what can be made again.
+
+Where the user says, else where they may write, else nowhere.
+"""
 
 from __future__ import annotations
 

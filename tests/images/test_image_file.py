@@ -1,4 +1,7 @@
-"""Any image that Pillow can decode comes out in RGB; any other is named in the first line of the error."""
+"""Any image that Pillow can decode comes out in RGB.
+
+Any other is named in the first line of the error.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ def test_an_image_that_breaks_before_its_prediction_is_named_in_the_first_line(
 
 
 def png(depth: int, colour_type: int, row: bytes, *, clear: bytes) -> io.BytesIO:
-    """A PNG of two pixels with one transparent colour, which no library at hand writes in each form."""
+    """A PNG of two pixels with one transparent colour, unwritable in each form otherwise."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -167,7 +170,8 @@ def test_what_is_half_transparent_is_mixed_with_white(mode: str, alpha: int) -> 
 def test_each_orientation_is_turned_upright(number: int, tmp_path: Path) -> None:
     upright = np.zeros((16, 32, 3), dtype=np.uint8)
     upright[:8, :8], upright[8:, 24:] = (255, 0, 0), (0, 0, 255)
-    # what a camera stores, from the definition of each number: where row 0 and column 0 of the stored image lie
+    # what a camera stores, from the definition of each number: where row 0 and column 0 of the
+    # stored image lie
     stored = {
         1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1],
         5: upright.transpose(1, 0, 2), 6: upright.transpose(1, 0, 2)[::-1],

@@ -1,4 +1,7 @@
-"""The manifests for Kubernetes and SkyPilot are what these read; `tests/contract/test_hosts.py` runs them."""
+"""The manifests for Kubernetes and SkyPilot are what these read.
+
+`tests/contract/test_hosts.py` runs them.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,8 @@ FIELDS = {
         "resourcesPerNode",
     },
 }
-"""Field names of trainer.kubeflow.org/v1alpha1 in Kubeflow Trainer 2.3, and of the batch/v1 that it takes."""
+"""Field names of trainer.kubeflow.org/v1alpha1 in Kubeflow Trainer 2.3, and of the batch/v1 that it
+takes."""
 
 LOAD_TRAIN_JOB = """\
 import json, sys

@@ -1,4 +1,7 @@
-"""The line of the user's own code at which a process stands, in this process and in those that it forks."""
+"""The line of the user's own code at which a process stands.
+
+In this process and in those that it forks.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,7 @@ def sleeping(ready: Connection) -> None:
 
 
 def stubborn(ready: Connection) -> None:
-    """Never gets back to Python: its lock is waited for in native code, which a signal does not end."""
+    """Never gets back to Python: its lock is waited for in native code, unended by signals."""
     lock = threading.Lock()
     lock.acquire()
     ready.send(True)

@@ -1,4 +1,7 @@
-"""How the process that starts all ranks reacts to signals, to late ranks and to its own end, without training."""
+"""How the process that starts all ranks reacts to signals, to late ranks and to its end.
+
+Without training.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A process that does nothing is ended, one that works slowly or waits for another is not, or a little later."""
+"""A process that does nothing is ended, one that works slowly or waits for another is not.
+
+Or a little later.
+"""
 
 from __future__ import annotations
 
@@ -66,12 +69,18 @@ class Kennel:
         self.asked.release()
 
     def time_is_over(self) -> float:
-        """From now on a moment without progress is too long; give the seconds to wait for what comes of it."""
+        """From now on a moment without progress is too long.
+
+        Give the seconds to wait for what comes of it.
+        """
         self.limit_s = 0.01
         return PATIENCE_S
 
     def as_if_silent_for(self, seconds: float) -> None:
-        """Let the watchdog look once as if nothing had been finished for so long, unless it has ended the process."""
+        """Let the watchdog look once as if nothing had been finished for so long.
+
+        Unless it has ended the process.
+        """
         self.heartbeat.progress_at_s -= seconds
         while self.asked.acquire(blocking=False):
             pass

@@ -1,4 +1,4 @@
-"""A small training, and a callback that tells loggers what the command line's recorder tells them."""
+"""A small training, and a callback that tells loggers what the command line's recorder does."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def train(folder: Path, logger: Any, *callbacks: pl.Callback, **settings: Any) -
         }
     )
     with warnings.catch_warnings():
-        # 2026-11: Lightning 2.6.6 advises more workers and shorter log intervals, and calls what torch 2.15 deprecates.
+        # 2026-11: Lightning 2.6.6 advises more workers and shorter log intervals, and calls what
+        # torch 2.15 deprecates.
         warnings.simplefilter("ignore")
         trainer.fit(
             module,

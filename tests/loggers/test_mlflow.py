@@ -25,9 +25,11 @@ from lightkit.loggers.mlflow_address import as_key
 
 pytestmark = [
     pytest.mark.slow,  # MLflow's first tables take 2 s
-    # 2026-11: mlflow 3.17 with pydantic 2 and SQLAlchemy 2.0 leave connections to the garbage collector.
+    # 2026-11: mlflow 3.17 with pydantic 2 and SQLAlchemy 2.0 leave connections to the garbage
+    # collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    # 2026-11: mlflow 3.17 says so to SQLAlchemy 2.1 while it is imported, which then fails for good.
+    # 2026-11: mlflow 3.17 says so to SQLAlchemy 2.1 while it is imported, which then fails for
+    # good.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

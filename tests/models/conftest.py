@@ -19,7 +19,10 @@ CLASS_NAMES = ["daisy", "rose", "tulip"]
 
 
 class SmallImages(LightningDataModule):
-    """Three classes that differ in where the image is bright; the last batch is smaller than the others."""
+    """Three classes that differ in where the image is bright.
+
+    The last batch is smaller than the others.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,8 @@ def make_trainer(tmp_path: Path) -> Callable[..., Trainer]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            # 2026-11: Lightning 2.6 asks for loader workers, which would only slow down tests of a few batches
+            # 2026-11: Lightning 2.6 asks for loader workers, which would only slow down tests of a
+            # few batches
             item.add_marker(pytest.mark.filterwarnings("ignore:.*does not have many workers"))
             # and some of them train without validating
             item.add_marker(

@@ -18,7 +18,8 @@ from lightkit.models.backbones import (
 )
 
 NAMES = models.list_models(module=models)
-# RegNet computes its widths with tensors, which the meta device cannot do; the smallest of each kind are built for real
+# RegNet computes its widths with tensors, which the meta device cannot do; the smallest of each
+# kind are built for real
 REGNETS = [name for name in NAMES if name.startswith("regnet_")]
 FIRST_OF_ITS_MODULE = {
     models.get_model_builder(name).__module__: name for name in reversed(NAMES)

@@ -22,7 +22,7 @@ MakeData = Callable[..., Any]
 
 
 def without_learning(**settings: Any) -> ImageClassifier:
-    """A model whose training batches can be counted afterwards, because nothing changes in between."""
+    """A model whose training batches can be counted afterwards, as nothing changes between."""
     model = ImageClassifier(learning_rate=0.0, **settings)
     model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=0.0)  # type: ignore[method-assign]
     return model

@@ -1,4 +1,4 @@
-"""What the head of a frozen network is given: the same logits come of it, and where not, it is said."""
+"""What the head of a frozen network is given: the same logits come of it, or it is said."""
 
 from __future__ import annotations
 

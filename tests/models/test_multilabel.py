@@ -1,4 +1,7 @@
-"""Several labels an image: metrics against scikit-learn, thresholds, factors of the loss, resume and predictions."""
+"""Several labels an image.
+
+Metrics against scikit-learn, thresholds, factors of the loss, resume and predictions.
+"""
 
 from __future__ import annotations
 

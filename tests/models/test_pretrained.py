@@ -204,7 +204,10 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A folder, and the address of a server on loopback that serves it; torch's cache is elsewhere and empty."""
+    """A folder, and the address of a server on loopback that serves it.
+
+    torch's cache is elsewhere and empty.
+    """
     folder = tmp_path / "served"
     folder.mkdir()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
@@ -268,7 +271,7 @@ class Touching:
 
 @pytest.fixture
 def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Puts something into torch's cache as SqueezeNet's default weights, under its digest or another one."""
+    """Puts something into torch's cache as SqueezeNet's default weights, by any digest."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     folder = tmp_path / "home" / "hub" / "checkpoints"
     folder.mkdir(parents=True)

@@ -1,4 +1,7 @@
-"""The metrics of an epoch after an interruption, with `ResumeState` and Lightning's own trainer and checkpoints."""
+"""The metrics of an epoch after an interruption.
+
+With `ResumeState` and Lightning's own trainer and checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from torch.utils.data import DataLoader
 from lightkit.callbacks import ResumeState
 from lightkit.models import ImageClassifier
 
-# 2026-11: Lightning 2.6 asks for the callback that wrote the checkpoint, which these tests leave out when they resume
+# 2026-11: Lightning 2.6 asks for the callback that wrote the checkpoint, which these tests leave
+# out when they resume
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 
 MakeTrainer = Callable[..., Trainer]

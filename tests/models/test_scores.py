@@ -78,7 +78,10 @@ def test_regression_errors_are_exact_over_uneven_batches() -> None:
 
 
 def test_the_mean_loss_of_a_long_epoch_is_exact() -> None:
-    """Sums of 20 million examples, one after another in float32, lose 3,172 of them and 0.035 % of the mean."""
+    """Sums of 20 million examples, one after another in float32.
+
+    They lose 3,172 of them and 0.035 % of the mean.
+    """
     mean = MeanLoss()
     for _ in range(20_000):
         mean.update(torch.tensor(0.1), 997)

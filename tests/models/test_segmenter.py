@@ -1,4 +1,4 @@
-"""The segmenter: its network, its losses, and metrics that are those of scikit-learn over all pixels."""
+"""The segmenter: its network, its losses, and metrics as scikit-learn's over all pixels."""
 
 from __future__ import annotations
 
@@ -224,6 +224,9 @@ def test_a_frozen_backbone_stays_as_it_is() -> None:
 
 
 def test_the_pooled_mean_is_not_that_of_torchmetrics() -> None:
-    """One large and one tiny object of a class: the mean over pairs of image and class is another number."""
+    """One large and one tiny object of a class.
+
+    The mean over pairs of image and class is another number.
+    """
     counts = np.array([[[96, 100, 96], [4, 0, 0]], [[0, 0, 0], [100, 100, 100]]])
     assert mean_iou(counts) == pytest.approx((96 / 100 + 100 / 104) / 2)

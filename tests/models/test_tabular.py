@@ -120,7 +120,10 @@ def write_weighted(path: Path) -> list[tuple[Any, ...]]:
 
 
 def predict_test(target: str, path: Path) -> tuple[dict[str, float], np.ndarray[Any, Any]]:
-    """Test an untrained model on the rows; return what it logs, and its outputs for all rows of the test split."""
+    """Test an untrained model on the rows.
+
+    Return what it logs, and its outputs for all rows of the test split.
+    """
     torch.manual_seed(3)
     model = TabularModel(network="mlp", hidden=8)
     columns = ["a"] if target == "kind" else ["a", "kind"]

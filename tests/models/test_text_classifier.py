@@ -1,4 +1,7 @@
-"""The classifier of texts: empty bags, weights of n-grams, what is frozen, checkpoints and pretrained weights."""
+"""The classifier of texts.
+
+Empty bags, weights of n-grams, what is frozen, checkpoints and pretrained weights.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,7 @@ def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], says: s
         TextClassifier(**arguments)
 
 
-# -- transformers ------------------------------------------------------------------------------------------------------
+# -- transformers ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

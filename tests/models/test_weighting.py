@@ -1,4 +1,4 @@
-"""Batches with weights: what weighs nothing changes no loss, no gradient, no scale and no metric."""
+"""Batches with weights: what weighs nothing changes no loss, gradient, scale or metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a declared kind of output makes of a model's numbers, against SciPy; undeclared numbers stay as they are."""
+"""What a declared kind of output makes of a model's numbers, against SciPy.
+
+Undeclared numbers stay as they are.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ def _tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def database(tmp_path: Path, _tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a database in ``runs``, where MLflow's own functions log too; its run root is ``runs``."""
+    """The address of a database in ``runs``, where MLflow's own functions log too.
+
+    Its run root is ``runs``.
+    """
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "runs").mkdir()
     shutil.copyfile(_tables, tmp_path / "runs" / "mlflow.db")

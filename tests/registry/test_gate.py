@@ -455,7 +455,10 @@ def test_a_margin_needs_predictions_of_each_sample_also_before_there_is_a_champi
 def test_a_model_sinks_night_by_night_no_further_than_its_gate_allows(
     settings: GateSettings, lost_a_night: int, last: float
 ) -> None:
-    """Each night the new model is wrong on one or two more of 30 images: until none is right, or the gate says no."""
+    """Each night the new model is wrong on one or two more of 30 images.
+
+    Until none is right, or the gate says no.
+    """
     right, champions = 20, [20 / 30]
     while right >= lost_a_night:
         mine, theirs = right_on(range(right - lost_a_night)), right_on(range(right))

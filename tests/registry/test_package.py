@@ -21,7 +21,8 @@ from lightkit.task import OutputKind
 
 pytestmark = [
     pytest.mark.slow,
-    # 2026-11: mlflow 3.17 to itself while it is imported, and torch 2.15 on TorchScript and pickled pt2 archives.
+    # 2026-11: mlflow 3.17 to itself while it is imported, and torch 2.15 on TorchScript and pickled
+    # pt2 archives.
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

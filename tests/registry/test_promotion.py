@@ -1,4 +1,4 @@
-"""What the promotion log records, refuses and passes over, and which versions were champions by it."""
+"""What the promotion log records, refuses and passes over, and the champions by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A model of rows in MLflow: labels of raw rows, in either form of its graph, and refused where it was altered."""
+"""A model of rows in MLflow.
+
+Labels of raw rows, in either form of its graph, and refused where it was altered.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ from lightkit.rows.table import TableFit
 
 pytestmark = [
     pytest.mark.slow,
-    # 2026-11: mlflow 3.17 to itself while it is imported, and torch 2.15 on TorchScript and pickled pt2 archives.
+    # 2026-11: mlflow 3.17 to itself while it is imported, and torch 2.15 on TorchScript and pickled
+    # pt2 archives.
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -20,7 +20,7 @@ _RUN_ID = "20260101-030000-0001"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A run with a best and a last checkpoint and a test of the best, on data with the fingerprint f1."""
+    """A run with best and last checkpoints and a test of the best, on data of fingerprint f1."""
     folder = tmp_path / "runs" / "job" / _RUN_ID
     run = Run(folder, "job", _RUN_ID, tmp_path / "runs")
     run.checkpoints.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Model cards: their metadata is what the Hub takes, and their text shows hostile names as they are."""
+"""Model cards: their metadata is what the Hub takes, and their text shows hostile names as such."""
 
 from __future__ import annotations
 

@@ -189,7 +189,10 @@ def masked(targets: Any, predicted: Any, right: Any) -> Predictions:
 
 
 def test_the_masks_that_decide_are_those_whose_iou_differs() -> None:
-    """Of four pixels a sample: the IoU of road and car are 1 and 1, or 2/3 and 1/2 with one pixel of the car missed."""
+    """Of four pixels a sample.
+
+    The IoU of road and car are 1 and 1, or 2/3 and 1/2 with one pixel of the car missed.
+    """
     targets = [[2, 2], [2, 2], [2, 2]]
     missed = [3, 1], [2, 1]
     whole = [2, 2], [2, 2]
@@ -258,7 +261,7 @@ def test_a_paired_score_interval_holds_the_differences_that_a_score_test_does_no
     z = NormalDist().inv_cdf(0.95)
 
     def is_kept(difference: float) -> bool:
-        """Test a difference with the nuisance parameter found by trying each value, not by its formula."""
+        """Test a difference with the nuisance parameter found by trial, not by its formula."""
         share = np.linspace(max(0.0, -difference), (1 - difference) / 2, 20001)[1:-1]
         rest = num_samples - only_first - only_second
         likelihood = (

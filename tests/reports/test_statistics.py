@@ -46,7 +46,8 @@ def test_the_wilson_interval_is_scipys(counts: tuple[int, int], confidence: floa
 
 
 def test_the_exact_mcnemar_test_is_that_of_a_published_table() -> None:
-    # airway hyper-responsiveness before and after transplantation: table 2 and 4 of Fagerland, Lydersen, Laake (2013)
+    # airway hyper-responsiveness before and after transplantation: table 2 and 4 of Fagerland,
+    # Lydersen, Laake (2013)
     assert mcnemar_exact(1, 7) == pytest.approx(0.0703, abs=5e-5)
 
 

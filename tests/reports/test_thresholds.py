@@ -20,7 +20,10 @@ from lightkit.reports.thresholds import (
 
 
 def test_rates_are_those_of_a_count_by_hand() -> None:
-    """Of six samples three are positive; at 0.8 three are accepted, of which two are right and one is not."""
+    """Of six samples three are positive.
+
+    At 0.8 three are accepted, of which two are right and one is not.
+    """
     scores = np.array([0.9, 0.8, 0.8, 0.6, 0.3, 0.2])
     found = compute_rates(scores, np.array([1, 1, 0, 1, 0, 0], dtype=bool), name="x", subject="x")
     assert found is not None
@@ -78,7 +81,10 @@ def test_of_more_classes_right_predictions_are_searched_for() -> None:
 def of_classes(
     num_samples: int, *, names: tuple[str, ...] = ("a", "b", "c", "none has it")
 ) -> Predictions:
-    """Predictions of several classes, with rounded probabilities, of which some are equal; the last has no sample."""
+    """Predictions of several classes, with rounded probabilities, of which some are equal.
+
+    The last has no sample.
+    """
     random = np.random.default_rng(9)
     target = random.integers(0, len(names) - 1, num_samples)
     logits = random.normal(size=(num_samples, len(names))).round(1)

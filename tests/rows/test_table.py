@@ -1,4 +1,7 @@
-"""Numbers, dates and categories as the inputs of a model, by the statistics of the rows that were fitted."""
+"""Numbers, dates and categories as the inputs of a model.
+
+By the statistics of the rows that were fitted.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,10 @@ def test_cases_are_counted_and_read_back(tmp_path: Path) -> None:
 
 
 def end_with(path: Path, end: BaseException | int, cases: list[Case] | None = None) -> int:
-    """Let a command end with an exception or a code, after it has written cases of its own; return the exit code."""
+    """Let a command end with an exception or a code, after it has written cases of its own.
+
+    Return the exit code.
+    """
 
     def work() -> None:
         if isinstance(end, BaseException):

@@ -83,7 +83,10 @@ def fork(function: Callable[[], object]) -> int:
 
 
 def suspend_at(number: int, root: Path) -> None:
-    """Let this process stop itself before one of its operations on files; the hook is never removed."""
+    """Let this process stop itself before one of its operations on files.
+
+    The hook is never removed.
+    """
     done = 0
 
     def count(event: str, arguments: tuple[object, ...]) -> None:
@@ -136,10 +139,13 @@ def test_a_writer_that_was_suspended_at_any_operation_changes_no_file_of_the_nex
 def is_changed_by(
     root: Path, number: int, write_suspended: Callable[[Path, int], object], *, has_ended: bool
 ) -> bool:
-    """Let a writer be suspended at an operation, and another process take the job over; assert that it changes nothing.
+    """Let a writer be suspended at an operation, and another process take the job over.
+
+    Assert that it changes nothing.
 
     Returns:
-        Whether the writer got to its end: it has no such operation, or has appended a line that does not count.
+        Whether the writer got to its end: it has no such operation, or has appended a line that
+        does not count.
     """
     run = root / "flowers" / "20260102-030405-0000"
     run.mkdir(parents=True)
@@ -268,7 +274,8 @@ def test_a_missing_lock_is_not_made_again_where_another_process_may_have_come(
     events.write("resume", run="flowers/1", stage="fit")
     lock.path.unlink()
     lock.check()  # a person may have deleted it
-    # Another one of an earlier version, which leaves the staging folder alone and writes no token, has come and gone.
+    # Another one of an earlier version, which leaves the staging folder alone and writes no token,
+    # has come and gone.
     if reason == "a gap":
         real_s = elapsed_s
         monkeypatch.setattr(lock_module, "elapsed_s", lambda: real_s() + 300.0)

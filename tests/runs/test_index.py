@@ -144,7 +144,7 @@ def test_a_record_of_a_run_is_opened_twice_at_most_however_many_runs_there_are(
 
 
 def _list_opened(root: Path) -> list[str]:
-    """List the files below a folder that an index of its runs opens, each as often as it is opened."""
+    """List the files below a folder that an index of its runs opens, as often as it is."""
     code = (
         "import sys; from pathlib import Path; from lightkit.runs.index import index_runs\nopened ="
         " []\nsys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open'"

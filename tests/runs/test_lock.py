@@ -20,7 +20,10 @@ DEAD_PID = 2**22 + 1
 
 
 def run_in_fork(function: Callable[[], object]) -> int:
-    """Call a function in a forked process; return its exit code as `waitstatus_to_exitcode` does."""
+    """Call a function in a forked process.
+
+    Return its exit code as `waitstatus_to_exitcode` does.
+    """
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -37,7 +40,7 @@ def list_names(root: Path) -> list[str]:
 
 
 def write_lock(root: Path, *, silent_s: float = 0.0, **changes: object) -> Path:
-    """Write the lock of a process that differs from this one and sent its last heartbeat some time ago."""
+    """Write the lock of a process other than this one, with a last heartbeat some time ago."""
     path = root / "flowers" / "lock.json"
     path.parent.mkdir(exist_ok=True)
     record = {"started": "2026-01-02 03:04:05 UTC", "folder": None, "token": "11"}
@@ -146,7 +149,7 @@ def test_a_living_delegate_of_a_dead_owner_holds_the_lock(
     assert list_names(tmp_path) == []
 
 
-# -- kills and races ---------------------------------------------------------------------------------------------------
+# -- kills and races -------------------------------------------------------------------------------
 
 
 OPERATIONS = ("open", "os.link", "os.rename", "os.remove", "os.utime", "os.mkdir")

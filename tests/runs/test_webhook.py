@@ -1,4 +1,4 @@
-"""HTTP messages against a real server: order, retries, limits of time, and no address in any text."""
+"""HTTP messages against a real server: order, retries, limits of time, no address in any text."""
 
 from __future__ import annotations
 

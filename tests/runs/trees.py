@@ -32,7 +32,7 @@ def plant(
     parent: Path | None = None,
     **manifest: Any,
 ) -> Path:
-    """Make a run; None for a status or a subcommand: a process that was killed before it wrote the file."""
+    """Make a run; None for a status or a subcommand: a process killed before it wrote the file."""
     folder = root / name / run_id(day)
     folder.mkdir(parents=True)
     (folder / "events.jsonl").write_bytes(b"x" * size)

@@ -1,4 +1,7 @@
-"""The build of Horovod follows the installed torch, and its cache never hands out a wheel for something else."""
+"""The build of Horovod follows the installed torch.
+
+Its cache never hands out a wheel for something else.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +191,10 @@ GPU = "horovod-0.28.1-torch-2.15.0+cpu-cpython-311-linux-x86_64-gloo-gpu-0011223
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the script find a Horovod that loads, or does not, and that pip has installed from a wheel."""
+    """Makes the script find a Horovod that loads, or does not.
+
+    Pip has installed it from a wheel.
+    """
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     def install(folder: str | None, *, loads: bool = True) -> None:

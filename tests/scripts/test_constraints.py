@@ -1,4 +1,4 @@
-"""constraints.txt has one version a package, told apart by Python version only where they differ."""
+"""constraints.txt has a version a package, separate by Python version only where they differ."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A trial in a tenth of a second: a process that leaves the run folder of a fit behind, without torch.
+"""A trial in a tenth of a second: a process that leaves a fit's run folder, without torch.
 
 As a program it is ``lightkit`` whose trials are such processes::
 
     python tests/sweep/stand_in.py sweep -c config.yaml
 
-The loss of a trial depends on ``model.learning_rate``, ``model.hidden`` and the seed. A value of ``model.weight_decay``
-above 1 says how it goes wrong: see `_WRONG`.
+The loss of a trial depends on ``model.learning_rate``, ``model.hidden`` and the seed. A value of
+``model.weight_decay`` above 1 says how it goes wrong: see `_WRONG`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WRONG = dict(
 )
 
 
-# -- the trial ---------------------------------------------------------------------------------------------------------
+# -- the trial -------------------------------------------------------------------------------------
 
 
 def _read_options(words: Sequence[str]) -> dict[str, str]:

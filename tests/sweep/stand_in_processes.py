@@ -1,4 +1,7 @@
-"""Starts the stand-ins of trials in the place of trainings; apart, since a stand-in itself is to start at once."""
+"""Starts the stand-ins of trials in the place of trainings.
+
+Apart, since a stand-in itself is to start at once.
+"""
 
 from __future__ import annotations
 

@@ -594,7 +594,8 @@ def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
     ]
 
 
-# -- several at a time, and other processes ----------------------------------------------------------------------------
+# -- several at a time, and other processes
+# ----------------------------------------------------------------------------
 
 
 def test_a_second_sweep_of_the_job_ends_with_75_and_status_shows_the_first(tmp_path: Path) -> None:
@@ -651,7 +652,7 @@ def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_
     assert set(fresh.values()) == {1}
 
 
-# -- which values, and which is the best -------------------------------------------------------------------------------
+# -- which values, and which is the best -----------------------------------------------------------
 
 
 def compute_loss(params: Mapping[str, Any]) -> float:

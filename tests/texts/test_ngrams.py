@@ -1,4 +1,7 @@
-"""Hashed n-grams: those of a plain reading of the rules, the same in every process, each text by itself."""
+"""Hashed n-grams.
+
+Those of a plain reading of the rules, the same in every process, each text by itself.
+"""
 
 from __future__ import annotations
 

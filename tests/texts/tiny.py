@@ -1,4 +1,4 @@
-"""A small network of transformers with random weights, and a tokenizer that is trained on a few words."""
+"""A small network of transformers with random weights, and a tokenizer trained on some words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ WORDS = (
 
 
 def write_tiny_bert(folder: Path, *, half: bool = True) -> Path:
-    """Write a folder as ``save_pretrained`` does: weights in bfloat16 if ``half``, 64 places, 16 numbers a token."""
+    """Write a folder as ``save_pretrained`` does.
+
+    Weights in bfloat16 if ``half``, 64 places, 16 numbers a token.
+    """
     transformers: Any = pytest.importorskip("transformers", reason="needs the extra text")
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers

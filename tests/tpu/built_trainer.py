@@ -1,6 +1,9 @@
-"""The command up to its trainer, on a machine with ``NUM_TPU_CORES`` cores: prints what was built, as JSON.
+"""The command up to its trainer, on a machine with ``NUM_TPU_CORES`` cores.
 
-XLA on the CPU has no collectives that work, so that training on several cores cannot be shown without a TPU.
+Prints what was built, as JSON.
+
+XLA on the CPU has no collectives that work, so that training on several cores cannot be shown
+without a TPU.
 """
 
 from __future__ import annotations

@@ -132,7 +132,10 @@ def place(folder: Path, **changes: Any) -> Path:
 
 
 def run(folder: Path, *words: str, program: str = "lightkit", **environ: str) -> Result:
-    """Run a module with these words to its end, in a folder; without an accelerator unless variables say so."""
+    """Run a module with these words to its end, in a folder.
+
+    Without an accelerator unless variables say so.
+    """
     own = ("LIGHTKIT_", "PL_", "MLFLOW_", "PYTEST_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     variables = {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environ}

@@ -1,7 +1,7 @@
 """The command where XLA's devices on the CPU stand for ``NUM_TPU_CORES`` (1) cores of a TPU.
 
-Only the number of devices is changed, nothing else of lightkit, Lightning or torch-xla. Apart, because each training
-needs a process of its own.
+Only the number of devices is changed, nothing else of lightkit, Lightning or torch-xla. Apart,
+because each training needs a process of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import sys
 
 
 def count_cores() -> int:
-    """Let torch-xla count as many cores as ``NUM_TPU_CORES`` says, before Lightning asks and remembers the answer."""
+    """Let torch-xla count as many cores as ``NUM_TPU_CORES`` says.
+
+    Before Lightning asks and remembers the answer.
+    """
     given, count = os.environ.get("PJRT_DEVICE"), int(os.environ.get("NUM_TPU_CORES", "1"))
     from torch_xla._internal import (
         tpu,

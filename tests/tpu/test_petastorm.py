@@ -1,4 +1,4 @@
-"""PetastormTable reads with petastorm what Table reads, on the versions that petastorm works with."""
+"""PetastormTable reads with petastorm what Table reads, on the versions that it works with."""
 
 from __future__ import annotations
 

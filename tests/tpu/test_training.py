@@ -1,4 +1,7 @@
-"""A model trains on an XLA device, is stopped, killed and resumed there, and goes on from its checkpoint on the CPU."""
+"""A model trains on an XLA device, is stopped, killed and resumed there.
+
+It goes on from its checkpoint on the CPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials of variants: what is chosen, what is refused and why, and what a learning rate is taken from."""
+"""Trials of variants: what is chosen, what is refused and why, and how a rate is found."""
 
 from __future__ import annotations
 

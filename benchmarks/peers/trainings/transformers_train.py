@@ -1,4 +1,7 @@
-"""Hugging Face's Trainer: a ResNet-18 from its config, as in the guide to image classification, or as the others."""
+"""Hugging Face's Trainer.
+
+A ResNet-18 from its config, as in the guide to image classification, or as the others.
+"""
 
 from __future__ import annotations
 

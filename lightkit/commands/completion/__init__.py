@@ -1,8 +1,10 @@
-"""`lightkit completion`: the script by which a shell completes commands, options, keys and their values.
+"""`lightkit completion`: the script for a shell's completion.
 
-The script asks `lightkit completion words SHELL -- WORD...` at each press of the tab key. shtab, which jsonargparse
-offers, writes every word into the script: it knows no ``key=`` with a value to follow, no key that depends on a class,
-and loads torch to build the parsers.
+Of commands, options, keys and their values.
+
+The script asks `lightkit completion words SHELL -- WORD...` at each press of the tab key. shtab,
+which jsonargparse offers, writes every word into the script: it knows no ``key=`` with a value to
+follow, no key that depends on a class, and loads torch to build the parsers.
 """
 
 from __future__ import annotations
@@ -51,10 +53,13 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 
 
 def completion(invocation: Invocation) -> int:
-    """Print the script of a shell, or what can complete the last of several words, and return the exit code.
+    """Print the script of a shell, or what can complete the last of several words.
+
+    Return the exit code.
 
     Args:
-        invocation: The shell; or `words`, the shell, and the words of a command line up to the one under the cursor.
+        invocation: The shell; or `words`, the shell, and the words of a command line up to the one
+            under the cursor.
 
     Raises:
         ConfigError: If no shell is named that there is a script for.

@@ -1,4 +1,7 @@
-"""Completions of the last word of a command line. No torch: classes are those of the packaged schema."""
+"""Completions of the last word of a command line.
+
+No torch: classes are those of the packaged schema.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ def completion_choices(args: Sequence[str], *, is_split: bool) -> list[str]:
 
     Args:
         args: Words after the program's name, up to the one under the cursor, which may be empty.
-        is_split: Whether the shell has split words at each `=` and `:`, as bash does, and wants the last part alone.
+        is_split: Whether the shell has split words at each `=` and `:`, as bash does, and wants the
+            last part alone.
     """
     words = _join_words(args) if is_split else list(args)
     *before, current = words or [""]
@@ -149,7 +153,9 @@ def _list_options(command: Command) -> list[str]:
 
 
 def _list_keys(above: str, tree: MappingNode) -> list[str]:
-    """List the keys in a section: those with more below them with a dot at their end, the others with ``=``.
+    """List the keys in a section.
+
+    Those with more below them with a dot at their end, the others with ``=``.
 
     Args:
         above: The section, or an entry in it; empty for the top of a config.
@@ -173,7 +179,10 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
 
 
 def _list_values(key: str, tree: MappingNode) -> Sequence[str]:
-    """List the values that a key takes, where they can be listed; with `FILES` where a file's name is one."""
+    """List the values that a key takes, where they can be listed.
+
+    With `FILES` where a file's name is one.
+    """
     above, _, name = key.removesuffix(".class_path").rpartition(".")
     section = (above or name).partition(".")[0]
     if section in load_schema().bases and (name == section or above in NAMED_CLASSES):

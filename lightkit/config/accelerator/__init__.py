@@ -1,4 +1,7 @@
-"""The block ``accelerator``: hardware as people say it, resolved to today's trainer keys. Without torch."""
+"""The block ``accelerator``: hardware as people say it, resolved to today's trainer keys.
+
+Without torch.
+"""
 
 from lightkit.config.accelerator.resolve import Hardware, resolve_hardware
 

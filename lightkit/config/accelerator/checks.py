@@ -1,4 +1,7 @@
-"""Check the hardware keys of a merged config: each value, what goes together, and what the machine has."""
+"""Check the hardware keys of a merged config.
+
+Each value, what goes together, and what the machine has.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ class Requirements:
     Args:
         kind: Kind of device; None where none is named.
         kind_by: Setting that names it, or says ``auto``.
-        count: Number of devices, `ALL`, a tuple with their numbers, or ``auto``; None where there is none.
+        count: Number of devices, `ALL`, a tuple with their numbers, or ``auto``; None where there
+            is none.
         count_by: Setting that decides it.
         strategy: Name of the strategy; empty where Lightning decides.
         strategy_by: Setting that decides it.
@@ -76,7 +80,7 @@ class Requirements:
         return bool(self.strategy) and "." not in self.strategy
 
 
-# -- each key by itself ------------------------------------------------------------------------------------------------
+# -- each key by itself ----------------------------------------------------------------------------
 
 
 def list_block(resolved: Resolved) -> list[Setting]:
@@ -103,7 +107,7 @@ def list_block(resolved: Resolved) -> list[Setting]:
 
 
 def list_written(resolved: Resolved) -> list[Setting]:
-    """List the hardware settings of the trainer that its section holds as they are written, old and new."""
+    """List the trainer's hardware settings of its section as they are written, old and new."""
     settings = []
     for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
         node = find(resolved.tree, ("trainer", key))
@@ -121,7 +125,8 @@ def check_settings(settings: Sequence[Setting], resolved: Resolved, num_cores: i
         num_cores: Cores of the machine's TPU; None where it is another machine.
 
     Raises:
-        ConfigError: If a value is none of the forms, or GPUs and TPU cores are both set, in whichever layers.
+        ConfigError: If a value is none of the forms, or GPUs and TPU cores are both set, in
+            whichever layers.
     """
     for setting in settings:
         _check_reference(setting, resolved)
@@ -142,7 +147,10 @@ def _find_asking(settings: Sequence[Setting], subject: str) -> Setting | None:
 
 
 def _check_reference(setting: Setting, resolved: Resolved) -> None:
-    """Check that a setting that is translated refers to no other key, which only the merged config tells."""
+    """Check that a setting that is translated refers to no other key.
+
+    Only the merged config tells that.
+    """
     is_translated = (
         setting.path[0] == "accelerator"
         or setting.path[1] in OLD_TRAINER_KEYS
@@ -161,14 +169,14 @@ _TRANSLATED = (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)
 
 
 def _check_tpu_cores(setting: Setting, most: int) -> None:
-    """Check that Lightning takes this number of a TPU's cores: one, all of them, or the number of one."""
+    """Check that Lightning takes this number of a TPU's cores: one, all, or the number of one."""
     count = read_count(setting)
     is_one_core = isinstance(count, tuple) and len(count) == 1 and count[0] < most
     if not is_one_core and count not in (None, 0, AUTO, 1, most):
         raise expect_tpu_cores(setting, most)
 
 
-# -- all keys together -------------------------------------------------------------------------------------------------
+# -- all keys together -----------------------------------------------------------------------------
 
 
 def check_combination(asked: Requirements, kind: str | None) -> None:
@@ -200,7 +208,10 @@ def _is_number(count: Any) -> bool:
 def _list_conflicts(
     asked: Requirements, kind: str | None
 ) -> Iterator[tuple[Setting, Setting | None, str]]:
-    """List the pairs of settings that exclude each other, with the reason; without the second it is the machine."""
+    """List the pairs of settings that exclude each other, with the reason.
+
+    Without the second it is the machine.
+    """
     kind_by = asked.kind_by if asked.kind else None
     if asked.count_by is not None and kind == "cpu" and _is_of_gpus(asked):
         yield asked.count_by, kind_by, "on CPUs it is the number of processes, such as 2"
@@ -227,14 +238,17 @@ def _list_launch_conflicts(
 
 
 def _is_of_gpus(asked: Requirements) -> bool:
-    """Return whether the number of devices is one that only GPUs have: their numbers, or all of them."""
+    """Return whether the number of devices is one that only GPUs have: their numbers, or all."""
     if isinstance(asked.count, tuple) or (isinstance(asked.count, str) and asked.count != AUTO):
         return True
     return asked.count == ALL and not asked.is_launched
 
 
 def _find_reason(asked: Requirements, kind: str | None) -> str:
-    """Return the reason for which a strategy does not work on a kind of device; empty where it does."""
+    """Return the reason for which a strategy does not work on a kind of device.
+
+    Empty where it does.
+    """
     name = asked.strategy
     is_known = asked.has_known_strategy
     if kind == "tpu" and is_known and name not in (*XLA_STRATEGIES, "single_device"):
@@ -248,7 +262,7 @@ def _find_reason(asked: Requirements, kind: str | None) -> str:
     return ""
 
 
-# -- the machine -------------------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 
 
 def _count_usable_gpus(machine: Machine) -> int | None:
@@ -259,7 +273,10 @@ def _count_usable_gpus(machine: Machine) -> int | None:
 
 
 def count_visible(kind: str | None, machine: Machine | None) -> int | None:
-    """Count the machine's devices of the kind that is asked for; None where that is not known, or without limit."""
+    """Count the machine's devices of the kind that is asked for.
+
+    None where that is not known, or without limit.
+    """
     if machine is None or kind in (None, "cpu"):
         return None
     if kind == "tpu":
@@ -271,7 +288,10 @@ def count_visible(kind: str | None, machine: Machine | None) -> int | None:
 
 
 def find_default_kind(machine: Machine | None) -> str | None:
-    """Return the kind of device that Lightning chooses where no key names one; None where that is not known."""
+    """Return the kind of device that Lightning chooses where no key names one.
+
+    None where that is not known.
+    """
     if machine is None:
         return None
     if machine.xla.version and machine.xla.tpu_cores and machine.xla.device in (None, "TPU"):
@@ -290,7 +310,8 @@ def check_machine(
     """Check that the machine has what is asked of it.
 
     Raises:
-        ConfigError: If it has fewer devices, and says which there are; or if its torch cannot use them.
+        ConfigError: If it has fewer devices, and says which there are; or if its torch cannot use
+            them.
     """
     kind_by = asked.kind_by if asked.kind else None
     by = asked.count_by or kind_by

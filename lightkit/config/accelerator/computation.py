@@ -1,4 +1,4 @@
-"""Send the block's keys for computing to the keys that take them, and choose values for ``auto``."""
+"""Send the block's keys for computing to where they belong, and choose values for ``auto``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ from lightkit.hardware.processor import is_bf16_fast
 
 @dataclass(frozen=True)
 class AcceleratorSettings:
-    """How steps are computed. `auto` takes the value of a table by hardware; `lightkit tune` measures.
+    """How steps are computed. `auto` takes the value of a table by hardware.
+
+    `lightkit tune` measures.
 
     Args:
-        memory_format: Of weights and images in memory: `channels_last` is faster for convolutions in mixed precision.
-        compile: Whether torch.compile compiles, for training, the layers that are attributes of the model and have
-            parameters, each by itself; the code of the steps around them is not compiled.
-        tf32: Whether matrix products on CUDA round float32 to TensorFloat-32. `null`: as torch has it.
-        fused: Whether the optimizer updates all parameters in one kernel. `null`: as the optimizer has it.
+        memory_format: Of weights and images in memory: `channels_last` is faster for convolutions
+            in mixed precision.
+        compile: Whether torch.compile compiles, for training, the layers that are attributes of the
+            model and have parameters, each by itself; the code of the steps around them is not
+            compiled.
+        tf32: Whether matrix products on CUDA round float32 to TensorFloat-32. `null`: as torch has
+            it.
+        fused: Whether the optimizer updates all parameters in one kernel. `null`: as the optimizer
+            has it.
     """
 
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
@@ -84,7 +90,8 @@ class Computation:
 
     Args:
         targets: Values by the key that takes them, each with the setting that asks for it.
-        chosen: Values that the hardware has decided for ``auto``, by the dotted key that takes them.
+        chosen: Values that the hardware has decided for ``auto``, by the dotted key that takes
+            them.
         notices: A sentence for each setting without effect on this kind of device.
     """
 
@@ -96,16 +103,20 @@ class Computation:
 def resolve_computing(
     settings: Sequence[Setting], resolved: Resolved, kind: str | None, values: Mapping[str, Any]
 ) -> Computation:
-    """Send the block's keys for computing to the keys that take them; a higher layer that sets those counts.
+    """Send the block's keys for computing to the keys that take them.
+
+    A higher layer that sets those counts.
 
     Args:
         settings: All settings of the block.
         resolved: The config.
         kind: Kind of device.
-        values: Values for `auto`, by key, as `choose_settings` returns them; None leaves a key as it is.
+        values: Values for `auto`, by key, as `choose_settings` returns them; None leaves a key as
+            it is.
 
     Raises:
-        ConfigError: If a value is wrong, two of one layer contradict each other, or nothing takes the value.
+        ConfigError: If a value is wrong, two of one layer contradict each other, or nothing takes
+            the value.
     """
     found = Computation()
     for setting in settings:
@@ -121,7 +132,10 @@ def resolve_computing(
 
 
 def _is_for_computing(setting: Setting) -> bool:
-    """Return whether a setting is one for computing; a fixed precision is translated with the trainer's keys."""
+    """Return whether a setting is one for computing.
+
+    A fixed precision is translated with the trainer's keys.
+    """
     key = str(setting.path[-1])
     if setting.path[0] != "accelerator" or key not in _COMPUTING or setting.value is None:
         return False
@@ -164,7 +178,10 @@ def _counts(setting: Setting, target: KeyPath, resolved: Resolved) -> bool:
 
 
 def _is_without_effect(setting: Setting, kind: str | None, notices: list[str]) -> bool:
-    """Return whether a setting is left out on this kind of device, and note a fixed value that changes nothing."""
+    """Return whether a setting is left out on this kind of device.
+
+    Note a fixed value that changes nothing.
+    """
     if str(setting.path[-1]) not in _WITHOUT_EFFECT.get(str(kind), ()):
         return False
     if setting.value not in (AUTO, "contiguous", False):
@@ -195,25 +212,30 @@ def choose_settings(
 ) -> tuple[str, dict[str, Any]]:
     """Choose what `auto` stands for on this hardware. Nothing is measured.
 
-    Whether the model has convolutions decides when it is built: channels_last lays out weights of convolutions only.
-    `torch.compile` costs tens of seconds before the first step, and TF32 and fused optimizers round differently:
-    `lightkit tune` measures whether these pay, and no rule takes them.
+    Whether the model has convolutions decides when it is built: channels_last lays out weights of
+    convolutions only. `torch.compile` costs tens of seconds before the first step, and TF32 and
+    fused optimizers round differently: `lightkit tune` measures whether these pay, and no rule
+    takes them.
 
     Sources:
-        Precision: Lightning, "N-Bit Precision": bf16-mixed from Ampere (compute capability 8.0) on, 16-mixed before;
-            XLA multiplies float32 in bfloat16 on TPUs by itself. CPUs: measured, in docs/hardware.md.
-        Memory format: PyTorch's tutorial "Channels Last Memory Format" (tensor cores). CPUs: measured, in
-            docs/hardware.md.
+        Precision: Lightning, "N-Bit Precision": bf16-mixed from Ampere (compute capability 8.0) on,
+            16-mixed before; XLA multiplies float32 in bfloat16 on TPUs by itself. CPUs: measured,
+            in docs/hardware.md.
+        Memory format: PyTorch's tutorial "Channels Last Memory Format" (tensor cores). CPUs:
+            measured, in docs/hardware.md.
         Threads, processes: PyTorch's "Performance Tuning Guide", and `lightkit.hardware.cores`.
 
     Args:
-        kind: Kind of device: `cpu`, `gpu`, `mps`, `tpu`; None where it cannot be known before torch is loaded.
+        kind: Kind of device: `cpu`, `gpu`, `mps`, `tpu`; None where it cannot be known before torch
+            is loaded.
         machine: The machine that trains.
         processes: Processes that train on it.
-        environ: Environment variables: a user's `OMP_NUM_THREADS` is kept, and `ONEDNN_MAX_CPU_ISA` may hide bf16.
+        environ: Environment variables: a user's `OMP_NUM_THREADS` is kept, and `ONEDNN_MAX_CPU_ISA`
+            may hide bf16.
 
     Returns:
-        The hardware in words, and the values by key; None, or no value, leaves a key to torch or Lightning.
+        The hardware in words, and the values by key; None, or no value, leaves a key to torch or
+        Lightning.
     """
     share = max(1, (machine.cores or 1) // processes)
     values: dict[str, Any] = {
@@ -250,10 +272,13 @@ def choose_settings(
 
 
 def target_key(key: str, setting: Setting, resolved: Resolved) -> KeyPath | None:
-    """Find the key that takes a value of the block: its own, or one of the trainer, the launcher, the data, the model.
+    """Find the key that takes a value of the block.
+
+    Its own, or one of the trainer, the launcher, the data, the model.
 
     Args:
-        key: Of the block. Which one takes ``num_workers``, ``batch_size`` and ``learning_rate`` depends on the classes.
+        key: Of the block. Which one takes ``num_workers``, ``batch_size`` and ``learning_rate``
+            depends on the classes.
         setting: The value.
         resolved: The config.
 
@@ -323,7 +348,10 @@ def _find_argument(setting: Setting, named: str, section: str, names: Sequence[s
 
 
 def _takes_auto(resolved: Resolved) -> bool:
-    """Return whether the config's data chooses its number of loading processes itself, as it knows what is cached."""
+    """Return whether the config's data chooses its number of loading processes itself.
+
+    It knows what is cached.
+    """
     node = find(resolved.tree, ("data",))
     arguments = {} if node is None else _list_arguments(str(class_of(node)), "data")
     return AUTO in str(arguments.get("num_workers", Argument()).schema)

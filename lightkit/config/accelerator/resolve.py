@@ -1,8 +1,9 @@
 """Complete the hardware keys of a merged config for this machine, and check them.
 
-Each layer was translated to today's keys of the trainer as it was read (`lightkit.config.accelerator.translation`), so
-that the merge has decided between layers. What depends on more than one key is decided here: the number of
-processes, the precision on a TPU, and ``auto``.
+Each layer was translated to today's keys of the trainer as it was read
+(`lightkit.config.accelerator.translation`), so that the merge has decided between layers. What
+depends on more than one key is decided here: the number of processes, the precision on a TPU, and
+``auto``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _STRATEGY: KeyPath = ("trainer", "strategy")
 _PROCESSES: KeyPath = ("launch", "processes")
 
 Changes = dict[KeyPath, tuple[Node | None, Setting]]
-"""Values by the key that takes them, each with the setting that asks for it; None where a key is left out."""
+"""Values by the key that takes them, each with the setting that asks for it; None where a key is
+left out."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,21 @@ class Hardware:
     """Hardware that a config asks for.
 
     Args:
-        resolved: The config with today's trainer keys in the place of the keys of Lightning 1.x and of those of the
-            block ``accelerator``, in which only what `AcceleratorSettings` knows is left; with Horovod the number of
-            processes stands under ``launch.processes``.
-        processes: Processes that a launch must start, because Horovod's each have one device; below 0 where Spark's
-            driver is to run them. None: nothing is set.
-        strategy: Name of the strategy: ``horovod``, ``ddp``; None where Lightning decides, or it is a class of the
-            user's own.
+        resolved: The config with today's trainer keys in the place of the keys of Lightning 1.x and
+            of those of the block ``accelerator``, in which only what `AcceleratorSettings` knows is
+            left; with Horovod the number of processes stands under ``launch.processes``.
+        processes: Processes that a launch must start, because Horovod's each have one device; below
+            0 where Spark's driver is to run them. None: nothing is set.
+        strategy: Name of the strategy: ``horovod``, ``ddp``; None where Lightning decides, or it is
+            a class of the user's own.
         kind: Kind of device: ``cpu``, ``gpu``, ``tpu``, ``mps``; None where Lightning decides.
-        devices: Devices of each machine for one launch of the trainer, as parsed, so that text from a flag is a
-            number: a number, -1 for all, a tuple with the numbers of those meant, or ``auto``; None: nothing is set.
+        devices: Devices of each machine for one launch of the trainer, as parsed, so that text from
+            a flag is a number: a number, -1 for all, a tuple with the numbers of those meant, or
+            ``auto``; None: nothing is set.
         notices: For each old spelling, today's; what has no effect on this kind of device.
         environment: Variables to set before torch-xla is imported.
-        chosen: Values for ``auto``, by the dotted key that takes them; None where the key is left to torch.
+        chosen: Values for ``auto``, by the dotted key that takes them; None where the key is left
+            to torch.
         chosen_by: The hardware that has decided it, in words.
     """
 
@@ -95,12 +99,13 @@ def resolve_hardware(
 
     Args:
         resolved: The config.
-        machine: The machine that must have the devices; None where it is not this one, and nothing is checked.
+        machine: The machine that must have the devices; None where it is not this one, and nothing
+            is checked.
         environ: Environment variables.
 
     Raises:
-        ConfigError: If a value is wrong, there is nothing like it today, two contradict each other, or the machine has
-            not what they ask for.
+        ConfigError: If a value is wrong, there is nothing like it today, two contradict each other,
+            or the machine has not what they ask for.
     """
     launch = _read_launch(resolved)
     that_trains = None if launch.is_elsewhere else machine
@@ -141,7 +146,7 @@ def resolve_hardware(
     )
 
 
-# -- requirements ------------------------------------------------------------------------------------------------------
+# -- requirements ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -259,10 +264,12 @@ def _list_devices(resolved: Resolved) -> list[tuple[Any, Node]]:
 
 
 def _list_horovods(resolved: Resolved, launch: _Launch) -> list[tuple[Any, Node]]:
-    """List the numbers of Horovod's processes that device keys have set in any layer, the one that counts first.
+    """List the numbers of Horovod's processes that device keys have set in any layer.
 
-    One device is what each process has, as in Lightning 1.x. With ``launch.hosts``, which has a number for each host,
-    the keys of one machine set none.
+    The one that counts comes first.
+
+    One device is what each process has, as in Lightning 1.x. With ``launch.hosts``, which has a
+    number for each host, the keys of one machine set none.
 
     Raises:
         ConfigError: If GPUs are named by their numbers.
@@ -298,7 +305,9 @@ def _setting_of(node: Node) -> Setting:
 def _choose_number(
     asked: Requirements, devices: Sequence[tuple[Any, Node]], resolved: Resolved, launch: _Launch
 ) -> Requirements:
-    """Add the number of devices, which the trainer and ``launch.processes`` may both set; the higher layer counts.
+    """Add the number of devices, which the trainer and ``launch.processes`` may both set.
+
+    The higher layer counts.
 
     Raises:
         ConfigError: If one layer sets two numbers.
@@ -347,7 +356,10 @@ def _find_processes(asked: Requirements, launch: _Launch) -> Setting | None:
 
 
 def _is_weak(devices: Node) -> bool:
-    """Return whether a number of devices gives way to that of the processes: ``auto``, or the default of 1.x."""
+    """Return whether a number of devices gives way to that of the processes.
+
+    ``auto``, or the default of 1.x.
+    """
     setting = _setting_of(devices)
     return _says_nothing(devices, "devices") or (
         setting.subject == "num_processes" and setting.value == 1
@@ -355,12 +367,18 @@ def _is_weak(devices: Node) -> bool:
 
 
 def _count_devices(asked: Requirements, launch: _Launch) -> Any:
-    """Return the number of devices for the trainer; torchrun's processes learn it from their launcher."""
+    """Return the number of devices for the trainer.
+
+    Torchrun's processes learn it from their launcher.
+    """
     return None if asked.is_launched and launch.is_engine("torchrun") else asked.count
 
 
 def _count_processes(count: Any) -> int | None:
-    """Return the number of processes for devices; None where there is one for each that is found."""
+    """Return the number of processes for devices.
+
+    None where there is one for each that is found.
+    """
     number = len(count) if isinstance(count, tuple) else count
     return number if is_int(number, 1) else None
 
@@ -384,7 +402,7 @@ def _count_horovods(asked: Requirements, machine: Machine | None) -> int | None:
     return number
 
 
-# -- keys that depend on others ----------------------------------------------------------------------------------------
+# -- keys that depend on others --------------------------------------------------------------------
 
 
 def _says_nothing(node: Node, key: str) -> bool:
@@ -403,7 +421,10 @@ def _is_explicit(node: Node, key: str) -> bool:
 
 
 def _leave_out(resolved: Resolved, key: str, by: Setting) -> Changes:
-    """Return a key of the trainer to its default, which is written where a layer has set the key itself."""
+    """Return a key of the trainer to its default.
+
+    The default is written where a layer has set the key itself.
+    """
     path = ("trainer", key)
     node = find(resolved.tree, path)
     if node is None:
@@ -464,7 +485,10 @@ def _leave_out_auto(resolved: Resolved, changes: Changes) -> Changes:
 
 
 def _resolve_strategy(resolved: Resolved, asked: Requirements) -> Changes:
-    """Set the strategy that follows from other keys: Horovod from its launcher, ``ddp`` from several processes."""
+    """Set the strategy that follows from other keys.
+
+    Horovod from its launcher, ``ddp`` from several processes.
+    """
     by = asked.strategy_by
     if by is None or by == _find_setting(resolved, "strategy"):
         return {}
@@ -518,7 +542,10 @@ def _resolve_computing(
     machine: Machine | None,
     environ: Mapping[str, str],
 ) -> tuple[str, Computation]:
-    """Send the block's keys for computing to the keys that take them, with this machine's values for ``auto``."""
+    """Send the block's keys for computing to the keys that take them.
+
+    With this machine's values for ``auto``.
+    """
     if machine is None:
         return "", resolve_computing(block, resolved, asked.kind, {})
     kind = asked.kind or find_default_kind(None if launch.is_elsewhere else machine)
@@ -533,13 +560,14 @@ def _resolve_computing(
     return words, resolve_computing(block, resolved, kind, values)
 
 
-# -- the completed config ----------------------------------------------------------------------------------------------
+# -- the completed config --------------------------------------------------------------------------
 
 
 def _write(resolved: Resolved, changes: Changes) -> Resolved:
     """Write values into a config, each with what it replaces, and take the old hardware keys out.
 
-    What the environment gave is a reference at its new place too, unless it reads differently there.
+    What the environment gave is a reference at its new place too, unless it reads differently
+    there.
 
     Raises:
         ConfigError: If what a value goes into is no mapping.
@@ -586,7 +614,10 @@ def _drop_references(
 
 
 def _list_replaced(old: Node | None, node: Node, path: KeyPath, by: Setting) -> tuple[Node, ...]:
-    """List the values that a new one replaces at its place, and those that its setting had replaced at its own."""
+    """List the values that a new one replaces at its place.
+
+    And those that its setting had replaced at its own.
+    """
     replaced: tuple[Node, ...] = ()
     if old is not None:
         replaced = (
@@ -597,7 +628,7 @@ def _list_replaced(old: Node | None, node: Node, path: KeyPath, by: Setting) -> 
     return replaced if path == by.path else (*replaced, *by.node.replaced)
 
 
-# -- old spellings -----------------------------------------------------------------------------------------------------
+# -- old spellings ---------------------------------------------------------------------------------
 
 
 def _is_old(setting: Setting) -> bool:
@@ -614,7 +645,10 @@ def _is_old(setting: Setting) -> bool:
 
 
 def _list_old(resolved: Resolved) -> list[Setting]:
-    """List the settings of a config in spellings of Lightning 1.x: those that count, and those that say nothing."""
+    """List the settings of a config in spellings of Lightning 1.x.
+
+    Those that count, and those that say nothing.
+    """
     found = list[Setting]()
     for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
         node = find(resolved.tree, ("trainer", key))
@@ -627,7 +661,7 @@ def _list_old(resolved: Resolved) -> list[Setting]:
 
 
 def _format_notices(resolved: Resolved, completed: Resolved) -> list[str]:
-    """Write one sentence for each spelling of Lightning 1.x, with its place and today's spelling."""
+    """Write a sentence for each spelling of Lightning 1.x, with its place and the new spelling."""
     today = list[tuple[Setting, str]]()
     for path in (*(("trainer", key) for key in TRAINER_DEFAULTS), _PROCESSES):
         node = find(completed.tree, path)

@@ -50,13 +50,16 @@ class Setting:
 
     @property
     def is_strategy_word(self) -> bool:
-        """Return whether ``trainer.accelerator`` names a strategy, as it did up to Lightning 1.5."""
+        """Check whether ``trainer.accelerator`` names a strategy, as it did up to Lightning 1.5."""
         words = (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
         return self.path == ("trainer", "accelerator") and str(self.value).lower() in words
 
     @property
     def is_old_precision(self) -> bool:
-        """Return whether it is a precision in the words of Lightning 1.x; 32 and 64 are today's too."""
+        """Return whether it is a precision in the words of Lightning 1.x.
+
+        32 and 64 are today's too.
+        """
         return self.path[-1] == "precision" and str(self.value) in ("16", "bf16")
 
     def __str__(self) -> str:
@@ -66,7 +69,7 @@ class Setting:
         return f"{dotted(self.path[:1] if is_short else self.path)}: {_format_value(self.node)}"
 
     def expect(self, expected: str, hint: str = "") -> ConfigError:
-        """Build the error that names the expected form, with a hint at the value that may be meant."""
+        """Build the error that names the expected form, with a hint at the likely value."""
         return error_at(
             f"{dotted(self.path)}: expected {expected}, got {to_plain(self.node)!r}{hint}",
             self.origin,

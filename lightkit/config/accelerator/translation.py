@@ -1,11 +1,13 @@
-"""Translate the hardware keys of one layer to today's keys of the trainer, before the layer is merged.
+"""Translate the hardware keys of one layer to today's keys of the trainer, before it is merged.
 
-A layer that sets ``gpus: 2`` sets ``trainer.accelerator: gpu`` and ``trainer.devices: 2`` then, so that the merge
-decides between layers as for every key. The keys themselves stay beside them, for references such as
-``${accelerator.gpus}``, until `lightkit.config.accelerator.resolve` takes them out.
+A layer that sets ``gpus: 2`` sets ``trainer.accelerator: gpu`` and ``trainer.devices: 2`` then, so
+that the merge decides between layers as for every key. The keys themselves stay beside them, for
+references such as ``${accelerator.gpus}``, until `lightkit.config.accelerator.resolve` takes them
+out.
 
-Two rules say what a layer replaces below it in addition: a key replaces all that the same key has set, and another
-kind of device replaces the number of devices, as another class replaces the arguments of a class.
+Two rules say what a layer replaces below it in addition: a key replaces all that the same key has
+set, and another kind of device replaces the number of devices, as another class replaces the
+arguments of a class.
 """
 
 from __future__ import annotations
@@ -45,10 +47,12 @@ def translate(
 ) -> list[MappingNode]:
     """Translate the hardware keys of a layer.
 
-    A value that is wrong is left as it is: another layer may replace it, and else the check of the config reports it.
+    A value that is wrong is left as it is: another layer may replace it, and else the check of the
+    config reports it.
 
     Args:
-        parts: The layer: the sections of a file with what they include, all variables, or all flags; lowest first.
+        parts: The layer: the sections of a file with what they include, all variables, or all
+            flags; lowest first.
         below: The layers below, merged.
         environ: Environment variables, for ``${oc.env:NAME}``.
         problems: Collects contradictions within the layer, whose keys are left out.
@@ -161,11 +165,12 @@ def _drop_keys(part: MappingNode, keys: Collection[str]) -> MappingNode:
     return replace(part, entries={**part.entries, "trainer": replace(trainer, entries=kept)})
 
 
-# -- keys of the trainer that the layer sets ---------------------------------------------------------------------------
+# -- keys of the trainer that the layer sets
+# ---------------------------------------------------------------------------
 
 
 def _list_wishes(own: MappingNode, below: MappingNode, environ: Mapping[str, str]) -> list[Wish]:
-    """List the keys of the trainer that the settings of a layer ask for, those of the block first."""
+    """List the keys of the trainer that a layer's settings ask for, those of the block first."""
     paths = [("accelerator", key) for key in BLOCK_KEYS] + [
         ("trainer", key) for key in _TRAINER_KEYS
     ]
@@ -220,7 +225,10 @@ def _has_devices(own: MappingNode, below: MappingNode, section: str) -> bool:
 
 
 def _is_section_kept(own: MappingNode, section: str) -> bool:
-    """Return whether a layer keeps what lower ones have set in a section; ``accelerator: null`` does not."""
+    """Return whether a layer keeps what lower ones have set in a section.
+
+    ``accelerator: null`` does not.
+    """
     node = own.entries.get(section)
     return node is None or isinstance(node, MappingNode)
 
@@ -237,7 +245,7 @@ def _is_horovod(wishes: Sequence[Wish], own: MappingNode, below: MappingNode) ->
 
 
 def _choose(wishes: Sequence[Wish]) -> Wish | None:
-    """Return the wish that decides a key of the trainer, within which a weak one gives way to others.
+    """Return the wish that decides a key of the trainer; within it, weak ones give way to others.
 
     Raises:
         ConfigError: If two differ.
@@ -299,7 +307,8 @@ def _is_in_place(wish: Wish) -> bool:
 def _is_written(wish: Wish, below: MappingNode) -> bool:
     """Return whether a wish is to be written as a key of the trainer.
 
-    It is not where it stands there already, nor where a key of the block says nothing and there is nothing below.
+    It is not where it stands there already, nor where a key of the block says nothing and there is
+    nothing below.
     """
     if _is_in_place(wish):
         return False
@@ -322,7 +331,8 @@ def _mark(wish: Wish, own: MappingNode) -> Node:
     return replace(node, origin=replace(node.origin, word=wish.setting))
 
 
-# -- keys of the trainer that it replaces in addition ------------------------------------------------------------------
+# -- keys of the trainer that it replaces in addition
+# ------------------------------------------------------------------
 
 
 def _list_replaced(
@@ -360,7 +370,10 @@ def _list_replaced(
 
 
 def _is_replaced(node: Node, own: MappingNode) -> bool:
-    """Return whether a value comes from a setting that this layer sets anew, or drops with its section."""
+    """Return whether a value comes from a setting that this layer sets anew.
+
+    Or drops with its section.
+    """
     word = node.origin.word
     if word is None:
         return False

@@ -1,4 +1,4 @@
-"""The vocabulary of hardware: what names mean today, what they were called before, and what is gone."""
+"""The vocabulary of hardware: what names mean today, what they were before, what is gone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ OLD_STRATEGIES: dict[str, tuple[str, str | None]] = {
     "tpu_spawn": ("xla", "tpu"),
     "tpu_spawn_debug": ("xla_debug", "tpu"),
 }
-"""Strategies of Lightning 1.x that are called otherwise today, with the kind of device that the old name implied."""
+"""Strategies of Lightning 1.x that are called otherwise today, with the kind of device that the old
+name implied."""
 STRATEGIES_AS_ACCELERATORS = (
     "ddp",
     "ddp_spawn",
@@ -78,7 +79,8 @@ STRATEGIES_AS_ACCELERATORS = (
     "horovod",
     *OLD_STRATEGIES,
 )
-"""Strategies that Lightning up to 1.5 took under ``trainer.accelerator``; those in `GONE_STRATEGIES` too."""
+"""Strategies that Lightning up to 1.5 took under ``trainer.accelerator``; those in
+`GONE_STRATEGIES` too."""
 
 _SHARDED = "Lightning 2.0 dropped FairScale; use fsdp or deepspeed_stage_2, on GPUs"
 _HIVEMIND = (
@@ -131,4 +133,5 @@ XLA_PRECISIONS = {
     "bf16": "bf16-true",
     "bf16-true": "bf16-true",
 }
-"""Those that mean something on XLA: Lightning refuses the mixed ones, and ``16-true`` computes in float32 there."""
+"""Those that mean something on XLA: Lightning refuses the mixed ones, and ``16-true`` computes in
+float32 there."""

@@ -44,8 +44,8 @@ class Wish:
     Args:
         setting: The setting.
         key: Key of the trainer.
-        value: Its meaning, in which equal wishes are equal: kind of device, number of devices or a tuple with their
-            numbers, name of the strategy or of the precision.
+        value: Its meaning, in which equal wishes are equal: kind of device, number of devices or a
+            tuple with their numbers, name of the strategy or of the precision.
         node: The value for the trainer.
         is_weak: Whether another wish of the same layer decides, where there is one.
     """
@@ -62,10 +62,12 @@ def list_wishes(setting: Setting, *, has_devices: bool = False) -> list[Wish]:
 
     Args:
         setting: The setting.
-        has_devices: Whether GPUs or TPU cores stand beside it, whose processes ``num_processes`` counts then.
+        has_devices: Whether GPUs or TPU cores stand beside it, whose processes ``num_processes``
+            counts then.
 
     Raises:
-        ConfigError: If the value is none of the forms, or of a device or strategy that Lightning dropped.
+        ConfigError: If the value is none of the forms, or of a device or strategy that Lightning
+            dropped.
     """
     subject = setting.subject
     if subject == "num_processes":
@@ -94,13 +96,16 @@ def _read_kind(setting: Setting) -> list[Wish]:
 
 
 def expect_kind(node: Node, hint: str = "") -> ConfigError:
-    """Build the error about a value of ``accelerator`` that is neither a kind of device nor a mapping."""
+    """Build the error about an ``accelerator`` that is neither a kind of device nor a mapping."""
     expected = f"one of {', '.join(KINDS)}, or a mapping such as {{gpus: 2}}"
     return error_at(f"accelerator: expected {expected}, got {to_plain(node)!r}{hint}", node.origin)
 
 
 def find_kind(setting: Setting) -> str:
-    """Return the kind of device that a value of ``trainer.accelerator`` means; a class of the user's by its path."""
+    """Return the kind of device that a value of ``trainer.accelerator`` means.
+
+    A class of the user's by its path.
+    """
     named = class_of(setting.node)
     if named is not None:
         return ACCELERATOR_CLASSES.get(named.rpartition(".")[2], named)
@@ -129,7 +134,7 @@ def _read_tpu_cores(setting: Setting) -> list[Wish]:
 
 
 def expect_tpu_cores(setting: Setting, most: int) -> ConfigError:
-    """Build the error about a number of cores that is neither one, nor all of them, nor the number of one."""
+    """Build the error about a number of cores: neither one, nor all, nor the number of one."""
     numbers = "1" if most == 1 else f"1, {most}"
     forms = f"{numbers}, auto, or the number of one core such as [{most - 1}]"
     return setting.expect(
@@ -157,7 +162,9 @@ def _read_devices(setting: Setting) -> list[Wish]:
 
 
 def read_count(setting: Setting) -> Any:
-    """Parse the number of devices: `ALL`, a tuple with their numbers, ``auto``; any other value as it is.
+    """Parse the number of devices: `ALL`, a tuple with their numbers, ``auto``.
+
+    Any other value as it is.
 
     Raises:
         ConfigError: If a device stands twice in a list.

@@ -36,15 +36,17 @@ class Columns:
     """Names of the columns that make up a sample.
 
     Args:
-        image: Encoded images: binary, or a struct with a binary field ``bytes`` as Hugging Face's data sets have it.
-        features: Numbers, lists or tensors of numbers; those of several columns are joined into one vector.
+        image: Encoded images: binary, or a struct with a binary field ``bytes`` as Hugging Face's
+            data sets have it.
+        features: Numbers, lists or tensors of numbers; those of several columns are joined into one
+            vector.
         label: What is to be predicted; None for a table without labels.
         weight: Numbers of 0 or more by which a sample's loss is multiplied, over their mean.
         split: Names of splits.
         key: What the split of a row is decided by, in place of its content.
         target: Whether the label is a class or a number.
-        label_names: Names of the classes that whole numbers in the column of labels count into; empty where the table
-            does not have them.
+        label_names: Names of the classes that whole numbers in the column of labels count into;
+            empty where the table does not have them.
     """
 
     image: str | None
@@ -120,7 +122,7 @@ def _choose_target(
 
 
 def _check_column(schema: pa.Schema, argument: str, name: str) -> None:
-    """Refuse a column that is not there once, or of a type that does not fit the argument that names it."""
+    """Refuse a column that is not there once, or of a type that does not fit its argument."""
     if schema.names.count(name) != 1:
         raise _missing_column(schema, argument, name)
     found = schema.field(name).type
@@ -219,7 +221,8 @@ def parse_filter(asked: Sequence[Any] | None, schema: pa.Schema) -> RowFilter | 
     """Convert a filter of a config to expressions.
 
     Args:
-        asked: ``[column, operator, value]`` triples that must all hold, or a list of such lists of which one must.
+        asked: ``[column, operator, value]`` triples that must all hold, or a list of such lists of
+            which one must.
         schema: The table's.
 
     Returns:
@@ -298,7 +301,10 @@ def _is_in(field: pc.Expression, values: Sequence[pa.Scalar], kind: pa.DataType)
 
 
 def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
-    """Convert a value of a config to a column's type; a text is a moment, in UTC if only the column has a zone."""
+    """Convert a value of a config to a column's type.
+
+    A text is a moment, in UTC if only the column has a zone.
+    """
     try:
         if value is None or isinstance(value, bool) != types.is_boolean(
             kind
@@ -348,7 +354,10 @@ def image_bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def label_column(batch: pa.RecordBatch, columns: Columns) -> pa.Array:
-    """Return a batch's labels: classes as text, integers or booleans, values as float32; null if unusable."""
+    """Return a batch's labels: classes as text, integers or booleans, values as float32.
+
+    Null if unusable.
+    """
     assert columns.label is not None
     column = plain_column(batch, columns.label)
     if columns.target == "value":
@@ -378,14 +387,20 @@ def weight_values(batch: pa.RecordBatch, name: str) -> Numbers:
 
 
 def join_shapes(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape of a row's features: one column keeps its own, several are joined into a vector."""
+    """Return the shape of a row's features.
+
+    One column keeps its own, several are joined into a vector.
+    """
     if len(shapes) == 1:
         return shapes[0] or (1,)
     return (sum(math.prod(shape) for shape in shapes),)
 
 
 def column_shape(kind: pa.DataType) -> Shape | None:
-    """Return the shape of a column's value: empty for a number, None for lists, whose length is each row's own."""
+    """Return the shape of a column's value.
+
+    Empty for a number, None for lists, whose length is each row's own.
+    """
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape)
     kind = plain_type(kind)
@@ -407,8 +422,8 @@ def feature_matrix(
         shapes: Of a value of each.
 
     Returns:
-        float32 ``(rows, numbers)`` and bool ``(rows,)``: a row with a null, a NaN, an infinite number, or a list of
-        another length cannot be used, and has NaN in its place.
+        float32 ``(rows, numbers)`` and bool ``(rows,)``: a row with a null, a NaN, an infinite
+        number, or a list of another length cannot be used, and has NaN in its place.
     """
     parts = [
         _flatten_column(batch, name, math.prod(shape))
@@ -419,7 +434,10 @@ def feature_matrix(
 
 
 def wide_matrix(batch: pa.RecordBatch, name: str, shape: Shape) -> npt.NDArray[np.float64] | None:
-    """Return a column of numbers or lists in float64, each row flat; None where float32 has all values of its type."""
+    """Return a column of numbers or lists in float64, each row flat.
+
+    None where float32 has all values of its type.
+    """
     kind = plain_type(batch.schema.field(name).type)
     while types.is_nested(kind):
         kind = kind.value_type
@@ -449,15 +467,15 @@ def count_distinct(values: npt.NDArray[np.float64]) -> tuple[int, int]:
 def find_rounding(matrix: npt.NDArray[np.float64]) -> tuple[int, int] | None:
     """Find numbers whose differences are lost in float32, such as times in seconds since 1970.
 
-    They are lost where a tenth of the different values is, or where half of the values are moved by a thousandth of
-    the distance from the 5th to the 95th percentile.
+    They are lost where a tenth of the different values is, or where half of the values are moved by
+    a thousandth of the distance from the 5th to the 95th percentile.
 
     Args:
         matrix: ``(rows, numbers)``.
 
     Returns:
-        The different values of the column with the most that are lost, in float64 and in float32; None if there is no
-        such column.
+        The different values of the column with the most that are lost, in float64 and in float32;
+        None if there is no such column.
     """
     worst: tuple[int, int] | None = None
     for column in matrix.T:
@@ -487,7 +505,10 @@ def _numbers_of(column: pa.Array, dtype: type[np.floating[Any]] = np.float32) ->
 def _flatten_column(
     batch: pa.RecordBatch, name: str, width: int, dtype: type[np.floating[Any]] = np.float32
 ) -> npt.NDArray[Any]:
-    """Convert a column of numbers or lists to ``(rows, width)``; NaN for nulls and lists of another length."""
+    """Convert a column of numbers or lists to ``(rows, width)``.
+
+    NaN for nulls and lists of another length.
+    """
     column = plain_column(batch, name)
     if not types.is_nested(column.type):
         return _numbers_of(column, dtype).reshape(-1, 1)

@@ -1,6 +1,7 @@
 """Index of a table for a training: each row's split, the classes, and the rows that cannot be used.
 
-All rows are looked at once, a row group at a time; what is found is kept on disk for the runs that follow.
+All rows are looked at once, a row group at a time; what is found is kept on disk for the runs that
+follow.
 """
 
 from __future__ import annotations
@@ -166,18 +167,19 @@ class Index:
     Args:
         columns: Names of the columns.
         groups: The row groups of all tables.
-        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split. An
-            array that is mapped from a file is mapped from it by other processes, too.
+        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a
+            row in no split. An array that is mapped from a file is mapped from it by other
+            processes, too.
         group_counts: int64 ``(row groups, 5)``: rows with each code.
-        class_names: Names of the classes; a label counts into them. Empty for values. They are those of the training
-            split, or of all rows where a hash decides the split.
+        class_names: Names of the classes; a label counts into them. Empty for values. They are
+            those of the training split, or of all rows where a hash decides the split.
         shapes: Of each column of features.
         defects: Rows that cannot be used; the first thousand.
-        fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which split, and the
-            content of the columns that were read for it.
+        fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which
+            split, and the content of the columns that were read for it.
         mean_weight: Mean weight of the training split's rows; None without weights.
-        rounded: Columns whose differences float32 loses, each with the different values of some rows, in float64 and
-            in float32.
+        rounded: Columns whose differences float32 loses, each with the different values of some
+            rows, in float64 and in float32.
         num_null_keys: Rows that a hash of the key puts into a split although they have none.
         class_counts: Rows of each class in the training split.
     """
@@ -217,7 +219,10 @@ class Index:
         return join_shapes(self.shapes) if self.shapes else ()
 
     def rows(self, split: Split) -> list[tuple[int, int]]:
-        """List the numbers of the row groups with rows of a split, in stored order, each with how many."""
+        """List the numbers of the row groups with rows of a split.
+
+        In stored order, each with how many.
+        """
         counts = self.group_counts[:, SPLITS.index(split)]
         found = np.flatnonzero(counts)
         return list(zip(found.tolist(), counts[found].tolist(), strict=True))
@@ -229,7 +234,7 @@ class Index:
         )
 
     def read(self, split: Split, group: int, start: int = 0) -> Iterator[Row]:
-        """Read the rows of a split in a row group as a stream, in stored order, from one of them on.
+        """Read the rows of a split in a row group as a stream, in stored order, from one of them.
 
         Args:
             split: The split.
@@ -309,10 +314,11 @@ def index_table(
 ) -> Index:
     """Look at the columns that decide on each row, and keep what is found for the runs that follow.
 
-    A row of a single table is in the split that its split column names. Without such a column a hash decides: of the
-    image's bytes, as it does for a folder of images, so that photos keep their splits when they are converted; of the
-    key column if there is one; or of the features and the label. Tables that are given apart are a split each. If
-    nothing names a validation split, ``val_fraction`` of the training rows make one.
+    A row of a single table is in the split that its split column names. Without such a column a
+    hash decides: of the image's bytes, as it does for a folder of images, so that photos keep their
+    splits when they are converted; of the key column if there is one; or of the features and the
+    label. Tables that are given apart are a split each. If nothing names a validation split,
+    ``val_fraction`` of the training rows make one.
 
     Args:
         tables: One table under None, or one for each split, all with the same columns.
@@ -320,7 +326,8 @@ def index_table(
         filter: See `parse_filter`; rows that do not pass are in no split.
         val_fraction: Share of the rows for validation.
         test_fraction: Share of the rows for testing, if no splits are named.
-        classes: Names of the classes, from a checkpoint; default are those of the training split, sorted.
+        classes: Names of the classes, from a checkpoint; default are those of the training split,
+            sorted.
 
     Raises:
         ConfigError: If the filter or a fraction is wrong.
@@ -393,7 +400,9 @@ def _name_places(tables: Mapping[Split | None, Snapshot]) -> str:
 def _find_label_names(
     tables: Mapping[Split | None, Snapshot], columns: Columns, classes: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Find the names of the classes that the numbers in the column of labels stand for; empty if there are none.
+    """Find the names of the classes that the numbers in the column of labels stand for.
+
+    Empty if there are none.
 
     Args:
         tables: All with the same columns.
@@ -401,7 +410,8 @@ def _find_label_names(
         classes: Those of a checkpoint, which may have been trained when the numbers had no names.
 
     Raises:
-        DataError: If files or tables name them differently, so that one number stands for several classes.
+        DataError: If files or tables name them differently, so that one number stands for several
+            classes.
     """
     label = columns.label
     first = next(iter(tables.values()))
@@ -437,7 +447,7 @@ def _compute_fingerprint(tables: Mapping[Split | None, Snapshot], rules: _Rules)
 def _has_validation(
     tables: Mapping[Split | None, Snapshot], column: str | None, val_fraction: float
 ) -> bool:
-    """Check whether a table is for validation, or, where a share is asked for, a row is named to be."""
+    """Check if a table is for validation, or, where a share is asked for, a row is named to be."""
     if "val" in tables or column is None or val_fraction == 0:
         return "val" in tables
     (table,) = tables.values()
@@ -455,7 +465,9 @@ def _choose_class_names(
     columns: Columns,
     given: Sequence[str] | None,
 ) -> list[str]:
-    """Return the classes of a checkpoint, or those of the training split, or of all rows where a hash decides.
+    """Return the classes of a checkpoint.
+
+    Else those of the training split, or of all rows where a hash decides.
 
     Args:
         classes: Rows of each class, of each split.
@@ -506,7 +518,10 @@ def _sort_classes(names: Sequence[str], kind: pa.DataType, label_names: Sequence
 def _load_or_build(
     fingerprint: str, tables: Mapping[Split | None, Snapshot], rules: _Rules
 ) -> tuple[dict[str, Any], Codes]:
-    """Load the findings of an earlier run, or look at all rows; one process of a machine looks, the others wait."""
+    """Load the findings of an earlier run, or look at all rows.
+
+    One process of a machine looks, the others wait.
+    """
     state = [(table.place, table.state) for table in tables.values()]
     key = hashlib.sha256(
         repr((fingerprint, state, str(Path.cwd()))).encode("utf-8", "surrogateescape")
@@ -603,8 +618,8 @@ class _Findings(NamedTuple):
         rounded: Columns whose differences float32 loses, see `find_rounding`; of the first rows.
         weight: Sum of the weights of the training rows.
         num_null_keys: Rows without a key, where a hash of it decides.
-        digest: Of the codes and the content that was read; columns are hashed apart, so that it does not depend on the
-            size of batches.
+        digest: Of the codes and the content that was read; columns are hashed apart, so that it
+            does not depend on the size of batches.
     """
 
     codes: Codes
@@ -620,7 +635,8 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
     """Look at a row group's rows, unless its statistics exclude them.
 
     Raises:
-        DataError: If the file is damaged, or the split column has other words than the splits' names.
+        DataError: If the file is damaged, or the split column has other words than the splits'
+            names.
     """
     codes = np.full(group.num_rows, _LEFT_OUT, np.uint8)
     found = _Findings(codes, [Counter() for _ in SPLITS], [], {})
@@ -632,7 +648,8 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
         codes[:] = SPLITS.index(given or "train")
         return found
 
-    # Batch by batch; columns are hashed apart, so that the digest does not depend on the size of batches.
+    # Batch by batch; columns are hashed apart, so that the digest does not depend on the size of
+    # batches.
     digests: dict[str, Any] = defaultdict(hashlib.sha256)
     weight = 0.0
     num_null_keys = 0
@@ -695,7 +712,7 @@ def _digest_values(values: _Values, digests: Mapping[str, Any]) -> None:
 def _sort_rows(
     batch: pa.RecordBatch, part: Codes, given: Split | None, rules: _Rules, values: _Values
 ) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
-    """Mark the rows that the filter passes as those of a split, and those that cannot be used as bad.
+    """Mark the rows that the filter passes as those of a split, and those of no use as bad.
 
     Args:
         batch: The rows.
@@ -718,7 +735,9 @@ def _sort_rows(
 
 
 def _split_by_column(batch: pa.RecordBatch, part: Codes, column: str, group: RowGroup) -> None:
-    """Put the rows that are trained on into the splits that a column names; the codes are changed in place.
+    """Put the rows that are trained on into the splits that a column names.
+
+    The codes are changed in place.
 
     Raises:
         DataError: If a word of the column names no split.
@@ -751,7 +770,10 @@ def _count_classes(values: _Values, part: Codes, classes: Sequence[Counter[str]]
 def _find_rounded(
     batch: pa.RecordBatch, rows: npt.NDArray[np.int64], rules: _Rules
 ) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Find the columns of features and values whose differences float32, in which a model gets them, loses."""
+    """Find the columns of features and values whose differences are lost in float32.
+
+    A model gets them in float32.
+    """
     columns = rules.columns
     shapes: list[tuple[str, Shape]] = list(zip(columns.features, rules.shapes, strict=True))
     if columns.label and columns.target == "value":

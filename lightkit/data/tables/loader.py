@@ -1,4 +1,7 @@
-"""Rows of a table as batches, and the loaders over them: resumable in training, exact over several ranks."""
+"""Rows of a table as batches, and the loaders over them.
+
+Resumable in training, exact over several ranks.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,9 @@ class BatchMaker:
         """Make a batch of at least one row: inputs, labels, and weights if rows have some.
 
         Returns:
-            Images uint8 ``(batch, 3, height, width)`` or features float32 ``(batch, *shape)``; labels int64
-            ``(batch,)`` or values float32 ``(batch, 1)``; weights float32 ``(batch,)``.
+            Images uint8 ``(batch, 3, height, width)`` or features float32 ``(batch, *shape)``;
+            labels int64 ``(batch,)`` or values float32 ``(batch, 1)``; weights float32
+            ``(batch,)``.
 
         Raises:
             UnreadableImageError: If no row can be used, or a row cannot and none may be left out.
@@ -93,7 +97,8 @@ class TableBatches(Dataset[Batch]):
     Args:
         rows: Reads the rows of a batch.
         make_batch: Makes a batch of them.
-        buffer_rows: Rows that are kept to shuffle among, for a batch that is asked for by its bare number.
+        buffer_rows: Rows that are kept to shuffle among, for a batch that is asked for by its bare
+            number.
         source: Names and images of the split's rows.
     """
 
@@ -131,7 +136,10 @@ class TableBatches(Dataset[Batch]):
         return self.rows.plan.batch_size * self.make_batch.row_bytes
 
     def __getitem__(self, key: BatchKey | int) -> Batch:
-        """Make a batch; a bare number is that of one in the first epoch, as Lightning's ``overfit_batches`` asks."""
+        """Make a batch; a bare number is that of one in the first epoch.
+
+        Lightning's ``overfit_batches`` asks so.
+        """
         if not isinstance(key, BatchKey):
             key = BatchKey(key, epoch=0, num_lanes=1, buffer_rows=self.buffer_rows)
         return self.make_batch(
@@ -140,7 +148,9 @@ class TableBatches(Dataset[Batch]):
 
 
 class TableRows(Dataset[Any]):
-    """A split's rows by their numbers, in stored order; those that follow each other are read as a stream.
+    """A split's rows by their numbers, in stored order.
+
+    Those that follow each other are read as a stream.
 
     Args:
         rows: Reads rows in stored order.
@@ -167,7 +177,9 @@ class TableRows(Dataset[Any]):
 
 
 class TableImages:
-    """A split's images as they are, in RGB, with their labels; one far from the last takes long to find.
+    """A split's images as they are, in RGB, with their labels.
+
+    One far from the last takes long to find.
 
     Args:
         index: Of the table.
@@ -233,8 +245,9 @@ class RowNames(Sequence[str]):
 class BatchOrder(ResumableSampler):
     """Yields the batches of an epoch, from any batch on.
 
-    Every rank has its own rows and equally many batches, so there is nothing for Lightning to divide. How a resumed
-    epoch was cut is in the loader's state, so that its rest is cut alike, also for another number of workers.
+    Every rank has its own rows and equally many batches, so there is nothing for Lightning to
+    divide. How a resumed epoch was cut is in the loader's state, so that its rest is cut alike,
+    also for another number of workers.
 
     Args:
         batches: Of this rank.
@@ -283,7 +296,10 @@ class BatchOrder(ResumableSampler):
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Cut the rest of the epoch as the checkpoint's; warn if it will not be what it would have been."""
+        """Cut the rest of the epoch as the checkpoint's.
+
+        Warn if it will not be what it would have been.
+        """
         self.resumed_cut = (state["num_lanes"], state["shuffle_buffer"])
         super().load_state_dict(
             {**state, **dict(zip(("num_lanes", "shuffle_buffer"), self.cut, strict=True))}
@@ -293,14 +309,16 @@ class BatchOrder(ResumableSampler):
 def table_loader(
     batches: TableBatches, *, seed: int, trainer: Trainer | None = None, **options: Any
 ) -> ResumableLoader:
-    """Make the loader of a rank's batches; if they are shuffled, from the trainer's restored checkpoint on.
+    """Make the loader of a rank's batches.
+
+    If they are shuffled, from the trainer's restored checkpoint on.
 
     Args:
         batches: The batches.
         seed: Of the order.
         trainer: Knows the position and the device.
-        options: As for `lightkit.data.train_loader`, and ``start_method`` of the worker processes; None is the
-            machine's.
+        options: As for `lightkit.data.train_loader`, and ``start_method`` of the worker processes;
+            None is the machine's.
     """
     order = BatchOrder(batches, seed=seed)
     for_training = batches.rows.is_shuffled
@@ -320,12 +338,15 @@ _ROTATION, _GROUPS, _BLOCK = range(3)  # keep the seeds of the three apart
 
 
 class BatchKey(NamedTuple):
-    """One batch of one epoch, and how the epoch is cut: a persistent worker process is told nothing else.
+    """One batch of one epoch, and how the epoch is cut.
+
+    A persistent worker process is told nothing else.
 
     Args:
         number: Of the batch on its rank, from 0.
         epoch: Of the training; 0 in evaluation.
-        num_lanes: Rows of a rank are cut into that many lanes; batch ``number`` is of lane ``number % num_lanes``.
+        num_lanes: Rows of a rank are cut into that many lanes; batch ``number`` is of lane
+            ``number % num_lanes``.
         buffer_rows: Rows that all lanes together keep to shuffle among.
     """
 
@@ -336,10 +357,10 @@ class BatchKey(NamedTuple):
 
 
 class EpochOrder:
-    """All rows of a split in one line: the stored order, or the row groups mixed anew in each epoch.
+    """All rows of a split in one line: the stored order, or the row groups mixed in each epoch.
 
-    The mixed line is a ring that starts anywhere, also within a row group, so that the borders of what is shuffled
-    together lie elsewhere in each epoch, also where there is only one row group.
+    The mixed line is a ring that starts anywhere, also within a row group, so that the borders of
+    what is shuffled together lie elsewhere in each epoch, also where there is only one row group.
 
     Args:
         counts: Rows of the split in each row group.
@@ -366,7 +387,8 @@ class EpochOrder:
         """Return the rows from place ``start`` up to but not including ``stop`` of the line.
 
         Yields:
-            Number of a row group in its split, rows of the split before those that are wanted, and how many are.
+            Number of a row group in its split, rows of the split before those that are wanted, and
+            how many are.
         """
         place = start
         while place < stop:
@@ -385,14 +407,17 @@ class EpochOrder:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """Share of one of several ranks in a line of rows: a stretch of it, in as many batches as every other rank has.
+    """Share of one of several ranks in a line of rows.
+
+    A stretch of it, in as many batches as every other rank has.
 
     Args:
         num_rows: Of all ranks.
         batch_size: Most rows of a batch.
         num_replicas: Ranks that share the rows.
         rank: Number of this one, from 0.
-        num_lanes: Each lane is a stretch of its own, so that a worker process reads on where it stands.
+        num_lanes: Each lane is a stretch of its own, so that a worker process reads on where it
+            stands.
     """
 
     num_rows: int
@@ -410,7 +435,8 @@ class RankPlan:
     def num_own(self) -> int:
         """Rows of this rank: one more or less than another's at most, and one for each batch.
 
-        Only with a batch size of 1, or fewer rows than ranks, some rows are there twice where they do not share evenly.
+        Only with a batch size of 1, or fewer rows than ranks, some rows are there twice where they
+        do not share evenly.
         """
         begin, end = (
             rank * self.num_rows // self.num_replicas for rank in (self.rank, self.rank + 1)
@@ -426,8 +452,9 @@ class RankPlan:
     def size(self, number: int) -> int:
         """Rows of a batch.
 
-        Alone, all batches are full but the last. Among several ranks they are as equal as can be: whatever is taken as
-        a mean over a batch, and then over ranks, so counts each row about alike.
+        Alone, all batches are full but the last. Among several ranks they are as equal as can be:
+        whatever is taken as a mean over a batch, and then over ranks, so counts each row about
+        alike.
         """
         if self.num_replicas == 1:
             return min(self.batch_size, self.num_own - number * self.batch_size)
@@ -470,9 +497,12 @@ def _random(*parts: int) -> np.random.Generator:
 
 
 class BatchRows:
-    """Reads the rows of any batch; one that follows the last batch of its lane is read on from there.
+    """Reads the rows of any batch.
 
-    Of each lane it keeps one block of rows in training, and in any case one open row group, never more.
+    One that follows the last batch of its lane is read on from there.
+
+    Of each lane it keeps one block of rows in training, and in any case one open row group, never
+    more.
 
     Args:
         groups: Row groups of a split, each with its number of rows of that split.
@@ -508,7 +538,7 @@ class BatchRows:
         return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
 
     def in_order(self) -> BatchRows:
-        """Return a reader of all rows of the split in stored order, as one process alone reads them."""
+        """Return a reader of all rows of the split in stored order, as a single process does."""
         return BatchRows(self._groups, self._read, batch_size=self.plan.batch_size)
 
     def rows(self, key: BatchKey) -> list[Any]:
@@ -541,13 +571,13 @@ class BatchRows:
         return found
 
     def places(self, key: BatchKey) -> range:
-        """Return the places in the epoch's line of a batch: each is in one batch of one rank only."""
+        """Return the places in the epoch's line of a batch: each is in one batch of one rank."""
         plan = replace(self.plan, num_lanes=key.num_lanes)
         within = plan.within_lane(key.number)
         return plan.lane(key.number % key.num_lanes)[within.start : within.stop]
 
     def numbers(self, key: BatchKey) -> list[int]:
-        """Return the numbers, in stored order, of the rows that `rows` reads, without reading them."""
+        """Return the numbers, in stored order, of the rows that `rows` reads, unread."""
         plan = replace(self.plan, num_lanes=key.num_lanes)
         lane = key.number % key.num_lanes
         wanted = plan.within_lane(key.number)

@@ -57,20 +57,24 @@ _NUM_DECODED = 64  # rows at once
 
 
 class Table(IndexedSplits, LoadingModule):
-    """Images or numbers from a Delta table or a folder of Parquet, read as a stream, never whole in memory.
+    """Images or numbers from a Delta table or a folder of Parquet.
 
-    The table is read by row group; in training the row groups come in another order in each epoch, and
-    ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one process; only with a batch
-    size of 1, or fewer rows than processes, some are in two. A resumed training goes on at the right row, also with
-    another number of workers; with another number of processes or another ``batch_size`` it says that the rest of the
-    epoch differs.
+    Read as a stream, never whole in memory.
 
-    A batch is uint8 images ``(batch, 3, image_size, image_size)``, normalised on the device, or float32 features
-    ``(batch, numbers)``, or of the shape that a single tensor column has; then int64 labels ``(batch,)``, or float32
-    values ``(batch, 1)``; then, where there is a column of weights, float32 weights ``(batch,)``.
+    The table is read by row group; in training the row groups come in another order in each epoch,
+    and ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one
+    process; only with a batch size of 1, or fewer rows than processes, some are in two. A resumed
+    training goes on at the right row, also with another number of workers; with another number of
+    processes or another ``batch_size`` it says that the rest of the epoch differs.
+
+    A batch is uint8 images ``(batch, 3, image_size, image_size)``, normalised on the device, or
+    float32 features ``(batch, numbers)``, or of the shape that a single tensor column has; then
+    int64 labels ``(batch,)``, or float32 values ``(batch, 1)``; then, where there is a column of
+    weights, float32 weights ``(batch,)``.
 
     Args:
-        path: Folder of a Delta table, a folder or file of Parquet, or an address such as s3://bucket/table.
+        path: Folder of a Delta table, a folder or file of Parquet, or an address such as
+            s3://bucket/table.
         train: A table for training alone, in place of ``path``; likewise ``val`` and ``test``.
         val: Table for validation.
         test: Table for testing.
@@ -78,23 +82,28 @@ class Table(IndexedSplits, LoadingModule):
         version: Number of the Delta table's state to read; default is the newest.
         timestamp: Moment (ISO 8601) whose state of the Delta table is read.
         storage_options: For an object store, as deltalake takes them.
-        filter: Rows to take: a list of [column, operator, value] that must all hold, such as [[height, ">=", 100]], or
-            a list of such lists of which one must.
+        filter: Rows to take: a list of [column, operator, value] that must all hold, such as
+            [[height, ">=", 100]], or a list of such lists of which one must.
         image: Column of encoded images; default is `image`, where no ``features`` are given.
         features: Column of numbers, lists or tensors, or several, which are joined into one vector.
         label: Column of what is to be predicted; null where there is none.
-        weight: Column of numbers by which the loss of a row is multiplied, over their mean in the training split.
-        split: Column that says train, val or test; `auto` takes a column `split` where there is one and ``path`` is
-            given. Without one, a hash of the image, the features or the ``key`` decides.
-        key: Column by whose hash the split is decided, such as a patient, so that rows with the same go the same way.
+        weight: Column of numbers by which the loss of a row is multiplied, over their mean in the
+            training split.
+        split: Column that says train, val or test; `auto` takes a column `split` where there is one
+            and ``path`` is given. Without one, a hash of the image, the features or the ``key``
+            decides.
+        key: Column by whose hash the split is decided, such as a patient, so that rows with the
+            same go the same way.
         val_fraction: Share of the rows used for validation, where nothing says the splits.
         test_fraction: Share of the rows kept for testing, where nothing says the splits.
-        target: Whether labels are classes or numbers to tell; `auto` takes floating point for numbers.
+        target: Whether labels are classes or numbers to tell; `auto` takes floating point for
+            numbers.
         shuffle_buffer: Rows that each process keeps in memory and mixes; its workers share them.
-        on_bad_image: What to do about rows that cannot be used: `skip` leaves them out and lists them in the run
-            folder, `error` decodes every image before training and ends the command with the list.
-        max_bad_fraction: Share of such rows from which on it is an error in either case: of the table before training,
-            and of those of an epoch at its end.
+        on_bad_image: What to do about rows that cannot be used: `skip` leaves them out and lists
+            them in the run folder, `error` decodes every image before training and ends the command
+            with the list.
+        max_bad_fraction: Share of such rows from which on it is an error in either case: of the
+            table before training, and of those of an epoch at its end.
         kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 
@@ -187,7 +196,9 @@ class Table(IndexedSplits, LoadingModule):
         self._training: ResumableLoader | None = None
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the table and look at labels and splits, once; with ``on_bad_image: error`` decode every image.
+        """Open the table and look at labels and splits, once.
+
+        With ``on_bad_image: error`` decode every image.
 
         Raises:
             ConfigError: If arguments exclude each other or fit no column.
@@ -292,7 +303,10 @@ class Table(IndexedSplits, LoadingModule):
 
     @property
     def mean_weight(self) -> float | None:
-        """Mean weight of the training split's rows, over which `lightkit.models` takes weights; None without."""
+        """Mean weight of the training split's rows, over which `lightkit.models` takes weights.
+
+        None without.
+        """
         return self.index.mean_weight
 
     @property
@@ -346,7 +360,9 @@ class Table(IndexedSplits, LoadingModule):
         return {name: described[name] for name in ("class_names", "version", "fingerprint")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Count labels into the classes of the checkpoint; warn if a training goes on with other rows.
+        """Count labels into the classes of the checkpoint.
+
+        Warn if a training goes on with other rows.
 
         Raises:
             DataError: If the table has others.
@@ -369,7 +385,9 @@ class Table(IndexedSplits, LoadingModule):
         )  # fmt: skip
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """The test split if there is one, else the validation split, in stored order; each row must be readable.
+        """The test split if there is one, else the validation split, in stored order.
+
+        Each row must be readable.
 
         Lightning divides it among the processes.
         """
@@ -382,7 +400,10 @@ class Table(IndexedSplits, LoadingModule):
         )
 
     def _load(self, split: Split) -> ResumableLoader:
-        """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
+        """Make the loader of a split, of which each row is on one rank.
+
+        That of training is shuffled.
+        """
         trainer = self.trainer
         index = self.index
         is_training = split == "train"

@@ -1,6 +1,7 @@
-"""Petastorm datasets as a Lightning data module: petastorm reads for training, `Table` does the rest.
+"""Petastorm datasets as a Lightning data module: petastorm reads for training, `Table` the rest.
 
-petastorm is imported inside a function: it needs pyarrow 14, whose file systems of old left it with version 16.
+petastorm is imported inside a function: it needs pyarrow 14, whose file systems of old left it with
+version 16.
 """
 
 from __future__ import annotations
@@ -35,26 +36,29 @@ _INSTEAD = "lightkit.data.Table reads the same Parquet files: set data.class_pat
 
 
 class PetastormTable(Table):
-    """Images or numbers from Petastorm datasets or other folders of Parquet, read by petastorm itself.
+    """Images or numbers from Petastorm datasets or other folders of Parquet, read by petastorm.
 
-    It needs petastorm, whose last version (0.13.1) works with pyarrow 14 and numpy 1 at most, and so not beside a torch
-    of today. `Table` reads the same files beside any, gives the same rows, shares out single rows in place of row
-    groups, and has a bound on its memory: take this one only where petastorm itself is wanted.
+    It needs petastorm, whose last version (0.13.1) works with pyarrow 14 and numpy 1 at most, and
+    so not beside a torch of today. `Table` reads the same files beside any, gives the same rows,
+    shares out single rows in place of row groups, and has a bound on its memory: take this one only
+    where petastorm itself is wanted.
 
-    Training rows are read with ``make_batch_reader``, and come as the batches of `Table`, which itself reads for
-    validation, test, ``lightkit predict`` and the checks of an export. Row groups are divided among the processes by
-    their number, the same ones each epoch. A process with fewer rows than another reads its first ones of the epoch
-    again, so that all have equally many batches and no row is left out. A training that is resumed within an epoch
-    reads that epoch from its start, and skips the rows that it has had.
+    Training rows are read with ``make_batch_reader``, and come as the batches of `Table`, which
+    itself reads for validation, test, ``lightkit predict`` and the checks of an export. Row groups
+    are divided among the processes by their number, the same ones each epoch. A process with fewer
+    rows than another reads its first ones of the epoch again, so that all have equally many batches
+    and no row is left out. A training that is resumed within an epoch reads that epoch from its
+    start, and skips the rows that it has had.
 
     Args:
         train: Folder or file of Parquet on this machine to train on.
         val: Likewise, for validation.
         test: Likewise, for testing.
-        workers_count: Threads that decode rows; petastorm reads in one thread, so that a run can be repeated exactly.
+        workers_count: Threads that decode rows; petastorm reads in one thread, so that a run can be
+            repeated exactly.
         reader_pool_type: `thread`, or `dummy` to read in the training process's own thread.
-        shuffling_queue_capacity: Encoded rows that each process keeps in memory and mixes; 0 mixes within row groups
-            only.
+        shuffling_queue_capacity: Encoded rows that each process keeps in memory and mixes; 0 mixes
+            within row groups only.
         shuffle_row_groups: Read the row groups in another order each epoch.
         kwargs: As for Table: columns, target, sizes and augmentation.
     """
@@ -122,21 +126,29 @@ class PetastormTable(Table):
         )
 
     def train_dataloader(self) -> Any:
-        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
+        """Shuffled batches, augmented unless asked not to.
+
+        After a restored checkpoint, the rest of its epoch first.
+        """
         self._training = loader = PetastormLoader(self)
         loader.sampler.before_epoch = self._check_bad
         return loader
 
 
 class _PetastormOrder(ResumableSampler):
-    """Position of a training whose rows petastorm puts in an order of its own, so that those of a batch are unknown."""
+    """Position of a training whose rows petastorm puts in an order of its own.
+
+    So those of a batch are unknown.
+    """
 
     def indices_of(self, *, epoch: int, batch: int) -> None:  # type: ignore[override]
         """Return None: petastorm does not say which rows a batch has."""
 
 
 class PetastormLoader(ResumableLoader):
-    """Gives the training batches of this rank's row groups; rank r of n reads those numbered r, r + n, ...
+    """Gives the training batches of this rank's row groups.
+
+    Rank r of n reads those numbered r, r + n, ...
 
     Args:
         data: The data module, after its `setup`.

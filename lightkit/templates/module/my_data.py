@@ -21,7 +21,8 @@ class Points(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         rows = torch.from_numpy(np.loadtxt(self.path, dtype=np.float32, delimiter=",", skiprows=1))
-        # of six rows four train, one validates and one tests; rows that are added change no other's place
+        # of six rows four train, one validates and one tests; rows that are added change no other's
+        # place
         fold = torch.arange(len(rows)) % 6
         self.splits = {"train": rows[fold < 4], "val": rows[fold == 4], "test": rows[fold == 5]}
 

@@ -1,4 +1,7 @@
-"""How to compute: values go to the keys that they are for, `auto` follows the hardware, and a higher layer wins."""
+"""How to compute.
+
+Values go to the keys that they are for, `auto` follows the hardware, and a higher layer wins.
+"""
 
 from __future__ import annotations
 

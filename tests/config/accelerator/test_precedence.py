@@ -1,4 +1,7 @@
-"""Layers that say the same thing in other words: the higher one counts, and leaves what it does not contradict."""
+"""Layers that say the same thing in other words.
+
+The higher one counts, and leaves what it does not contradict.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whatever keys are said together: one set of trainer arguments that Lightning takes, or one error with its places."""
+"""Whatever keys are said together.
+
+One set of trainer arguments that Lightning takes, or one error with its places.
+"""
 
 from __future__ import annotations
 

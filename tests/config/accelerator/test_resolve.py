@@ -1,4 +1,4 @@
-"""Hardware keys: what the trainer gets for those that the table of the contract tests does not have."""
+"""Hardware keys: what the trainer gets for those that the contract tests' table lacks."""
 
 from __future__ import annotations
 

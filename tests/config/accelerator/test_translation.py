@@ -1,4 +1,7 @@
-"""Each layer is translated to the trainer's keys before it is merged: what it replaces below, and what it refuses."""
+"""Each layer is translated to the trainer's keys before it is merged.
+
+What it replaces below, and what it refuses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of tables need: small tables, and a stand-in for an object store on loopback."""
+"""What tests of tables need: small tables, and a stand-in for an object store on loopback."""
 
 from __future__ import annotations
 
@@ -56,10 +56,12 @@ def write_delta(tmp_path: Path) -> WriteDelta:
 
 
 def delete_by_vector(table: Path, rows: list[int]) -> None:
-    """Add a version to a Delta table of one file that deletes rows by a deletion vector, which deltalake cannot write.
+    """Add a version to a Delta table of one file that deletes rows by a deletion vector.
 
-    The vector stands in the log itself: a Roaring bitmap with one container, in Z85, as in the Delta protocol,
-    "Deletion Vector Format".
+    Deltalake cannot write one.
+
+    The vector stands in the log itself: a Roaring bitmap with one container, in Z85, as in the
+    Delta protocol, "Deletion Vector Format".
     """
     logs = sorted((table / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
@@ -84,7 +86,10 @@ def delete_by_vector(table: Path, rows: list[int]) -> None:
 
 
 def map_columns(table: Path) -> None:
-    """Add a version to a Delta table whose columns have other names in its files, as after a rename in Spark."""
+    """Add a version to a Delta table whose columns have other names in its files.
+
+    As after a rename in Spark.
+    """
     log = (table / "_delta_log" / f"{0:020d}.json").read_text()
     meta = next(json.loads(line)["metaData"] for line in log.splitlines() if "metaData" in line)
     schema = json.loads(meta["schemaString"])
@@ -119,7 +124,10 @@ def _z85(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A stand-in for S3 (see `tests/contract/s3_stub.py`) that serves a folder as the objects of ``bucket``."""
+    """A stand-in for S3 that serves a folder as the objects of ``bucket``.
+
+    See `tests/contract/s3_stub.py`.
+    """
 
     address: str
     bucket: str = "bucket"
@@ -137,7 +145,8 @@ class ObjectStore:
 def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """An `ObjectStore` of the folder that `write_parquet` and `write_delta` write to.
 
-    It is a process of its own, because deltalake (1.6.6) holds the interpreter's lock while it waits for an answer.
+    It is a process of its own, because deltalake (1.6.6) holds the interpreter's lock while it
+    waits for an answer.
     """
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")

@@ -386,7 +386,7 @@ def test_a_table_within_another_keeps_its_own_rows(
 
 
 def rows_with_a_rare_class(num_rare: int = 1) -> dict[str, Any]:
-    """Sixty rows of common classes, and rows of a class that the hash puts into no training split."""
+    """Sixty rows of common classes, and rows of a class that the hash never trains on."""
     rare = [
         x
         for x in range(1000, 2000)

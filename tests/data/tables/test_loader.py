@@ -1,4 +1,7 @@
-"""Loaders over a table: each row once over ranks and workers, in an order of its own each epoch, from any batch on."""
+"""Loaders over a table.
+
+Each row once over ranks and workers, in an order of its own each epoch, from any batch on.
+"""
 
 from __future__ import annotations
 

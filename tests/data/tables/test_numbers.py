@@ -1,4 +1,7 @@
-"""Numbers on their way into a model: what float32 loses, weights of rows, missing keys, and names of classes."""
+"""Numbers on their way into a model.
+
+What float32 loses, weights of rows, missing keys, and names of classes.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,8 @@ def test_a_training_of_nothing_but_weights_of_0_is_refused(tmp_path: Path) -> No
     opened(tmp_path / "t", columns, weight="w", stage="validate")
 
 
-# -- names of classes as Hugging Face's datasets writes them --------------------------------------------------------
+# -- names of classes as Hugging Face's datasets writes them
+# --------------------------------------------------------
 
 
 def named(names: list[str] | None, labels: Any, **more: Any) -> pa.Table:

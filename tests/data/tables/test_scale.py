@@ -1,4 +1,7 @@
-"""A table of many rows takes the memory of its files, and each row is in one batch of one of very many ranks."""
+"""A table of many rows takes the memory of its files.
+
+Each row is in one batch of one of very many ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training from a table: what a data module promises, over processes, interruptions and bad rows."""
+"""Training on a table: what a data module promises, in processes, interruptions and bad rows."""
 
 from __future__ import annotations
 
@@ -498,7 +498,7 @@ print(*rows, *peaks)
 
 
 def peaks_of(path: Path) -> tuple[int, list[float]]:
-    """Rows of an epoch, and the greatest memory in MiB of a process that reads them and of its worker."""
+    """Rows of an epoch, and greatest memory in MiB of a process that reads them and its worker."""
     command = [sys.executable, "-W", "ignore", "-c", MEMORY, str(path)]
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")
