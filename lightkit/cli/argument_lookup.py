@@ -62,26 +62,29 @@ def describe_owner(tree: Node, path: KeyPath, *, imports: bool = True) -> ClassD
     Raises:
         ConfigError: If its class cannot be imported.
     """
+    found = _describe_section(*path) if len(path) < 2 else None
+    if found is None and path and (name := find_class(tree, path)) is not None:
+        bases = load_schema().bases.get(path[0], ())
+        found = find_description(name, bases, imports=imports)
+    return found or ClassDescription(path="")
+
+
+def _describe_section(section: Any = None) -> ClassDescription | None:
+    """Describe the top of a config or a section of keys and names; None for one of a class."""
     schema = load_schema()
-    unknown = ClassDescription(path="")
-    if not path:
-        sections = {key: Argument() for key in schema.section_names}
-        return ClassDescription(path="lightkit", arguments={**sections, **schema.top})
-    section = path[0]
-    if path == ("accelerator",):
-        return ClassDescription(path="lightkit", arguments=_describe_hardware(schema))
-    if len(path) == 1 and section in schema.sections:
-        owner = "pytorch_lightning.Trainer" if section == "trainer" else "lightkit"
-        return replace(schema.sections[section], path=owner)
-    if len(path) == 1 and section in NAMED_CLASSES:
-        names = {
-            name: Argument(help=f"stands for {cls}") for name, cls in NAMED_CLASSES[section].items()
-        }
-        return ClassDescription(path="lightkit", arguments=names)
-    name = find_class(tree, path)
-    if name is None:
-        return unknown
-    return find_description(name, schema.bases.get(section, ()), imports=imports) or unknown
+    if section is None:
+        arguments = {**{key: Argument() for key in schema.section_names}, **schema.top}
+    elif section == "accelerator":
+        arguments = _describe_hardware(schema)
+    elif section in schema.sections:
+        arguments = {**schema.sections[section].arguments}
+    elif section in NAMED_CLASSES:
+        names = NAMED_CLASSES[section]
+        arguments = {name: Argument(help=f"stands for {cls}") for name, cls in names.items()}
+    else:
+        return None
+    owner = "pytorch_lightning.Trainer" if section == "trainer" else "lightkit"
+    return ClassDescription(path=owner, arguments=arguments)
 
 
 def _describe_hardware(schema: ConfigSchema) -> dict[str, Argument]:

@@ -186,13 +186,18 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
             folded = found.get(whole) or _describe_dataclass(parser, f"{prefix}{whole}")
             found[whole] = folded._replace(required=folded.required or is_required)
         else:
-            found[name] = Argument(
-                schema_of(typehint),
-                required=is_required,
-                default=NO_DEFAULT if is_required else plain_value(action.default),
-                help=plain_help(action.help if isinstance(action.help, str) else ""),
-            )
+            found[name] = _describe_action(action, typehint, required=is_required)
     return found
+
+
+def _describe_action(action: Any, typehint: Any, *, required: bool) -> Argument:
+    """Describe the argument of an option."""
+    return Argument(
+        schema_of(typehint),
+        required=required,
+        default=NO_DEFAULT if required else plain_value(action.default),
+        help=plain_help(action.help if isinstance(action.help, str) else ""),
+    )
 
 
 def _describe_dataclass(parser: LightningArgumentParser, key: str) -> Argument:
@@ -229,18 +234,23 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     """
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
+    if _accepts_any_value(typehint):
+        return {}
     origin = get_origin(typehint) or typehint
     arguments = get_args(typehint)
     if origin in (Union, types.UnionType):
         return any_of(schema_of(argument) for argument in arguments)
     if origin is Literal:
         return {"enum": list(arguments)}
-    if _accepts_any_value(typehint):
-        return {}
     if origin in _MAPPINGS or origin in _LISTS:
         return _collection_schema(origin, arguments)
     if origin is abc.Callable:
         return _function_schema(typehint, arguments)
+    return _class_schema(typehint)
+
+
+def _class_schema(typehint: Any) -> dict[str, Any]:
+    """Return the schema of a class; ``{}`` where jsonargparse takes something else for it."""
     if isinstance(typehint, type) and issubclass(typehint, Enum):
         return {"enum": [member.name for member in typehint]}
     return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}

@@ -19,7 +19,7 @@ _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "
 and in JSON Schema."""
 
 
-BOUNDS = tuple(_KEYWORDS.values())
+BOUNDS = frozenset(_KEYWORDS.values())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -262,16 +262,13 @@ class Resolved:
 
         return {key: visit(child, (key,)) for key, child in config.items()}
 
-    def masked(self, value: _Result) -> _Result:
-        """Return a text, or plain containers of texts, for logs.
-
-        References stand in the place of secrets.
-        """
-        return mask(value, self._known)
-
     @cached_property
-    def _known(self) -> Mask:
-        return Mask(self.secrets)
+    def masked(self) -> Callable[[_Result], _Result]:
+        """The function that puts references in the place of secrets.
+
+        It takes a text, or plain containers of texts, for logs.
+        """
+        return partial(mask, known=Mask(self.secrets))
 
 
 def root_in(section: Mapping[str, Any]) -> str:

@@ -141,14 +141,14 @@ def describe_expected(schema: Schema, value: Any) -> str:
 
 def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
     """Describe the bounds that a number is out of: ``1 or more``; None where they refuse none."""
-    branches = list_branches(schema)
-    bounded = [branch for branch in branches if any(key in BOUNDS for key in branch)]
-    free = [{"type": branch["type"]} for branch in bounded]
-    if not bounded or accepts(schema, value) or not accepts(any_of(free), value):
+    bounded = []
+    others = []
+    for branch in list_branches(schema):
+        (others if BOUNDS.isdisjoint(branch) else bounded).append(branch)
+    free = any_of({"type": branch["type"]} for branch in bounded)
+    if not bounded or accepts(schema, value) or not accepts(free, value):
         return None
-    words = [describe_bounds(branch) for branch in bounded]
-    words += [describe_type(branch) for branch in branches if branch not in bounded]
-    return join_alternatives(words)
+    return join_alternatives([*map(describe_bounds, bounded), *map(describe_type, others)])
 
 
 def accepts(schema: Schema, value: Any) -> bool:

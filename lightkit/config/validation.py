@@ -152,21 +152,24 @@ def find_refused_inputs(
     """
     for name, choices in described.choices.items():
         value = given.get(name)
-        if not isinstance(value, str) or name in described.paths or is_choice(value, choices):
-            continue
-        few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
-        hint = near(value, choices) or f"; expected {join_alternatives(few)}"
-        place = (*path, name)
-        text = f"{dotted(place)}: there is no {name} {shortened(value)}{hint}"
-        yield place, error_at(text, resolved.origin_of(place))
+        if isinstance(value, str) and name not in described.paths and not is_choice(value, choices):
+            place = (*path, name)
+            text = f"{dotted(place)}: there is no {name} {shortened(value)}"
+            text += _hint_at_choice(value, choices)
+            yield place, error_at(text, resolved.origin_of(place))
 
     for first, second, switch in described.excludes:
-        if not given.get(first) or not given.get(second) or given.get(switch) is False:
-            continue
-        places = [(*path, name) for name in (first, second)]
-        one, other = (f"{dotted(place)} ({_quote(given[place[-1]])})" for place in places)
-        text = f"{one} and {other} exclude each other. Leave one of them out."
-        yield places[1], error_at(text, *map(resolved.origin_of, places))
+        if given.get(first) and given.get(second) and given.get(switch) is not False:
+            places = [(*path, name) for name in (first, second)]
+            one, other = (f"{dotted(place)} ({_quote(given[place[-1]])})" for place in places)
+            text = f"{one} and {other} exclude each other. Leave one of them out."
+            yield places[1], error_at(text, *map(resolved.origin_of, places))
+
+
+def _hint_at_choice(value: str, choices: Sequence[str]) -> str:
+    """Return the choices that are near a value, else the first ones."""
+    few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
+    return near(value, choices) or f"; expected {join_alternatives(few)}"
 
 
 def find_refused_numbers(
@@ -307,21 +310,12 @@ class _Validator:
         """
         by_name = defaultdict[str, list[str]](list)
         by_part = defaultdict[str, list[str]](list)
-        keys = []
-        for name, section in self._schema.sections.items():
-            if name in (*_OF_ANY_JOB, *self._resolved.tree.entries):
-                keys += [f"{name}.{key}" for key in section.arguments]
-            else:
-                for key in section.arguments:
-                    by_part[key].append(f"{name}.{key}")
-        for name in CLASS_SECTIONS:
-            keys += [f"{name}.init_args.{key}" for key in self._list_arguments(name)]
-        keys += [f"{section}.{name}" for section, names in NAMED_CLASSES.items() for name in names]
-
+        for key in self._list_keys(is_present=False):
+            by_part[_short(key)].append(key)
         for key in dict.fromkeys(self._list_optimizer_keys()):
-            by_name[key.rpartition(".")[2]].append(key)
-        for key in keys:
-            last = key.rpartition(".")[2]
+            by_name[_short(key)].append(key)
+        for key in self._list_present_keys():
+            last = _short(key)
             by_name[last].append(key)
             parts = last.split("_")
             if len(parts) > 1:
@@ -329,6 +323,25 @@ class _Validator:
                 for part in parts:
                     by_part[part].append(key)
         return by_name, by_part
+
+    def _list_present_keys(self) -> list[str]:
+        """List the keys of the config's sections and classes, and the names of entries."""
+        keys = self._list_keys(is_present=True)
+        for section in CLASS_SECTIONS:
+            keys += [f"{section}.init_args.{key}" for key in self._list_arguments(section)]
+        for section, names in NAMED_CLASSES.items():
+            keys += [f"{section}.{name}" for name in names]
+        return keys
+
+    def _list_keys(self, *, is_present: bool) -> list[str]:
+        """List the keys of the sections of plain keys that the config has, or of the others."""
+        present = {*_OF_ANY_JOB, *self._resolved.tree.entries}
+        return [
+            f"{name}.{key}"
+            for name, section in self._schema.sections.items()
+            if (name in present) == is_present
+            for key in section.arguments
+        ]
 
     def _list_arguments(self, section: str) -> Collection[str]:
         """List the arguments of the class that a section names.
