@@ -45,19 +45,14 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     schema = load_schema()
     section, *inside = _split_topics(topics, schema)
     if section == "all" or len(inside) > 1:
-        text = (
-            f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got"
-            f" {inside[-1]!r}"
-        )
-        raise ConfigError(text)
+        words = " ".join([section, *inside[:-1]])
+        raise ConfigError(f"--help {words}: expected nothing after it, got {inside[-1]!r}")
+    key = inside[0] if inside else None
+    if section in schema.bases and key is not None:
+        return _format_class(command, section, key)
     if section in schema.bases:
-        return (
-            _format_class(command, section, inside[0])
-            if inside
-            else _format_classes(command, section)
-        )
+        return _format_classes(command, section)
     if section in schema.sections:
-        key = inside[0] if inside else None
         return _format_section(section, key, schema.sections[section])
     if section in schema.top:
         return _format_arguments({section: schema.top[section]})

@@ -30,9 +30,6 @@ from lightkit.export.options import describe_missing_hooks
 from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
-_WITH_INPUTS = ("model", "data")
-"""Sections whose classes may name the values and paths that their arguments can have."""
-
 
 def validate(
     command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems
@@ -66,29 +63,21 @@ def validate(
 
 def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
-    from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
-    empty = (
-        ""
-        if from_files or not loaded.invocation.files
-        else f"; {', '.join(loaded.invocation.files)} sets nothing"
-    )
+    text = "model: missing"
+    files = loaded.invocation.files
+    if files and not any(origin.file for origin in loaded.resolved.origins.values()):
+        text += f"; {', '.join(files)} sets nothing"
     checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.value_of("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
-        empty += f"; --ckpt_path {checkpoint} brings weights, not the config"
+        text += f"; --ckpt_path {checkpoint} brings weights, not the config"
         folder = Path(str(checkpoint)).resolve().parent.parent
         run = shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
         by_run = f"use -c {run}/config.yaml, or " if command == "fit" else f"use --run {run}, or "
-    starts_here = command == "fit" and checkpoint is None and not loaded.invocation.files
-    start = (
-        "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example"
-        if starts_here
-        else ""
-    )
-    return ConfigError(
-        f"model: missing{empty}; {by_run}set it in a file given with -c, or with"
-        f" --model=VALUE{start}"
-    )
+    text += f"; {by_run}set it in a file given with -c, or with --model=VALUE"
+    if command == "fit" and checkpoint is None and not files:
+        text += "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example"
+    return ConfigError(text)
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
@@ -158,7 +147,7 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
         DataError: If a path does not exist, or is a file in place of a folder.
     """
     problems = Problems()
-    for section in _WITH_INPUTS:
+    for section, has_paths in (("model", starts_training), ("data", True)):
         if parsed is None:
             described = find_section_class(section, resolved, load_schema())
             given = resolved.section(section).get("init_args") or {}
@@ -169,7 +158,7 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
             described = _find_parsed_class(value.get("class_path"))
             given = value.get("init_args") or {}
             is_buildable = _check_imported(section, described, given, resolved, problems)
-        if described is not None and is_buildable and (section == "data" or starts_training):
+        if described is not None and is_buildable and has_paths:
             _check_paths(section, described, given, resolved, problems)
     problems.raise_any()
 

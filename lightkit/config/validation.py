@@ -712,7 +712,6 @@ class _Validator:
 
     def _describe_unknown_class(self, named: Node, name: str, bases: Collection[str]) -> str | None:
         """Describe why a name leads to no class; None where an import may find one."""
-        schema = self._schema
         module, _, short = real_name(name).rpartition(".")
         old = find_class(real_name(name)) if module.startswith("pytorch_lightning") else None
         if old is not None:
@@ -722,13 +721,18 @@ class _Validator:
 
         if not module:
             is_wrong = not self._may_mean(name, bases)
-            return _describe_no_class(name, _short_names(bases, schema)) if is_wrong else None
-        exported: Sequence[str] | None = schema.data["exports"].get(module)
-        if exported is None or short in exported or not schema.is_valid_for(module):
+            return _describe_no_class(name, self._short_names(bases)) if is_wrong else None
+        exported: Sequence[str] | None = self._schema.data["exports"].get(module)
+        if exported is None or short in exported or not self._schema.is_valid_for(module):
             return None
-        here = [known for known in exported if f"{module}.{known}" in schema.classes]
-        hint = near(short, here) or near(short, _short_names(bases, schema))
+        here = [known for known in exported if f"{module}.{known}" in self._schema.classes]
+        hint = near(short, here) or near(short, self._short_names(bases))
         return f"{module} has no class {short!r}{hint}"
+
+    def _short_names(self, bases: Collection[str]) -> list[str]:
+        """List the short names of the classes that derive from any of several bases."""
+        described = self._schema.names_of(bases).values()
+        return [name for names in described for name in names if "." not in name]
 
     def _check_arguments(
         self,
@@ -821,13 +825,7 @@ class _Validator:
         known = found.arguments
         others = {name: node for name, node in given.items() if not _is_counted(name, node, known)}
 
-        # An argument of such a name belongs to the class.
-        for key in STEPPING_KEYS:
-            stepping = entry.entries.get(key)
-            if stepping is not None:
-                argument = known.get(key) or Argument(STEPPING_SCHEMAS[key])
-                self._check_value((SECTION, key), stepping, argument)
-
+        self._check_stepping(entry, known)
         is_built = self._uses_schedule() and not self._resolved.is_incomplete
         if PLATEAU in (found.path, *found.bases) and "monitor" not in known:
             monitor = others.pop("monitor", None)  # the class gets its value from Lightning
@@ -837,6 +835,14 @@ class _Validator:
         if is_built:
             self._check_needed(entry, found.path, named, given)
         return others
+
+    def _check_stepping(self, entry: MappingNode, known: Mapping[str, Argument]) -> None:
+        """Check when a schedule is stepped; an argument of such a name belongs to the class."""
+        for key in STEPPING_KEYS:
+            stepping = entry.entries.get(key)
+            if stepping is not None:
+                argument = known.get(key) or Argument(STEPPING_SCHEMAS[key])
+                self._check_value((SECTION, key), stepping, argument)
 
     def _check_needed(
         self, entry: MappingNode, path: str, named: Node, given: Mapping[str, Node]
@@ -970,10 +976,6 @@ def _is_foreign(text: Any, schema: ConfigSchema) -> bool:
     if os.path.isfile(text):  # noqa: PTH113 - such as rows.csv; Path.is_file raises OSError of a name that is too long
         return False
     return schema.find(text) is None or not schema.is_valid_for(text)
-
-
-def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
-    return [name for names in schema.names_of(bases).values() for name in names if "." not in name]
 
 
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
