@@ -164,21 +164,13 @@ class Resolved:
             if not isinstance(entries, dict):
                 continue
             trainer = result["trainer"] = dict(result.get("trainer") or {})
-            dumped = trainer.get(section)
             names = self._list_names(section)
-            items = (
-                list(dumped)
-                if isinstance(dumped, list)
-                else [dumped]
-                if isinstance(dumped, Mapping)
-                else []
-            )
-            named = items[
-                : len(names)
-            ]  # they come first, which the last parts of their class names confirm
-            if [_class_name(entries[name]) for name in names] != [
-                _class_name(item) for item in named
-            ]:
+            dumped = trainer.get(section)
+            items = dumped if isinstance(dumped, list) else [dumped]
+
+            # They come first, which the last parts of their class names confirm.
+            named = items[: len(names)]
+            if [*map(_class_name, map(entries.get, names))] != [*map(_class_name, named)]:
                 continue
             found = dict(zip(names, named, strict=True))
             result[section] = {name: found.get(name) for name in entries}
