@@ -80,13 +80,7 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
         return None, None
     run, now, reason = compare_inputs(stage_config)
     if run is None or now is None:
-        log = logging.getLogger("lightkit")
-        if (
-            now is not None and _explain_unseen(stage_config, now) == reason
-        ):  # tomorrow too: said also with --quiet
-            log.warning(f"trains each time: {reason}")
-        else:
-            log.info(f"trains: {reason}")
+        _log_reason(stage_config, now, reason)
         return None, now
     if stage_config.mode == "json":
         described = {"files": now.num_files, "size_bytes": now.size_bytes}
@@ -100,6 +94,15 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
         stage_config.mode,
     )
     return (0 if options.get("unchanged-ok") else _NOTHING_TO_DO), now
+
+
+def _log_reason(stage_config: StageConfig, now: Inputs | None, reason: str) -> None:
+    """Log why a fit trains; also with ``--quiet`` where it will tomorrow, too."""
+    log = logging.getLogger("lightkit")
+    if now is not None and _explain_unseen(stage_config, now) == reason:
+        log.warning(f"trains each time: {reason}")
+    else:
+        log.info(f"trains: {reason}")
 
 
 def compare_inputs(stage_config: StageConfig) -> Comparison:
