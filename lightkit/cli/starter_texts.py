@@ -11,8 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import permutations
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
