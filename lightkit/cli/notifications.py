@@ -203,7 +203,7 @@ def create_heartbeat(resolved: Resolved) -> DeadMansSwitch | None:
         ConfigError: If `run.heartbeat_url` is no address.
     """
     url = resolved.section("run").get("heartbeat_url")
-    if url is None or (isinstance(url, str) and read_scalar(url) is None):
+    if read_scalar(url) is None:
         return None
     try:
         return DeadMansSwitch(str(url))
@@ -334,5 +334,4 @@ def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:
 
 def _is_trial(resolved: Resolved) -> bool:
     """Return whether it is a ``fast_dev_run``, which is no sign of life."""
-    value = resolved.section("trainer").get("fast_dev_run")
-    return bool(read_scalar(value) if isinstance(value, str) else value)
+    return bool(read_scalar(resolved.section("trainer").get("fast_dev_run")))

@@ -149,8 +149,7 @@ def _find_value(resolved: Resolved, key: str) -> tuple[bool, Any]:
     path = tuple(key.split("."))
     taken, node, rest = descend(resolved.tree, path)
     if taken and not rest:
-        value = to_plain(node)
-        return True, read_scalar(value) if isinstance(value, str) else value
+        return True, read_scalar(to_plain(node))
     if len(path) == 2 and path[0] in ("model", "data"):
         described = find_section_class(path[0], resolved, load_schema())
         argument = None if described is None else described.arguments.get(path[1])

@@ -220,7 +220,7 @@ class Resolved:
         own = find(self.tree, ("trainer", section))
         given = entries.entries if isinstance(entries, MappingNode) else {}
         names = [name for name, entry in given.items() if to_plain(entry) is not None]
-        if own is None or _read_switch(to_plain(own)) is not False:
+        if own is None or read_scalar(to_plain(own)) is not False:
             return names
         return [name for name in names if rank_of(given[name]) > rank_of(own)]
 
@@ -284,18 +284,11 @@ def _take_own(trainer: dict[str, Any], section: str) -> dict[KeyPath, Any]:
     """Take the user's own callbacks or loggers out of the trainer's section, by their paths."""
     source = section if section in trainer else f"{section}+"
     own = trainer.pop(source, None)
-    if not own or isinstance(
-        _read_switch(own), bool
-    ):  # the named ones replace Lightning's default logger
-        return {}
+    if not own or isinstance(read_scalar(own), bool):
+        return {}  # the named ones replace Lightning's default logger
     if not isinstance(own, list):
         return {("trainer", source): own}
     return {("trainer", source, index): value for index, value in enumerate(own)}
-
-
-def _read_switch(value: Any) -> Any:
-    """Read a value that may come from a flag, where `false` is text."""
-    return read_scalar(value) if isinstance(value, str) else value
 
 
 def find_named_class(value: Any) -> str | None:

@@ -204,5 +204,5 @@ def _count_epochs(resolved: Resolved) -> int | None:
 
 def _read_int(value: Any) -> int | None:
     """Read an integer, which is text where a flag sets it."""
-    number = read_scalar(value) if isinstance(value, str) else value
+    number = read_scalar(value)
     return number if is_int(number) else None
