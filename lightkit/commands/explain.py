@@ -292,7 +292,7 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     set_by = fields["set_by"]
     place = "" if yaml else format_place(set_by)
     written = fields.get("written", fields["value"])
-    columns = {
+    columns: dict[str, Iterable[str]] = {
         "set by": [place],
         "written": [written if written != fields["value"] else ""],
         "type": [fields.get("type", "")],

@@ -141,8 +141,8 @@ def describe_expected(schema: Schema, value: Any) -> str:
 
 def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
     """Describe the bounds that a number is out of: ``1 or more``; None where they refuse none."""
-    bounded = []
-    others = []
+    bounded: list[Schema] = []
+    others: list[Schema] = []
     for branch in list_branches(schema):
         (others if BOUNDS.isdisjoint(branch) else bounded).append(branch)
     free = any_of({"type": branch["type"]} for branch in bounded)
