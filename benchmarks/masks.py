@@ -2,9 +2,10 @@
 
 `lightkit.models.Segmenter` compared with the U-Net of segmentation-models-pytorch.
 
-    pip install --no-deps segmentation-models-pytorch==0.6.0   # in an environment of its own; it needs timm as well
+    pip install --no-deps segmentation-models-pytorch==0.6.0   # in an environment of its own
     python benchmarks/masks.py --epochs 4
 
+segmentation-models-pytorch needs timm as well.
 Both have the same encoder (a ResNet-18 with random weights), data, order of the samples, optimizer
 and epochs. The peer has its own decoder and its own loss, Dice plus cross-entropy. The scores are
 those of the test split, pooled over its pixels.
@@ -54,7 +55,8 @@ def score(
     data = DrawnMasks(num_images=num_images, image_size=image_size, batch_size=16, num_workers=0)
     model = kind(backbone="resnet18")
     trainer = Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_model_summary=False,
+        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_model_summary=False,
         enable_progress_bar=False, num_sanity_val_steps=0,
     )  # fmt: skip
     began_s = time.monotonic()

@@ -116,9 +116,8 @@ class TrainingRun:
             from lightkit.cli.model_builder import build_model, translate_model_errors
             from lightkit.cli.model_export import load_model
 
-            assert (
-                stage_config.ckpt_path is not None
-            )  # a run without checkpoints is an error before
+            # a run without checkpoints is an error before
+            assert stage_config.ckpt_path is not None
             with translate_model_errors(stage_config.resolved) as stack:
                 module, _ = build_model(stage_config, stack)
                 load_model(module, None, Path(stage_config.ckpt_path))
@@ -233,7 +232,8 @@ def list_runs(
 
     Example:
         ```python
-        best = max(lightkit.list_runs("flowers", metric="val/accuracy"), key=lambda record: record["value"])
+        runs = lightkit.list_runs("flowers", metric="val/accuracy")
+        best = max(runs, key=lambda record: record["value"])
         pandas.DataFrame(lightkit.list_runs())  # where pandas is installed
         ```
     """
@@ -285,9 +285,8 @@ def _list_files(files: Files) -> list[str]:
 def _config_args(config: Files, overrides: Mapping[str, Any] | None) -> list[str]:
     words = [word for file in _list_files(config) for word in ("-c", file)]
     for key, value in (overrides or {}).items():
-        words.append(
-            f"{key}={os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)}"
-        )
+        is_text = isinstance(value, (str, os.PathLike))
+        words.append(f"{key}={os.fspath(value) if is_text else json.dumps(value)}")
     return words
 
 
@@ -299,9 +298,8 @@ def _run(stage: str, words: list[str]) -> TrainingRun:
         code = run_stage(invocation, watch, notifier)
         if watch.received is not None:
             raise errors.Interrupted(watch.received)
-    if (
-        code or notifier.run is None
-    ):  # other processes, or the ranks of a launcher, have printed why
+    # other processes, or the ranks of a launcher, have printed why
+    if code or notifier.run is None:
         text = (
             notifier.message.strip().removeprefix("error: ")
             or f"{stage} ended with exit code {code}; see above"

@@ -139,10 +139,7 @@ class DataError(LightkitError):
 
 
 class GateFailed(LightkitError):
-    """Nothing was promoted.
-
-    The model is not good enough or was rolled back before, or the alias is held.
-    """
+    """Nothing was promoted: not good enough, rolled back before, or the alias is held."""
 
     exit_code = 4
 
@@ -174,10 +171,7 @@ class OutputLost(LightkitError):
 
 
 class RunLocked(LightkitError):
-    """Another process holds the lock of this job.
-
-    The same command works once that one has ended.
-    """
+    """Another process holds the lock of this job; the same command works once it has ended."""
 
     exit_code = 75
 
@@ -187,28 +181,19 @@ class DataChanged(ConfigError):
 
 
 class OutOfTime(LightkitError):
-    """The deadline leaves no time for what is left.
-
-    The same command goes on where this one stopped.
-    """
+    """The deadline leaves no time for what is left; the same command goes on where it stopped."""
 
     exit_code = 75
 
 
 class TooLittleTime(OutOfTime):
-    """The deadline is a duration that is too short for the next step.
-
-    The same command would find it again.
-    """
+    """The deadline is a duration too short for the next step: the same command finds it again."""
 
     exit_code = 2
 
 
 class ServerAway(LightkitError):
-    """MLflow does not answer, or its database is locked.
-
-    The same command works once that has ended.
-    """
+    """MLflow does not answer, or its database is locked; the same command works after that."""
 
     exit_code = 75
 
@@ -289,8 +274,8 @@ def format_interruption(interruption: Interrupted, *, stage: str = "") -> str:
         return f"interrupted by {name}; there is nothing to resume"
     where = interruption.checkpoint
     return (
-        f"interrupted by {name}; the same command resumes from {where}, unless run.resume says"
-        " otherwise"
+        f"interrupted by {name}; the same command resumes from {where},"
+        " unless run.resume says otherwise"
     )
 
 

@@ -118,9 +118,8 @@ def _print_general_help(*, is_asked: bool) -> int:
 
 def _format_help(invocation: Invocation) -> str:
     if invocation.command in WITH_MODEL and invocation.topics:
-        from lightkit.cli.help_topics import (
-            format_topic,
-        )  # here, because it loads what reads configs
+        # here, because it loads what reads configs
+        from lightkit.cli.help_topics import format_topic
 
         return format_topic(invocation.command, invocation.topics)
     from lightkit.cli.help import format_command_help  # here: other commands need none of its words

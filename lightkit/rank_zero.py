@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made:
     """Broadcast what rank 0 makes, such as the state of a table that grows.
 
-    Or its error, for which all ranks wait.
+    Broadcast its error in its place, for which all ranks wait.
 
     Raises:
         LightkitError: As ``make`` does, on every rank; on the others also for any other error of

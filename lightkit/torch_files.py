@@ -25,9 +25,8 @@ from torch import serialization
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-_REASON = re.compile(
-    r"WeightsUnpickler error:\s*(\S.*)"
-)  # torch 2.15 puts it two lines further down
+# torch 2.15 puts it two lines further down
+_REASON = re.compile(r"WeightsUnpickler error:\s*(\S.*)")
 
 _HARMLESS = (
     *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
@@ -84,16 +83,14 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
     for weights_only in (True, False):
         try:
             with warnings.catch_warnings(), harmless_allowed():
-                warnings.filterwarnings(
-                    "ignore", "Detected pickle protocol"
-                )  # the error below has the consequence
+                # the error below has the consequence
+                warnings.filterwarnings("ignore", "Detected pickle protocol")
                 return torch.load(path, weights_only=weights_only, **settings)
         except (*_NOT_READ, pickle.UnpicklingError) as error:
             names: list[str] = []
             if weights_only and isinstance(error, pickle.UnpicklingError):
-                with suppress(
-                    *_NOT_READ, pickle.UnpicklingError
-                ):  # all of them, where the file's format has a list
+                # all of them, where the file's format has a list
+                with suppress(*_NOT_READ, pickle.UnpicklingError):
                     names = classes_beside_tensors(path)
                 names = names or runs.find_class_names(str(error))
             if not (
@@ -111,9 +108,8 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
 
 def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
     """Format the error for a file that torch cannot load as a ``kind``."""
-    reason = _REASON.search(
-        str(error)
-    )  # in the midst of advice on weights_only, which is not for a command line
+    # in the midst of advice on weights_only, which is not for a command line
+    reason = _REASON.search(str(error))
     text = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
     hint = " If you know who made it, --trust on the command line may read it." if reason else ""
     return (

@@ -1,8 +1,8 @@
 """Build horovod 0.28.1 for the torch of the running interpreter, and install it beside that torch.
 
-    python scripts/build_horovod.py                                     # CPU, gloo
-    HOROVOD_WITH_MPI=1 python scripts/build_horovod.py                  # with MPI too
-    HOROVOD_GPU_OPERATIONS=NCCL python scripts/build_horovod.py         # CUDA: needs nvcc and NCCL's headers
+    python scripts/build_horovod.py                              # CPU, gloo
+    HOROVOD_WITH_MPI=1 python scripts/build_horovod.py           # with MPI too
+    HOROVOD_GPU_OPERATIONS=NCCL python scripts/build_horovod.py  # CUDA: nvcc and NCCL's headers
 
 The last release of Horovod asks for C++14, which torch's headers refuse, and takes any nvcc on the
 machine for a wish to build with CUDA; both are changed in the sources. Other HOROVOD_* variables
@@ -64,7 +64,12 @@ import horovod
 import horovod.torch as hvd
 hvd.init()
 built = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built(), "nccl": hvd.nccl_built()}
-print("installed horovod", horovod.__version__, "with", ", ".join(name for name, there in built.items() if there))
+print(
+    "installed horovod",
+    horovod.__version__,
+    "with",
+    ", ".join(name for name, there in built.items() if there),
+)
 """
 
 
@@ -174,8 +179,8 @@ def patched(name: str, text: str, *, standard: int, gpu: bool) -> str:
         old, new = "(CUDA_HOME is not None)", "(CUDA_HOME is not None)" if gpu else "False"
     if old not in text:
         raise BuildError(
-            f"{name} of horovod {VERSION} does not hold {old!r}; the sources are not those"
-            " expected."
+            f"{name} of horovod {VERSION} does not hold {old!r}; the"
+            " sources are not those expected."
         )
     return text.replace(old, new)
 

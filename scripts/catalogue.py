@@ -272,9 +272,8 @@ def _asked_for(sections: dict[str, ClassDescription], classes: dict[str, type]) 
     described = [*sections.values(), *(describe_class(cls) for cls in classes.values())]
     texts = json.dumps([_write_section(each) for each in described])
     paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, BASES)}
-    return [
-        import_object(path) for path in sorted(paths - {"torch.nn.Module"})
-    ]  # as good as any name is one
+    # as good as any name is one
+    return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]
 
 
 def _public(version: str) -> str:

@@ -26,8 +26,10 @@ HEAD = """\
 # What torch itself pins to the digit (its CUDA libraries and triton) is left to torch.
 """
 HEAD_TPU = """\
-# For TPUs, torch 2.9, the last that torch-xla supports; and for petastorm, pyarrow 14, numpy 1 and what goes with them.
-# On Python 3.13, which these have no packages for, there is no petastorm. Everything else is as in constraints.txt.
+# For TPUs, torch 2.9, the last that torch-xla supports; and for petastorm, pyarrow 14, numpy 1 \
+and what goes with them.
+# On Python 3.13, which these have no packages for, there is no petastorm. \
+Everything else is as in constraints.txt.
 # pip install --constraint constraints-tpu.txt 'lightkit-train[tpu]'
 # pip install --constraint constraints-tpu.txt 'lightkit-train[petastorm]'
 """

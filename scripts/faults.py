@@ -112,9 +112,8 @@ def prepare(place: Path, *, seconds: float) -> Path:
     """Write a job of about so many seconds into a folder of its own."""
     place.mkdir(parents=True)
     (place / "slowly.py").write_text(SLOWLY, encoding="utf-8")
-    pause_s = max(0.0, seconds - 5) / (
-        EPOCHS * STEPS_AN_EPOCH
-    )  # five seconds or so are gone before the first step
+    # five seconds or so are gone before the first step
+    pause_s = max(0.0, seconds - 5) / (EPOCHS * STEPS_AN_EPOCH)
     job = {
         "seed_everything": 7,
         "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.01}},
@@ -191,9 +190,8 @@ def strike(kill: Kill, place: Path, length: Length) -> str:
     after_s = kill.moment * length.whole_s
     with start(place) as process:
         try:
-            if (
-                after_s > length.start_s
-            ):  # counted from the first record on, for machines are not always equally busy
+            # counted from the first record on, for machines are not always equally busy
+            if after_s > length.start_s:
                 while process.poll() is None and not any(recorded(place)):
                     time.sleep(0.02)
                 after_s -= length.start_s
@@ -296,9 +294,8 @@ def played(kill: Kill, whole: Path, *, seconds: float, length: Length) -> Outcom
     told = strike(kill, place, length)
     before = list(recorded(place))
     saved = max((event["step"] for event in before if event["event"] == "checkpoint"), default=0)
-    if any(
-        event["event"] == "end" for event in before
-    ):  # the moment was after it: there is nothing to go on with
+    # the moment was after it: there is nothing to go on with
+    if any(event["event"] == "end" for event in before):
         return Outcome(kill, told, broken_promises(place, whole, saved=None))
     failed = finish(place)
     return Outcome(kill, told, [failed] if failed else broken_promises(place, whole, saved=saved))

@@ -94,15 +94,16 @@ def format_events() -> str:
     before, table, after = re.split(r"^=+ +=+$", text, flags=re.MULTILINE)
     rows = []
     for event, meaning, fields in re.findall(
-        r"^(\w+) +((?:.|\n +)+?)\n +fields: (.*)", table, re.MULTILINE
+        r"^(\w+) +((?:.|\n +)+?)\n +fields: (.*(?:\n +.*)*)", table, re.MULTILINE
     ):
-        kinds = [f"`{name}`: {kind}" for name, kind in re.findall(r"(\w+) \(([^)]*)\)", fields)]
+        listed = re.findall(r"(\w+) \(([^)]*)\)", " ".join(fields.split()))
+        kinds = [f"`{name}`: {kind}" for name, kind in listed]
         rows.append([f"`{event}`", ", ".join(kinds), " ".join(meaning.split())])
     end = f"{format_table(['event', 'fields', 'meaning'], rows)}\n\n{' '.join(after.split())}"
     before = " ".join(before.split("\n\n", 1)[1].split())
     note = (
-        "`events.jsonl` in the run folder has one JSON object a line; `--output json` prints the"
-        " same."
+        "`events.jsonl` in the run folder has one JSON object a line;"
+        " `--output json` prints the same."
     )
     return f"{note}\n{before}\n\n{end}".replace("``", "`")
 
@@ -110,9 +111,10 @@ def format_events() -> str:
 def format_files() -> str:
     """Return the files of a run, and the fields of summary.json."""
     found = re.findall(
-        r"^([\w./]+)  +(\S.*)$", inspect.cleandoc(folder.__doc__ or ""), re.MULTILINE
+        r"^([\w./]+)  +(\S.*(?:\n +\S.*)*)$", inspect.cleandoc(folder.__doc__ or ""), re.MULTILINE
     )
-    files = format_table(["file", "content"], [[f"`{name}`", content] for name, content in found])
+    rows = [[f"`{name}`", " ".join(content.split())] for name, content in found]
+    files = format_table(["file", "content"], rows)
     schema: dict[str, Any] = json.loads(SUMMARY_SCHEMA.read_text(encoding="utf-8"))
     required = set(schema["required"])
     fields = [
@@ -120,8 +122,8 @@ def format_files() -> str:
         for name, field in schema["properties"].items()
     ]
     summary = (
-        f"## summary.json\n\n{schema['description']}\n`lightkit schema --summary` prints its JSON"
-        " Schema."
+        f"## summary.json\n\n{schema['description']}\n`lightkit schema"
+        " --summary` prints its JSON Schema."
     )
     return (
         "A run has those of these files that its commands have"
@@ -149,8 +151,8 @@ def format_exit_codes() -> str:
     ]
     table = format_table(["code", "exception of `lightkit.errors`", "meaning"], rows)
     note = (
-        "An exit code gives the kind of an error; [Troubleshooting](../troubleshooting.md) has the"
-        " remedies."
+        "An exit code gives the kind of an error;"
+        " [Troubleshooting](../troubleshooting.md) has the remedies."
     )
     return f"{note}\n\n{table}\n\nAny other exception is code 1, with a traceback."
 
@@ -198,10 +200,8 @@ def pages() -> dict[str, str]:
 
 if __name__ == "__main__":
     is_check, stale = sys.argv[1:] == ["--check"], []
-    for write in (
-        pages,
-        lambda: {"llms.txt": format_llms_index() + "\n"},
-    ):  # the index reads the pages
+    # the index reads the pages
+    for write in (pages, lambda: {"llms.txt": format_llms_index() + "\n"}):
         for name, text in write().items():
             file = DOCS / name
             if file.is_file() and file.read_text(encoding="utf-8") == text:

@@ -42,9 +42,8 @@ def _as_before() -> Iterator[None]:
     tracking = getattr(sys.modules.get(_TRACKING), "_tracking_uri", None)
     waking = signal.getsignal(signal.SIGURG)
     yield
-    if (
-        signal.getsignal(signal.SIGURG) != waking
-    ):  # the watchdog of a fit that failed before it began
+    # the watchdog of a fit that failed before it began
+    if signal.getsignal(signal.SIGURG) != waking:
         signal.signal(signal.SIGURG, signal.SIG_DFL)
     for name in set(os.environ) - set(environ) - {"PYTEST_CURRENT_TEST"}:
         del os.environ[name]  # the processes that a later test starts would take it for theirs

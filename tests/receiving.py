@@ -120,9 +120,8 @@ def receiving() -> Iterator[Receiver]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(
-            self, *_args: object
-        ) -> None: ...  # a client that has left is no news here
+        # a client that has left is no news here
+        def handle_error(self, *_args: object) -> None: ...
 
     with Server(("127.0.0.1", 0), Handler) as server:
         receiver.port = server.server_port

@@ -44,8 +44,8 @@ BENCHES = {
         minutes=10,
     ),
     "first_step": Bench(
-        "process start to the end of the first optimizer step, from the second run on; the first"
-        " run too",
+        "process start to the end of the first optimizer step, from the"
+        " second run on; the first run too",
         "a hand-written script",
         "<= 1.25",
         minutes=3,
@@ -82,11 +82,11 @@ BENCHES = {
         words=("--repeat", "3"),
     ),
     "sweep": Bench(
-        "a trial of a sweep beyond its training, trials a minute, and trials on features that are"
-        " kept",
+        "a trial of a sweep beyond its training, trials a minute, and"
+        " trials on features that are kept",
         "a fit of its own, Hydra's sweeper, study.optimize in one process",
-        "<= 0.3 of a fit; >= 3 times Hydra and 0.8 of the process; <= 0.15 and 0.5 of fits on"
-        " photos",
+        "<= 0.3 of a fit; >= 3 times Hydra and 0.8 of the process; <="
+        " 0.15 and 0.5 of fits on photos",
         minutes=40,
     ),
     "loader": Bench(

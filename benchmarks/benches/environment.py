@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 
 PACKAGES = (
-    "lightkit", "torch", "torchvision", "pytorch-lightning", "jsonargparse", "numpy", "pillow", "horovod",
+    "lightkit", "torch", "torchvision", "pytorch-lightning", "jsonargparse", "numpy", "pillow",
+    "horovod",
     "onnxruntime", "litdata",
 )  # fmt: skip
 _ROOT = Path(__file__).parents[2]

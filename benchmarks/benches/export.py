@@ -155,7 +155,8 @@ def _run(words: Sequence[str], folder: Path, threads: int) -> str:
     environment = {**build_environment(threads), "XDG_CACHE_HOME": str(folder / "cache")}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False,
+            [sys.executable, "-m", *words], cwd=folder, env=environment, capture_output=True,
+            text=True, check=False,
             timeout=_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
@@ -193,7 +194,8 @@ def format_latencies(result: Found) -> list[str]:
     """Return medians and 95th percentiles of each number of threads and size, one line each."""
     return [
         f"{_format_threads(int(threads))}, batch {size}: " + ", ".join(
-            f"{name} {_format_ms(turns, threads, size, 'median_s')} (p95 {_format_ms(turns, threads, size, 'p95_s')})"
+            f"{name} {_format_ms(turns, threads, size, 'median_s')}"
+            f" (p95 {_format_ms(turns, threads, size, 'p95_s')})"
             for name, turns in result.items()
         ) + " ms"
         for threads in result[EAGER][0]

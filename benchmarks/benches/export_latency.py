@@ -44,8 +44,9 @@ def time_calls(
             else open_model(file, threads=number)
         )
         result[str(number)] = {
-            str(size): measure_latency(lambda: call([images[size]])) for size in sizes
-        }  # noqa: B023
+            str(size): measure_latency(lambda: call([images[size]]))  # noqa: B023
+            for size in sizes
+        }
     return result
 
 

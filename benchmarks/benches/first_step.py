@@ -77,9 +77,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 CHECKED: start.run_with_sanity_check,
                 FIRST_TIME: start.run_first_time,
             }
-        start.run_lightkit(
-            options.seed
-        )  # so that what it keeps of the photos is there, as from the second run on
+        # so that what it keeps of the photos is there, as from the second run on
+        start.run_lightkit(options.seed)
         rounds = run_rounds(contestants, repeat=options.repeat, seed=options.seed)
     return {
         "comparisons": list_comparisons(rounds),
@@ -189,8 +188,9 @@ class Start:
         with tempfile.TemporaryFile() as output:
             start = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, *words], cwd=self._root, env={**build_environment(self._options.threads), **own},
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                [sys.executable, *words], cwd=self._root,
+                env={**build_environment(self._options.threads), **own}, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
             try:
                 while not moment.exists():

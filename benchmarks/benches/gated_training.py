@@ -184,11 +184,8 @@ def measure_peak_bytes(pid: int) -> int:
         return _read_peak_bytes(family) + sum(
             _read_own_bytes(child) for child in family.children(recursive=True)
         )
-    except (
-        psutil.Error,
-        OSError,
-        StopIteration,
-    ):  # it has just ended: the kernel tells no more of it
+    except (psutil.Error, OSError, StopIteration):
+        # it has just ended: the kernel tells no more of it
         return 0
 
 
@@ -242,8 +239,8 @@ def start_training(
             **({"TERM": "xterm-256color"} if terminal else {}),
         }
         process = subprocess.Popen(
-            command, cwd=folder, env={**build_environment(threads), **own}, stdin=subprocess.DEVNULL,
-            stdout=screen, stderr=screen, start_new_session=True,
+            command, cwd=folder, env={**build_environment(threads), **own},
+            stdin=subprocess.DEVNULL, stdout=screen, stderr=screen, start_new_session=True,
         )  # fmt: skip
         open_things.callback(_kill, process)
         door.settimeout(0.2)
@@ -271,9 +268,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _open_terminal(output: IO[bytes]) -> Iterator[int]:
     """Return a terminal whose screen nobody sees; what it shows goes into a file."""
     reader, screen = pty.openpty()
-    fcntl.ioctl(
-        screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0)
-    )  # without a size, bars have no width
+    # without a size, bars have no width
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     over = threading.Event()
 
     def drain() -> None:
@@ -322,8 +318,10 @@ def start_trainings(
                 f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr
             )
             trainings[name] = running.enter_context(
-                start_training(name, command, folder, num_ranks=options_of.get("num_ranks", 1), threads=job.threads,
-                         terminal=options_of.get("terminal", False), environ=options_of.get("environ"))
+                start_training(name, command, folder, num_ranks=options_of.get("num_ranks", 1),
+                               threads=job.threads,
+                         terminal=options_of.get("terminal", False),
+                         environ=options_of.get("environ"))
             )  # fmt: skip
         yield trainings
         for each in trainings.values():

@@ -160,9 +160,8 @@ def _list_comparisons(title: str, rounds: dict[str, list[float]]) -> list[dict[s
 
 def _draw_flowers(folder: Path, *, num_images: int, size: int = 320) -> Path:
     """Draw flowers into JPEG files about as large as the photos."""
-    from lightkit.data.flowers import (
-        draw_flower,
-    )  # here, so that --help and errors do without torch
+    # here, so that --help and errors do without torch
+    from lightkit.data.flowers import draw_flower
     from lightkit.images.flower_photos import CLASSES
 
     print(f"drawing {num_images} flowers; LIGHTKIT_DATA or --data names photos", file=sys.stderr)
@@ -186,7 +185,8 @@ def _start_loader(request: dict[str, Any], seconds: float) -> Iterator[Callable[
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
         subprocess.Popen(
             [sys.executable, "-m", "benches.loader_worker", json.dumps(request)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            env=environment,
         ) as process,
     ):  # fmt: skip
 

@@ -175,9 +175,8 @@ class ReadRecord:
         """Read."""
         import numpy as np
 
-        pixels = torch.from_numpy(
-            np.array(self.source.pixels(number).whole())
-        )  # a tensor is read without a copy
+        # a tensor is read without a copy
+        pixels = torch.from_numpy(np.array(self.source.pixels(number).whole()))
         return {"pixels": pixels, "label": self.source.label(number), "number": number}
 
 

@@ -237,7 +237,6 @@ def print_result(text: str) -> int:
         code = _OUTPUT_LOST
     else:
         return 0
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-    )  # Python would write the rest at its end
+    # Python would write the rest at its end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

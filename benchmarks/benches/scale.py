@@ -55,17 +55,8 @@ def run(words: Sequence[str]) -> int:
     )
     options = parser.parse_args(words)
     names = [
-        "rows",
-        "format",
-        "open",
-        "look",
-        "MB",
-        "open",
-        "load",
-        "epoch",
-        "resume",
-        "MB of a rank",
-        "divide",
+        *("rows", "format", "open", "look", "MB", "open", "load", "epoch", "resume"),
+        *("MB of a rank", "divide"),
     ]
     print(" | ".join(names), flush=True)
     for rows in options.rows:

@@ -278,9 +278,8 @@ def _serve(words: Sequence[str], path: str, folder: Path, threads: int) -> Itera
             time.sleep(0.2)
         yield port
     finally:
-        with suppress(
-            ProcessLookupError
-        ):  # it has ended by itself, which is the error that is raised
+        # it has ended by itself, which is the error that is raised
+        with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(_END_S)

@@ -47,7 +47,12 @@ SMALL = """\
 seed_everything: 7
 model: {class_path: Regressor, init_args: {learning_rate: 0.01}}
 data: Temperatures
-trainer: {max_epochs: 2, accelerator: cpu, logger: false, enable_progress_bar: false, enable_model_summary: false}
+trainer:
+  max_epochs: 2
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
 run: {report: false}
 """
 PHOTOS = """\
@@ -75,7 +80,11 @@ def train(rate):
     pl.seed_everything(7, verbose=False)
     checkpoint = pl.callbacks.ModelCheckpoint(monitor="val/loss", save_last=True)
     trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
         callbacks=[checkpoint],
     )
     trainer.fit(Regressor(learning_rate=rate), Temperatures())
@@ -101,8 +110,16 @@ import hydra
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config):
-    program = "from pytorch_lightning.cli import LightningCLI; LightningCLI(save_config_kwargs={'overwrite': True})"
-    words = ["fit", "--config", sys.argv[0].replace("sweep.py", "plain.yaml"), f"--model.learning_rate={config.rate}"]
+    program = (
+        "from pytorch_lightning.cli import LightningCLI; "
+        "LightningCLI(save_config_kwargs={'overwrite': True})"
+    )
+    words = [
+        "fit",
+        "--config",
+        sys.argv[0].replace("sweep.py", "plain.yaml"),
+        f"--model.learning_rate={config.rate}",
+    ]
     subprocess.run([sys.executable, "-c", program, *words], check=True)
 
 
@@ -112,7 +129,12 @@ PLAIN = """\
 seed_everything: 7
 model: lightkit.models.Regressor
 data: lightkit.data.Temperatures
-trainer: {max_epochs: 2, accelerator: cpu, logger: false, enable_progress_bar: false, enable_model_summary: false}
+trainer:
+  max_epochs: 2
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
 """
 
 
@@ -165,8 +187,8 @@ def measure(parser: ArgumentParser, options: Any, num_trials: int) -> dict[str, 
     notes = [
         (
             "The cost of a trial beyond its training is the difference of two sweeps by the"
-            " difference of their trials, less the seconds that the trials' own summaries count as"
-            " training."
+            " difference of their trials, less the seconds that the trials'"
+            " own summaries count as training."
         ),
         "Trials a minute include the start of each contestant.",
         (
@@ -270,8 +292,8 @@ def _check_trials(folder: Path, name: str, expected: int) -> None:
     states = [record["state"] for record in map(json.loads, lines) if record["event"] == "end"]
     if states != ["complete"] * expected:
         raise BenchError(
-            f"the sweep {name} has the trials {', '.join(states)}; expected {expected} complete"
-            " ones"
+            f"the sweep {name} has the trials {', '.join(states)};"
+            f" expected {expected} complete ones"
         )
 
 
@@ -329,8 +351,8 @@ def _measure_photos(
     }
     rounds = run_rounds(contestants, repeat=repeat, title="sweep on photos")
     title = (
-        f"{NUM_PHOTO_TRIALS} trials of frozen MobileNetV2 on {split.num_train + split.num_val}"
-        " photos"
+        f"{NUM_PHOTO_TRIALS} trials of frozen MobileNetV2 on"
+        f" {split.num_train + split.num_val} photos"
     )
     names = list(contestants)
     lines = [

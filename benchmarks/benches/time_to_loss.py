@@ -137,8 +137,10 @@ def create_contestants(
         "seed_everything": seed,
     }
     by_hand = {
-        **data, "weights": str(weights), "num_classes": split.num_classes, "learning_rate": LEARNING_RATE,
-        "max_epochs": MAX_EPOCHS, "seed": seed, "loss": options.loss, "checkpoint": "last.pt", **smoothing,
+        **data, "weights": str(weights), "num_classes": split.num_classes,
+        "learning_rate": LEARNING_RATE, "max_epochs": MAX_EPOCHS, "seed": seed,
+        "loss": options.loss, "checkpoint": "last.pt",
+        **smoothing,
     }  # fmt: skip
     return {
         training.name: training
@@ -163,8 +165,8 @@ def find_loss_s(name: str, moments: Moments, loss: float) -> float:
     at = moments.find_loss_s(loss)
     if at is None:
         raise BenchError(
-            f"{name} has come to a loss of {min(moments.losses):.3f} in {MAX_EPOCHS} epochs, not"
-            f" {loss:g}"
+            f"{name} has come to a loss of {min(moments.losses):.3f} in"
+            f" {MAX_EPOCHS} epochs, not {loss:g}"
         )
     return at
 

@@ -30,10 +30,8 @@ from measure import ToolFailed, run  # noqa: E402
 from tools import Job, Setting, list_frozen, list_inference, list_trainings  # noqa: E402
 
 SCENARIOS = ("shipped", "frozen", "inference", "equal")
-_TORCH_NAMES = (
-    "mobilenet_v2-7ebf99e0.pth",
-    "mobilenet_v2-b0353104.pth",
-)  # of torchvision's second and first weights
+# of torchvision's second and first weights
+_TORCH_NAMES = ("mobilenet_v2-7ebf99e0.pth", "mobilenet_v2-b0353104.pth")
 
 
 def main() -> int:
@@ -248,8 +246,8 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Write the rows as a table of Markdown, with the ratio of wall time of lightkit to each."""
     own = next((row.get("wall_s") for row in rows if row["tool"].startswith("lightkit")), None)
     lines = [
-        "| tool | wall s | CPU s | peak RSS MB | images/s, later epochs | accuracy | lightkit /"
-        " tool |"
+        "| tool | wall s | CPU s | peak RSS MB | images/s, later epochs"
+        " | accuracy | lightkit / tool |"
     ]
     lines.append("|---|---|---|---|---|---|---|")
     for row in rows:

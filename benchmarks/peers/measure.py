@@ -71,9 +71,8 @@ def run(
         "CUDA_VISIBLE_DEVICES": "",
         **(environ or {}),
     }
-    variables.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # else what pip has not compiled is compiled at each start
+    # else what pip has not compiled is compiled at each start
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     start_s = time.monotonic()
     process = subprocess.Popen(
         command,

@@ -160,13 +160,16 @@ def _make_lightkit(setting: Setting, *, equal: bool) -> Job:
     """Train with what `lightkit init --data` writes, but for network, crop and the epochs."""
     words = [
         "model.weights=null", "model.backbone=resnet18", "model.freeze=none", "data.augment=true",
-        f"data.image_size={setting.size}", "data.batch_size=32", f"trainer.max_epochs={setting.epochs}",
+        f"data.image_size={setting.size}", "data.batch_size=32",
+        f"trainer.max_epochs={setting.epochs}",
         f"seed_everything={setting.seed}",
     ]  # fmt: skip
     if equal:
         words += [
-            "accelerator.precision=32-true", "accelerator.memory_format=contiguous", "data.num_workers=1",
-            "data.cache=none", "optimizer.class_path=torch.optim.AdamW", f"optimizer.init_args.lr={RATE}",
+            "accelerator.precision=32-true", "accelerator.memory_format=contiguous",
+            "data.num_workers=1",
+            "data.cache=none", "optimizer.class_path=torch.optim.AdamW",
+            f"optimizer.init_args.lr={RATE}",
         ]  # fmt: skip
     fit = [sys.executable, "-m", "lightkit", "fit", "-c", "photos.yaml", *words]
     return Job(
@@ -176,16 +179,20 @@ def _make_lightkit(setting: Setting, *, equal: bool) -> Job:
 
 def _make_timm(setting: Setting, *, equal: bool) -> Job:
     command = [
-        setting.find_python("timm"), str(setting.environments / "timm" / "train.py"), str(setting.photos),
-        "--train-split", "train", "--val-split", "val", "--model", "resnet18",
+        setting.find_python("timm"), str(setting.environments / "timm" / "train.py"),
+        str(setting.photos), "--train-split", "train", "--val-split", "val", "--model", "resnet18",
         "--num-classes", str(setting.num_classes),
-        "--input-size", "3", str(setting.size), str(setting.size), "-b", "32", "--epochs", str(setting.epochs),
-        "--opt", "adamw", "--lr", str(RATE), "--device", "cpu", "--seed", str(setting.seed), "--output", "out",
+        "--input-size", "3", str(setting.size), str(setting.size), "-b", "32", "--epochs",
+        str(setting.epochs), "--opt", "adamw", "--lr", str(RATE), "--device", "cpu", "--seed",
+        str(setting.seed),
+        "--output", "out",
     ]  # fmt: skip
     if equal:
         command += [
-            "-j", "1", "--sched", "step", "--decay-epochs", "1000", "--warmup-epochs", "0", "--weight-decay", "0.01",
-            "--smoothing", "0", "--scale", "0.35", "1.0", "--color-jitter", "0", "--crop-pct", "0.875",
+            "-j", "1", "--sched", "step", "--decay-epochs", "1000", "--warmup-epochs", "0",
+            "--weight-decay", "0.01", "--smoothing", "0", "--scale", "0.35", "1.0",
+            "--color-jitter", "0", "--crop-pct",
+            "0.875",
         ]  # fmt: skip
     return Job(
         "timm 1.0.31",
@@ -211,8 +218,10 @@ def _make_ultralytics(setting: Setting, *, equal: bool) -> Job:
     words = [f"seed={setting.seed}"]
     if equal:
         words += [
-            "optimizer=AdamW", f"lr0={RATE}", "lrf=1.0", "warmup_epochs=0", "weight_decay=0.01", "nbs=32", "workers=1",
-            "scale=0.65", "hsv_h=0", "hsv_s=0", "hsv_v=0", "erasing=0", "auto_augment=None", "amp=False",
+            "optimizer=AdamW", f"lr0={RATE}", "lrf=1.0", "warmup_epochs=0", "weight_decay=0.01",
+            "nbs=32", "workers=1", "scale=0.65", "hsv_h=0", "hsv_s=0", "hsv_v=0", "erasing=0",
+            "auto_augment=None",
+            "amp=False",
         ]  # fmt: skip
     return Job(
         "Ultralytics 8.4.190",
@@ -277,9 +286,8 @@ def list_frozen(setting: Setting) -> list[Job]:
         "--seed",
         str(setting.seed),
     ]
-    home = {
-        "TORCH_HOME": str(setting.environments / "torch")
-    }  # where the weights are under the name that is asked for
+    # where the weights are under the name that is asked for
+    home = {"TORCH_HOME": str(setting.environments / "torch")}
     net = _YOLO_NET.format(
         num_classes=setting.num_classes,
         channels=1280,
@@ -289,7 +297,8 @@ def list_frozen(setting: Setting) -> list[Job]:
     )
     lightkit = [
         f"model.weights={setting.weights}", "model.backbone=mobilenet_v2", "model.freeze=backbone",
-        f"data.image_size={setting.size}", "data.batch_size=32", f"trainer.max_epochs={setting.epochs}",
+        f"data.image_size={setting.size}", "data.batch_size=32",
+        f"trainer.max_epochs={setting.epochs}",
         f"seed_everything={setting.seed}", "callbacks.early_stopping=null",
     ]  # fmt: skip
     return [

@@ -85,9 +85,8 @@ class Checkpoint(ModelCheckpoint):
         self.best_step: int | None = None
         self._auto = monitor == "auto"
         self._mode_is_given = mode is not None
-        self.modes_of_config: Mapping[
-            str, str
-        ] = {}  # what a config says of metrics elsewhere, as in its gate
+        # what a config says of metrics elsewhere, as in its gate
+        self.modes_of_config: Mapping[str, str] = {}
         self._saved_at_s = time.monotonic()
         self._saved_at_step = 0
         self._step_seen = 0
@@ -157,9 +156,8 @@ class Checkpoint(ModelCheckpoint):
         self._value_before = self._find_value(trainer)
         self._scored_weights = self._weights_before = None
         if may_swap_weights(trainer) and overrides(pl_module, LightningModule, "on_validation_end"):
-            self._weights_before = copy_weights(
-                pl_module
-            )  # its own hook comes after those of callbacks
+            # its own hook comes after those of callbacks
+            self._weights_before = copy_weights(pl_module)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_args: Any, **_kw: Any
@@ -296,9 +294,8 @@ class Checkpoint(ModelCheckpoint):
             for path, score in state_dict["best_k_models"].items()
         }
         if self._auto:
-            self.monitor = state_dict.get(
-                "monitor"
-            )  # known before the next validation logs it again
+            # known before the next validation logs it again
+            self.monitor = state_dict.get("monitor")
         super().load_state_dict(
             {**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath}
         )
@@ -541,10 +538,7 @@ def averages_weights(trainer: Trainer) -> bool:
 FINAL_NAME = "final.ckpt"
 _SWAPS = (
     ("on_validation_start", "on_validation_epoch_start"),
-    (
-        "on_validation_epoch_end",
-        "on_validation_end",
-    ),
+    ("on_validation_epoch_end", "on_validation_end"),
 )
 
 
@@ -574,7 +568,7 @@ _KNOWN_PACKAGES = ("lightkit", "pytorch_lightning", "lightning")
 def may_swap_weights(trainer: Trainer) -> bool:
     """Check whether a hook of the user's could put other weights in place for a validation.
 
-    And whether it could take them out again.
+    Also check whether it could take them out again.
     """
     if is_sharded(trainer) or averages_weights(trainer):
         return False

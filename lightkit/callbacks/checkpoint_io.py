@@ -112,9 +112,8 @@ class VerifiedCheckpointIO(CheckpointReader):
         def write(aside: Path) -> str:
             # the state was gathered, which of a sharded model takes its time
             self._heartbeat.beat()
-            with _DigestWriter(
-                io.FileIO(aside, "w")
-            ) as file:  # given a path, torch would put its name into the file
+            # given a path, torch would put its name into the file
+            with _DigestWriter(io.FileIO(aside, "w")) as file:
                 torch.save(checkpoint, file)
             return file.hasher.hexdigest()
 
@@ -204,9 +203,8 @@ def make_loadable(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None)
     mask_hyperparameters(checkpoint, mask)
     checkpoint |= {key: ordinary(value) for key, value in checkpoint.items() if key != "state_dict"}
     state = checkpoint.get("state_dict", {})
-    state.update(
-        {name: ordinary(value) for name, value in state.items()}
-    )  # in place: it has attributes of its own
+    # in place: it has attributes of its own
+    state.update({name: ordinary(value) for name, value in state.items()})
 
 
 def mask_hyperparameters(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None) -> None:
@@ -220,9 +218,8 @@ def mask_hyperparameters(checkpoint: dict[str, Any], mask: Callable[[Any], Any] 
         if key in checkpoint:
             values = plain(checkpoint[key])
             checkpoint[key] = values if mask is None else mask(values)
-    checkpoint.pop(
-        "hparams_type", None
-    )  # a class of OmegaConf's, into which Lightning would turn them back
+    # a class of OmegaConf's, into which Lightning would turn them back
+    checkpoint.pop("hparams_type", None)
 
 
 def plain(value: Any) -> Any:
@@ -249,10 +246,8 @@ _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     ((torch.Size, torch.dtype), lambda value: value),
     *((kind, kind) for kind in (bool, str, bytes, int, float)),  # of a subclass, too
     (Namespace, lambda value: plain(vars(value))),
-    (
-        Mapping,
-        lambda value: {plain(key): plain(child) for key, child in value.items()},
-    ),  # OmegaConf interpolates
+    # OmegaConf interpolates
+    (Mapping, lambda value: {plain(key): plain(child) for key, child in value.items()}),
     (tuple, lambda value: tuple(map(plain, value))),
     ((Sequence, set, frozenset), lambda value: list(map(plain, value))),
     (os.PathLike, os.fspath),
@@ -262,7 +257,7 @@ _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 def ordinary(value: Any) -> Any:
     """Replace numpy's numbers within plain containers by Python's.
 
-    And tensors by contiguous ones, XLA's on the CPU.
+    Replace tensors by contiguous ones, XLA's on the CPU.
 
     A learning rate that was found, or a metric that a callback keeps, may be a number of numpy's.
     An XLA tensor would load only where there is XLA.
@@ -308,8 +303,8 @@ def read_checkpoint(
     if missing := [key for key, kind in needed.items() if not isinstance(content.get(key), kind)]:
         has = ", ".join(sorted(map(str, content))[:10]) or "nothing"
         raise ConfigError(
-            f"{path} is not a checkpoint of Lightning: it lacks {' and '.join(missing)}; it has"
-            f" {has}."
+            f"{path} is not a checkpoint of Lightning: it lacks"
+            f" {' and '.join(missing)}; it has {has}."
         )
     if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
         raise ConfigError(
@@ -369,7 +364,7 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
             best = Path(str(callback.dirpath), "best.ckpt")
             monitor = callback.monitor
             return (
-                f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was never"
-                " finite"
+                f"{best} was not written: {monitor}, which"
+                " callbacks.checkpoint monitors, was never finite"
             )
     return None

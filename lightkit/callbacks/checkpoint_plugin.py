@@ -121,8 +121,8 @@ class PluginCheckpointIO(CheckpointIO):
         _log.warning(
             "%s: %s writes the checkpoints in the place of lightkit's writer: a kill or a full disk"
             " while it writes may cost the checkpoint before, no file is read back, and there is no"
-            " last-1.ckpt. Secrets are masked, and each file that it leaves under its name has a"
-            " digest.",
+            " last-1.ckpt. Secrets are masked, and each file that it"
+            " leaves under its name has a digest.",
             key,
             name,
         )

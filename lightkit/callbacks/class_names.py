@@ -117,7 +117,7 @@ def describe_other_classes(trained: TrainedClasses, data: Any) -> str | None:
 class ClassNames(Callback):
     """Keep the class names of a training in its checkpoints.
 
-    And score no model on labels that mean other classes.
+    Score no model on labels that mean other classes.
     """
 
     def on_save_checkpoint(

@@ -26,16 +26,13 @@ from lightkit.hardware import processor
 _log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_EAGER: Literal["eager_on_recompile"] = (
-    "eager_on_recompile"  # without compilation where no compiled code is valid
-)
+# without compilation where no compiled code is valid
+_EAGER: Literal["eager_on_recompile"] = "eager_on_recompile"
 _COMPILERS = ("g++", "clang++", "c++")
 
 
 class Computation(Callback):
-    """Compute in another way what the model says.
-
-    Checkpoints, exports and predictions stay what they are.
+    """Compute in another way what the model says; checkpoints and exports stay what they are.
 
     Args:
         memory_format: `channels_last` lays the weights of convolutions out with the channels of a
@@ -98,16 +95,15 @@ class Computation(Callback):
                 weight.data = weight.data.contiguous(memory_format=_CHANNELS_LAST[weight.dim()])
         if not self.compile or trainer.state.fn != TrainerFn.FITTING:
             return
-        parts = [
-            *_parts(module)
-        ]  # not the model, whose steps log and count, which would break it into many pieces
+        # not the model, whose steps log and count, which would break it into many pieces
+        parts = [*_parts(module)]
         for part in parts:
             part.compile(dynamic=False)
         torch.compiler.set_stance(_EAGER)
         if not parts:
             _log.warning(
-                "accelerator.compile: true compiles nothing: no attribute of %s is a layer with"
-                " parameters",
+                "accelerator.compile: true compiles nothing: no attribute of"
+                " %s is a layer with parameters",
                 type(module).__name__,
             )
 
@@ -128,9 +124,8 @@ class Computation(Callback):
             if self.fused is not None and _can_be_fused(optimizer):
                 _fuse(optimizer, fused=self.fused)
             _lay_out_state(optimizer)
-        self.on_train_epoch_start(
-            trainer, pl_module
-        )  # which is left out where an epoch is resumed in its middle
+        # which is left out where an epoch is resumed in its middle
+        self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Allow compilation for the first batch of the epoch.

@@ -19,9 +19,7 @@ from lightkit.errors import ConfigError
 
 
 class EMA(WeightAveraging):
-    """Average the weights over the steps.
-
-    Validation scores the average, and checkpoints, tests and exports have it.
+    """Average the weights over steps; validation, checkpoints, tests and exports have the average.
 
     After an update the average is ``d * average + (1 - d) * weights`` with
     ``d = min(decay, (1 + n) / (10 + n))`` for the n updates before it (as the moving averages of
@@ -83,9 +81,8 @@ class EMA(WeightAveraging):
                 " averaged. Set it lower."
             )
         self.num_updates = 0
-        with (
-            warnings.catch_warnings()
-        ):  # of models that are built late: their layers are all on each process here
+        # of models that are built late: their layers are all on each process here
+        with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="You're using the WeightAveraging callback with a model that"
             )

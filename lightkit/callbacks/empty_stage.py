@@ -101,9 +101,8 @@ class RequireWork(Callback):
             "test": trainer.limit_test_batches,
             "predict": trainer.limit_predict_batches,
         }
-        name = str(
-            getattr(stage, "value", stage)
-        )  # Lightning 2.6 gives a member of its enumeration
+        # Lightning 2.6 gives a member of its enumeration
+        name = str(getattr(stage, "value", stage))
         if limits.get(name, 0) == 0:
             return
         if not trainer.strategy.reduce_boolean_decision(self._num_evaluated > 0, all=False):

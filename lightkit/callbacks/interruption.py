@@ -113,9 +113,8 @@ class StopOnSignal(Callback):
         self._watch.deferred = False
         if isinstance(launcher := trainer.strategy.launcher, _SubprocessScriptLauncher):
             for rank in launcher.procs:
-                if isinstance(
-                    exception, Interrupted
-                ):  # which all have raised; they write how they ended
+                # which all have raised; they write how they ended
+                if isinstance(exception, Interrupted):
                     with suppress(TimeoutExpired):
                         rank.wait(_LEAVE_S)
                 rank.kill()  # waiting in a collective, they would not notice a gentler signal
@@ -232,9 +231,8 @@ class StopAtDeadline(Callback):
         self._stopped = stopped
         self._epochs_s: list[float] = []
         self._began_s = self._batch_ended_s = elapsed_s()
-        self._rest_s = (
-            0.0  # from the last batch of an epoch to the next epoch: validation and checkpoint
-        )
+        # from the last batch of an epoch to the next epoch: validation and checkpoint
+        self._rest_s = 0.0
         self._num_batches = 0
         self._is_late = False
         self._flag = DistributedFlag()
@@ -265,9 +263,8 @@ class StopAtDeadline(Callback):
         self._batch_ended_s = now_s
         if trainer.is_last_batch or trainer.fit_loop.done:
             return
-        step_s = (
-            batch_s * trainer.accumulate_grad_batches
-        )  # training can be saved after an optimizer step
+        # training can be saved after an optimizer step
+        step_s = batch_s * trainer.accumulate_grad_batches
         self._is_late = self._is_late or self._left_s <= _MARGIN * (step_s + self._rest_s)
         if self._flag.after_batch(trainer, self._is_late and trainer.is_global_zero):
             self._stop(trainer, batch_idx)
@@ -281,9 +278,8 @@ class StopAtDeadline(Callback):
         if not self._num_batches:
             return
         now_s = elapsed_s()
-        part = min(
-            1.0, self._num_batches / trainer.num_training_batches
-        )  # of an epoch that was resumed within
+        # of an epoch that was resumed within
+        part = min(1.0, self._num_batches / trainer.num_training_batches)
         self._epochs_s.append((now_s - self._began_s) / (part or 1.0))
         is_late = self._left_s <= self._rest_s + _MARGIN * statistics.median(self._epochs_s)
         self._stop_if_late(trainer, is_late and not trainer.fit_loop.done)
@@ -327,7 +323,7 @@ class StopAtDeadline(Callback):
             raise kind(f"{text}; the same command goes on from {saved}.")
         if saved is not None:
             raise kind(
-                f"{text}: it ended before a batch, and training from {saved} gets no further. Say a"
-                " later one."
+                f"{text}: it ended before a batch, and training from {saved}"
+                " gets no further. Say a later one."
             )
         raise kind(f"{text}, and nothing could be saved before its end. Say a later --deadline.")

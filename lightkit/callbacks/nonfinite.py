@@ -66,9 +66,8 @@ class FiniteLoss(Callback):
         self._events = events
         self._last_good = last_good
         self._interval = 1  # batches
-        self._losses: list[
-            tuple[dict[str, Any], Tensor]
-        ] = []  # position and loss of the batches that wait
+        # position and loss of the batches that wait
+        self._losses: list[tuple[dict[str, Any], Tensor]] = []
         self._restore: Callable[[], None] | None = None
         self._is_bad = self._drops_gradients = False
         self._error: NonfiniteLoss | None = None
@@ -157,9 +156,8 @@ class FiniteLoss(Callback):
         Raises:
             NonfiniteLoss: If one of them was not finite.
         """
-        if (
-            self._is_bad and self._restore is not None
-        ):  # not before: the backward pass reads running statistics
+        # not before: the backward pass reads running statistics
+        if self._is_bad and self._restore is not None:
             self._restore()
             self._is_bad = False
         if self._interval > 1 and batch_idx % self._interval == self._interval - 1:
@@ -339,9 +337,8 @@ def _snapshot(trainer: Trainer, module: LightningModule) -> Callable[[], None]:
         (buffer, buffer.clone()) for buffer in module.buffers() if buffer.is_floating_point()
     ]
     metrics = [metric for metric in module.modules() if isinstance(metric, Metric)]
-    results: Any = (
-        trainer.fit_loop.epoch_loop._results
-    )  # Lightning 2.6 replaces their tensors and never changes one
+    # Lightning 2.6 replaces their tensors and never changes one
+    results: Any = trainer.fit_loop.epoch_loop._results
     logged = set(results)
     attributes = [(vars(result), dict(vars(result))) for result in results.values()]
     for metric in metrics:

@@ -60,19 +60,8 @@ Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")
 Message = Mapping[str, Any]
 _FIELDS = (
-    *(
-        "run",
-        "folder",
-        "stage",
-        "exit_code",
-        "epoch",
-        "max_epochs",
-        "step",
-        "best",
-        "seconds",
-        "error",
-    ),
-    *("mlflow_url", "mlflow_command", "gate"),
+    *("run", "folder", "stage", "exit_code", "epoch", "max_epochs", "step", "best", "seconds"),
+    *("error", "mlflow_url", "mlflow_command", "gate"),
 )
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _MAX_LINES = 15
@@ -426,9 +415,8 @@ class AppriseNotifier(Notifier):
                 " 'lightkit-train[apprise]'"
             )
             raise ConfigError(text) from None
-        logging.getLogger("apprise").setLevel(
-            logging.CRITICAL
-        )  # its warnings may hold parts of an address
+        # its warnings may hold parts of an address
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)
         self._create = apprise.Apprise
         self._urls = list(urls or [])
         for number, url in enumerate(self._urls):
@@ -500,9 +488,8 @@ def _details(message: Message) -> list[tuple[str, bool]]:
         parts.append(("\n".join(lines), True))
     if gate.get("baseline"):
         parts.append((f"against {str(gate['baseline'])[:_MAX_NAME]}", False))
-    checks = sorted(
-        gate.get("checks") or [], key=lambda check: bool(check.get("passed"))
-    )  # failures first
+    # failures first
+    checks = sorted(gate.get("checks") or [], key=lambda check: bool(check.get("passed")))
     if checks:
         parts.append(("\n".join(map(_format_check, checks)), True))
     if best is not None and message["kind"] in ("epoch", "end"):

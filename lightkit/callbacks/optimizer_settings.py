@@ -48,7 +48,7 @@ class CountedSchedule:
 class OptimizerSettings(Callback):
     """Apply to a resumed run the settings that config or code have changed.
 
-    And to schedules their number of steps.
+    Apply their number of steps to schedules.
 
     Lightning 2.6 restores all settings of optimizers and schedules from the checkpoint: a rate, a
     ``T_max`` or a weight decay that was changed for the resume has no effect. Here each checkpoint
@@ -125,9 +125,8 @@ class OptimizerSettings(Callback):
             self._record = now if is_same else None
             return
         self._record = now
-        if len(self._recorded["optimizers"]) != len(
-            now["optimizers"]
-        ):  # whose states Lightning has not restored
+        # whose states Lightning has not restored
+        if len(self._recorded["optimizers"]) != len(now["optimizers"]):
             return
         changes = _compare(self._recorded, now)
         if not changes:
@@ -172,8 +171,8 @@ class OptimizerSettings(Callback):
             names = ", ".join(self.counted.names)
             raise ConfigError(
                 f"lr_scheduler.init_args.{names}: auto counts the steps of a training that has an"
-                " end, and data of a known length; set trainer.max_epochs or trainer.max_steps, or"
-                " a number."
+                " end, and data of a known length; set trainer.max_epochs or"
+                " trainer.max_steps, or a number."
             )
         number = max(1, planned // config.frequency)
         self._optimizers[0] = copy_settings(self.counted.optimizer)
@@ -292,9 +291,8 @@ class OptimizerSettings(Callback):
         if position is None:
             position = _count_done(trainer, config.interval) // config.frequency
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of the order of steps, which an optimizer that is a copy does not take
+            # of the order of steps, which an optimizer that is a copy does not take
+            warnings.simplefilter("ignore")
             for _ in range(position):
                 fresh.step()
         schedule.load_state_dict(fresh.state_dict())

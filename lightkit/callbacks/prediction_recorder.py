@@ -126,17 +126,14 @@ class _Evaluation:
         self._rows: list[dict[str, Tensor]] = []
         self._num_probabilities = 0
         self._max_probabilities = _MAX_PROBABILITIES // trainer.world_size
-        self._indices: (
-            list[int] | None
-        ) = []  # None: the loader does not say which samples are in a batch
+        # None: the loader does not say which samples are in a batch
+        self._indices: list[int] | None = []
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
-        self._loader = getattr(
-            loader, "loader", loader
-        )  # of one that replays batches, as lightkit.registry's
+        # of one that replays batches, as lightkit.registry's
+        self._loader = getattr(loader, "loader", loader)
         source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
-        self.source = (
-            source if callable(getattr(source, "name", None)) else None
-        )  # as lightkit.data's PixelSource
+        # as lightkit.data's PixelSource
+        self.source = source if callable(getattr(source, "name", None)) else None
 
     def add(
         self,
@@ -225,9 +222,7 @@ class _Joined(NamedTuple):
 
 
 class PredictionRecorder(Callback):
-    """Write the predictions of a test to the run folder.
-
-    In a fit, those of the validation of the best checkpoint.
+    """Write the predictions of a test, or of a fit's best validation, to the run folder.
 
     The files are `test_predictions.parquet` and `validation_predictions.parquet`; up to 60 images,
     the worst errors and then the least certain, are copied to `thumbnails`. They are of what
@@ -257,7 +252,8 @@ class PredictionRecorder(Callback):
         self._begin(trainer, trainer.test_dataloaders)
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Take the outcomes of a batch."""
@@ -477,9 +473,8 @@ def _join_shares(
     A share may have been filled up.
     """
     shares = [each for each in shares if each[1]] or shares  # a rank may have had no batch
-    names = [
-        name for name in shares[0][1] if all(name in each for _, each in shares)
-    ]  # a rank may have had too many
+    # a rank may have had too many
+    names = [name for name in shares[0][1] if all(name in each for _, each in shares)]
     rows = {name: np.concatenate([each[name] for _, each in shares]) for name in names}
     num = len(next(iter(rows.values()), ()))
     index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
@@ -530,9 +525,8 @@ def write_thumbnails(
             thumbnail is then the image under each of the two, side by side.
         num_classes: Number of classes of the masks.
     """
-    for index in (
-        sorted(indices) if hasattr(source, "pixels") else ()
-    ):  # in stored order, in which tables are read on
+    # in stored order, in which tables are read on
+    for index in sorted(indices) if hasattr(source, "pixels") else ():
         path = thumbnail_path(folder, split, index)
         try:
             pixels = source.pixels(index).shrunk(_LONG_SIDE)

@@ -270,9 +270,8 @@ class PredictionTable(BasePredictionWriter):
                 cell if isinstance(cell, str) else np.float32(min(max(cell, 0), 1))
                 for cell in cells
             ]
-        return dict(
-            zip(columns[batch.kind], row, strict=False)
-        )  # fewer numbers than other batches have
+        # fewer numbers than other batches have
+        return dict(zip(columns[batch.kind], row, strict=False))
 
     def _list_lines(self, batches: Sequence[_Batch], trainer: Trainer) -> Iterator[dict[str, Any]]:
         """List the lines of predictions of which some are no rows.
@@ -330,9 +329,8 @@ def _order_samples(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[_Sam
     # of each row its batch, its place in the batch, and its index
     owners = np.repeat(np.arange(len(batches)), lengths)
     places = np.concatenate([np.arange(length) for length in lengths] or [owners])
-    if any(
-        batch.kind == "whole" for batch in batches
-    ):  # a row is no sample, and nothing tells its place
+    # a row is no sample, and nothing tells its place
+    if any(batch.kind == "whole" for batch in batches):
         indices = np.full(len(owners), -1)
     else:
         indices = np.concatenate(
@@ -411,9 +409,8 @@ class ListedPredictions(Callback):
         shares = gather(trainer, own)
         if not trainer.is_global_zero:
             return
-        if (
-            self._writer is None
-        ):  # now the classes are known; if the files cannot be written, little was done in vain
+        # now the classes are known; if the files cannot be written, little was done in vain
+        if self._writer is None:
             self._writer = self._files.enter_context(self._open_writer(**settings))
             if self._print_progress is not None:
                 total = None if images.paths is None else len(images.paths)

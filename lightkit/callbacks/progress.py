@@ -91,9 +91,8 @@ class RichProgress(SilentProgress):
         super().__init__()
         self._progress: Progress | None = None
         self._bars: dict[str, TaskID] = {}
-        self._began: dict[
-            str, tuple[float, float | None]
-        ] = {}  # moment, and the part that was done then
+        # moment, and the part that was done then
+        self._began: dict[str, tuple[float, float | None]] = {}
         self._columns: list[str] = []
         self._metrics: dict[str, float] = {}
         self._moved_s = self._read_s = -math.inf
@@ -147,7 +146,8 @@ class RichProgress(SilentProgress):
             self._open(bar, bar, getattr(trainer, num_batches)[dataloader_idx])
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Move the bar."""

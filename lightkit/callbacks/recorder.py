@@ -66,9 +66,8 @@ from lightkit.runs.scores import (
 from lightkit.torch_files import load_file
 
 _log = logging.getLogger(__name__)
-_SUMMARY_INTERVAL_S = (
-    1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
-)
+# a fit of a thousand short epochs must not wait for the disk a thousand times
+_SUMMARY_INTERVAL_S = 1.0
 _END_TIMEOUT_S = 1.0  # for the record of the end that another thread is writing
 
 
@@ -118,7 +117,7 @@ class Scored:
     def find_row(self, rows: Iterable[dict[str, float]]) -> dict[str, float]:
         """Return the row of metrics.csv that is of these weights.
 
-        Or one made of what is known of them.
+        Without it, return one made of what is known of them.
         """
         own = {"epoch": self.epoch, "step": self.step}
         same = (row for row in rows if all(row[key] == value for key, value in own.items()))
@@ -289,26 +288,21 @@ class RunRecorder(Callback):
         self._has_mosaic = False
         self._restored: dict[str, Any] = {}
         self._trainer: Trainer | None = None
-        self._logged_at: tuple[int, dict[str, float]] = (
-            -1,
-            {},
-        )  # step of a checkpoint within an epoch, its metrics
+        # step of a checkpoint within an epoch, its metrics
+        self._logged_at: tuple[int, dict[str, float]] = (-1, {})
         self._best: Scored | None = None
         self._notes: dict[str, str] = {}
         self._before_validation: dict[str, Any] = {}
-        self._validated: tuple[int, list[str]] = (
-            -1,
-            [],
-        )  # step of the newest validation, and what it has logged
+        # step of the newest validation, and what it has logged
+        self._validated: tuple[int, list[str]] = (-1, [])
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
         self._stage: str | None = None
         self._announced: str | None = None
         self._began_s = self._stage_began_s = self._summary_s = time.monotonic()
-        self._end_lock = (
-            threading.Lock()
-        )  # the main thread, or one that ends the process by force, records the end
+        # the main thread, or one that ends the process by force, records the end
+        self._end_lock = threading.Lock()
         self._is_ended = False
         # A stage that only adds its metrics to an earlier fit leaves the fields of that fit as they
         # are.
@@ -389,9 +383,8 @@ class RunRecorder(Callback):
             logged_at, logged = self._logged_at
             newest = self._table.newest
             has_row = (newest.get("epoch"), newest.get("step")) == (epoch, step)
-            is_known = (
-                logged_at == step or has_row
-            )  # else it is of an earlier process, and the file says more
+            # else it is of an earlier process, and the file says more
+            is_known = logged_at == step or has_row
             self._best = Scored(path, epoch, step, float(score), logged) if is_known else None
             self._note_stale_score(keeper)
             if self._writes and time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
@@ -404,9 +397,8 @@ class RunRecorder(Callback):
         """Complete the manifest: the data module is set up by now."""
         self._trainer = trainer
         self._writes = trainer.is_global_zero
-        self._stage = str(
-            getattr(stage, "value", stage)
-        )  # Lightning 2.6 gives a member of its enumeration
+        # Lightning 2.6 gives a member of its enumeration
+        self._stage = str(getattr(stage, "value", stage))
         self._stage_began_s = time.monotonic()
         if self._stage == "fit":
             self._meter.lap("setup")
@@ -414,10 +406,8 @@ class RunRecorder(Callback):
         self._bad_images.scan(trainer)
         if not self._writes:
             return
-        if self._stage in (
-            "validate",
-            "test",
-        ):  # before it is loaded: a fit may be about to replace it
+        # before it is loaded: a fit may be about to replace it
+        if self._stage in ("validate", "test"):
             named = self._checkpoint or trainer.ckpt_path
             self._loaded_sha256 = None if named is None else known_digest(Path(named))
         if self.manifest is not None:
@@ -427,9 +417,8 @@ class RunRecorder(Callback):
             runs.write_json(self.run.manifest_path, self.manifest)
         if self._is_new:
             self._update_summary(trainer)
-        if not (
-            self._stage == "fit" and self.run.resumed
-        ):  # what it resumes from is known when training starts
+        # what it resumes from is known when training starts
+        if not (self._stage == "fit" and self.run.resumed):
             self._announce("start", self._checkpoint or trainer.ckpt_path)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -489,7 +478,8 @@ class RunRecorder(Callback):
     on_test_start = on_validation_start
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Count the samples of a batch."""
@@ -500,7 +490,7 @@ class RunRecorder(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the time of a validation within a fit.
 
-        Or record the metrics of ``lightkit validate``.
+        Record the metrics of ``lightkit validate``.
         """
         self._meter.lap("validation")
         self._meter.is_validated = not trainer.sanity_checking
@@ -673,9 +663,8 @@ class RunRecorder(Callback):
             self.events.write(
                 "epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds
             )
-            self._table.record(
-                epoch.epoch, epoch.step, epoch.row
-            )  # made from the events, so after them
+            # made from the events, so after them
+            self._table.record(epoch.epoch, epoch.step, epoch.row)
             own = {name: value for name, value in epoch.speed.items() if name not in epoch.metrics}
             _call_each(trainer.loggers, "record_speed", epoch.step, own)
             if time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
@@ -684,9 +673,8 @@ class RunRecorder(Callback):
 
     def _record_result(self, trainer: Trainer) -> None:
         assert self._stage is not None
-        metrics = {
-            name: float(value) for name, value in trainer.callback_metrics.items()
-        }  # on all ranks
+        # on all ranks
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if self._stage in ("validate", "test"):
             self._modes_of_metrics |= find_metric_modes(trainer, trainer.lightning_module)
             self._score = self._make_score(trainer, self._stage, metrics)  # on all ranks, too
@@ -704,9 +692,8 @@ class RunRecorder(Callback):
         for callback in _callbacks(trainer):
             monitor = getattr(callback, "monitor", None)
             mode = getattr(callback, "mode", None)
-            is_own = isinstance(
-                callback, Checkpoint
-            )  # which follows the metric, or what the config says of it
+            # which follows the metric, or what the config says of it
+            is_own = isinstance(callback, Checkpoint)
             if not isinstance(monitor, str) or mode not in ("min", "max") or is_own:
                 continue
             best = infer_mode(monitor, recorded=self._modes_of_metrics)
@@ -882,16 +869,14 @@ class RunRecorder(Callback):
         path = Path(keeper.best_model_path)
         if self._best is not None and self._best.path == path:
             return self._best
-        if (
-            not path.is_file() or keeper.best_model_score is None
-        ):  # nothing yet, or in an object store
+        # nothing yet, or in an object store
+        if not path.is_file() or keeper.best_model_score is None:
             return None
         try:
             content = load_file(path, map_location="cpu", mmap=zipfile.is_zipfile(path))
             metrics = content.get("lightkit_resume", {}).get("callback_metrics", {})
-            logged = (
-                content.get("callbacks", {}).get(self.state_key, {}).get("logged", ())
-            )  # weights alone have none
+            # weights alone have none
+            logged = content.get("callbacks", {}).get(self.state_key, {}).get("logged", ())
             measured = {name: float(metrics[name]) for name in logged if name in metrics}
             epoch = int(content["epoch"])
             step = int(content["global_step"])
@@ -945,9 +930,8 @@ class RunRecorder(Callback):
 
     def _record_warning(self, message: str, source: str) -> None:
         if self._writes and not self._is_ended:
-            with suppress(
-                OSError
-            ):  # a warning must not end the run; it is shown, and the next record fails aloud
+            # a warning must not end the run; it is shown, and the next record fails aloud
+            with suppress(OSError):
                 self.events.write("warning", message=message, source=source)
 
 
@@ -1090,9 +1074,8 @@ def describe_end(error: BaseException | None) -> tuple[str, int, str | None]:
             if isinstance(error, LightkitError)
             else " ".join(f"{type(error).__name__}: {error}".split())
         )
-    if (
-        isinstance(error, (Interrupted, OutOfTime)) and code == 75
-    ):  # and no server that does not answer
+    # and no server that does not answer
+    if isinstance(error, (Interrupted, OutOfTime)) and code == 75:
         return "preempted", code, text
     return (
         "interrupted" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "failed",

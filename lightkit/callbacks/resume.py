@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ResumeState(Callback):
-    """Save and restore random states, the epoch's metrics, a pending plateau step and a stop.
+    """Save and restore random states, epoch metrics, pending plateau steps and a decision to stop.
 
     Lightning 2.6 restores none of these: random states are not in its checkpoints, nor are the sums
     behind what is logged once an epoch, `ReduceLROnPlateau` is stepped after the epoch's checkpoint
@@ -37,9 +37,8 @@ class ResumeState(Callback):
         self._logged: dict[str, dict[str, Any]] = {}
         self._restored_metrics: list[Metric] = []  # until a batch is counted in them
         self._makes_iterator = False  # at the start of the next epoch
-        self._counts: dict[
-            str, int
-        ] = {}  # updates of the module's metrics before the validation under way
+        # updates of the module's metrics before the validation under way
+        self._counts: dict[str, int] = {}
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -91,9 +90,8 @@ class ResumeState(Callback):
         if self._restored is None:
             return
         for index, value in self._restored["plateau"].items():
-            scheduler: Any = trainer.lr_scheduler_configs[
-                index
-            ].scheduler  # its type leaves plateau schedulers out
+            # its type leaves plateau schedulers out
+            scheduler: Any = trainer.lr_scheduler_configs[index].scheduler
             scheduler.step(value)
         if self._restored["should_stop"]:
             trainer.should_stop = True
@@ -187,9 +185,8 @@ def epoch_metrics(
         return {}
     for collection in module.modules():
         if isinstance(collection, MetricCollection):
-            dict(
-                collection.items(copy_state=False)
-            )  # lets the members of a compute group share its state
+            # lets the members of a compute group share its state
+            dict(collection.items(copy_state=False))
     state = {
         "metrics": {
             name: {"": metric.update_count, **metric.metric_state}
@@ -413,9 +410,8 @@ def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:
     Of those that Lightning steps after this checkpoint.
     """
     epochs: Any = trainer.fit_loop.epoch_progress.current
-    if (
-        epochs.processed == epochs.completed or trainer.fit_loop.restarting
-    ):  # within an epoch, or with max_steps
+    # within an epoch, or with max_steps
+    if epochs.processed == epochs.completed or trainer.fit_loop.restarting:
         return {}
     return {
         index: float(trainer.callback_metrics[config.monitor])

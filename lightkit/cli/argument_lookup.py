@@ -102,9 +102,8 @@ def find_class(tree: Node, path: KeyPath) -> str | None:
     _, node, rest = descend(tree, path[:-1] if path[-1] == "init_args" else path)
     named = node.entries.get("class_path") if isinstance(node, MappingNode) else node
     if not rest and isinstance(named, Leaf) and isinstance(named.value, str):
-        return (
-            None if "${" in named.value else named.value
-        )  # an interpolation that could not be resolved
+        # an interpolation that could not be resolved
+        return None if "${" in named.value else named.value
     inside = [key for key in path if key != "init_args"]
     return NAMED_CLASSES.get(inside[0], {}).get(str(inside[1])) if len(inside) == 2 else None
 
@@ -197,8 +196,7 @@ def list_class_names(section: str) -> Iterator[tuple[str, str]]:
     named = NAMED_CLASSES.get(section, {})
     bases = schema.bases[section]
     for path, names in schema.names_of(bases).items():
-        is_part = (
-            named and path.startswith("lightkit.") and path not in named.values()
-        )  # which lightkit adds itself
+        # which lightkit adds itself
+        is_part = named and path.startswith("lightkit.") and path not in named.values()
         if path != bases[0] and not is_part:
             yield names[0], schema.classes[path].help

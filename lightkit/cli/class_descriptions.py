@@ -116,7 +116,7 @@ _SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
 def _own_docstring(cls: type) -> str:
     """Return the docstring of a class or of its constructor.
 
-    Or of a base below those that arguments ask for.
+    Else return that of a base below those that arguments ask for.
 
     That of such a base, as `inspect.getdoc` returns it then, says nothing of the class: of
     `ModelPruning` it is "Abstract base class used to build new callbacks".

@@ -1,6 +1,6 @@
 """Source files of the classes that a config names.
 
-And the defaults of their arguments, without an import. No torch.
+Also the defaults of their arguments, without an import. No torch.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _find_module_file(class_path: str) -> Path | None:
 def _list_defaults(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str]]:
     """List the defaults of a class's constructor.
 
-    Or of that of its first base in the same file which has one.
+    Without one, list those of its first base in the same file which has one.
     """
     seen: set[str] = set()
     waiting = [name]

@@ -572,9 +572,8 @@ def _joins_file(word: str) -> bool:
 
 
 def _mask(word: str) -> str:
-    from lightkit.config.secrets import (
-        mask_line,
-    )  # here: it loads PyYAML, which the help does without
+    # here: it loads PyYAML, which the help does without
+    from lightkit.config.secrets import mask_line
 
     return cut(mask_line(word))
 

@@ -80,8 +80,8 @@ TRACKING_URI = Option(
 )
 ROOT_OF_REGISTRY = ROOT._replace(
     help=(
-        "folder of all runs, with the registry in its mlflow.db; default: LIGHTKIT_RUN__ROOT, else"
-        " runs"
+        "folder of all runs, with the registry in its mlflow.db; default:"
+        " LIGHTKIT_RUN__ROOT, else runs"
     )
 )
 REGISTRY_URI = TRACKING_URI._replace(
@@ -143,8 +143,8 @@ _EVALUATION_OPTIONS = (
 _PREDICT_OPTIONS = (
     Option(
         "--model",
-        "an exported model: .onnx, .pt2, .ts; .safetensors with the config or run that its module"
-        " is from",
+        "an exported model: .onnx, .pt2, .ts; .safetensors with the config"
+        " or run that its module is from",
         value="FILE",
         suffixes=EXPORT_SUFFIXES,
         completes=(FILES,),
@@ -301,8 +301,8 @@ compared with the trained module before it is sent.""",
             ),
             Option(
                 "--alias",
-                "points to this version from now on; may be given again; default: challenger; none:"
-                " no alias",
+                "points to this version from now on; may be given again;"
+                " default: challenger; none: no alias",
                 value="ALIAS",
                 is_list=True,
             ),
@@ -342,8 +342,8 @@ MLFLOW_TRACKING_URI=sqlite:///runs/mlflow.db mlflow models serve \\
         "serve",
         "answer requests over HTTP with a run's model",
         usage=(
-            "lightkit serve (--run RUN | --model MODEL) [--port N] [--host ADDRESS] [--max-request"
-            " SIZE]"
+            "lightkit serve (--run RUN | --model MODEL) [--port N] [--host"
+            " ADDRESS] [--max-request SIZE]"
         ),
         about="""\
 Serve a model with LitServe (pip install 'lightkit-train[serve]') until Ctrl-C or SIGTERM: a
@@ -456,8 +456,8 @@ promote --hold), or where the training would repeat one whose model was rolled b
             Option(
                 "--if-changed",
                 "train only if config, data or code changed since the last run that ended well;"
-                " else code 6. Where the gate alone has changed, that run is judged again without a"
-                " training",
+                " else code 6. Where the gate alone has changed, that run is"
+                " judged again without a training",
             ),
             Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
             Option("--reason", "why, for the log of promotions", value="TEXT"),
@@ -519,8 +519,8 @@ goes on.""",
             ),
             Option(
                 "--seeds",
-                "train the config itself with N seeds; print mean, standard deviation and 95 %"
-                " interval",
+                "train the config itself with N seeds; print mean,"
+                " standard deviation and 95 % interval",
                 value="N",
                 kind="count",
                 least=1,
@@ -528,8 +528,8 @@ goes on.""",
             Option("--status", "print how the sweep stands, and start nothing"),
             Option(
                 "--deadline",
-                "be done by then: 05:30, or a duration such as 4h or 90m; trials that run are"
-                " saved",
+                "be done by then: 05:30, or a duration such as 4h or"
+                " 90m; trials that run are saved",
                 value="WHEN",
             ),
             Option(
@@ -586,8 +586,8 @@ gate.json in the run folder.""",
             Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
             Option(
                 "--baseline",
-                "what it is compared with: an alias or a version of the registered model, a run, or"
-                " null",
+                "what it is compared with: an alias or a version of the"
+                " registered model, a run, or null",
                 value="MODEL",
             ),
             CKPT_PATH,
@@ -601,8 +601,8 @@ gate.json in the run folder.""",
             ),
             Option(
                 "--allow-empty",
-                "pass a run that there is no rule for: gate.metric alone, or nothing, in the"
-                " config",
+                "pass a run that there is no rule for: gate.metric"
+                " alone, or nothing, in the config",
             ),
             TRUST_CHECKPOINTS,
             CONFIG_OVER_RUN,
@@ -777,8 +777,8 @@ marked `locked` while a process works on it, with the alias that points to its m
             ),
             Option(
                 "--mode",
-                "min or max is best; default: as the config or the metric's object said, else by"
-                " its name",
+                "min or max is best; default: as the config or the metric's"
+                " object said, else by its name",
                 value="MODE",
                 choices=("min", "max"),
             ),
@@ -801,7 +801,8 @@ marked `locked` while a process works on it, with the alias that points to its m
         ),
         ending="""\
 lightkit runs flowers --sort metric --filter status=done
-lightkit runs --metric val/accuracy,val/loss --columns optimizer.lr,model.backbone --sort val/accuracy""",
+lightkit runs --metric val/accuracy,val/loss --columns optimizer.lr,model.backbone \
+--sort val/accuracy""",
         max_inputs=1,
         function="show_runs",
     ),
@@ -819,8 +820,8 @@ each is better than the first beyond noise.""",
         options=(
             Option(
                 "--output",
-                "where the page is written; the run folder, which may be read-only, is left as"
-                " it is",
+                "where the page is written; the run folder, which may"
+                " be read-only, is left as it is",
                 value="FILE",
                 aliases=("-o",),
                 completes=(FILES,),
@@ -880,15 +881,15 @@ them.""",
             ),
             Option(
                 "--max-size",
-                "delete only until all runs fit into SIZE, the oldest first; 50G, 500M (powers of"
-                " 1000)",
+                "delete only until all runs fit into SIZE, the oldest"
+                " first; 50G, 500M (powers of 1000)",
                 value="SIZE",
             ),
             Option("--older-than", "keep what is younger; 30d, 12h", value="TIME"),
             Option(
                 "--metric",
-                "what is best, such as test/accuracy; default: what the best checkpoint was"
-                " chosen by",
+                "what is best, such as test/accuracy; default: what the"
+                " best checkpoint was chosen by",
                 value="METRIC",
             ),
             Option(
@@ -1008,8 +1009,8 @@ tolerance of float32's.""",
             ),
             Option(
                 "--batch-size",
-                "find the largest batch that fits into memory, by Lightning's Tuner; taken if it"
-                " gains",
+                "find the largest batch that fits into memory, by"
+                " Lightning's Tuner; taken if it gains",
             ),
             Option(
                 "--learning-rate", "find a learning rate, by the range test of Lightning's Tuner"
@@ -1075,16 +1076,16 @@ imported, and torch with them: seconds.""",
             Option("--for", "check for a machine with N GPUs in place of this one", value="gpu=N"),
             Option(
                 "--export-format",
-                "check that the model and this machine have what a later export to these formats"
-                " needs",
+                "check that the model and this machine have what a later"
+                " export to these formats needs",
                 value="FORMAT",
                 completes=EXPORT_FORMATS,
             ),
             TRUST,
             Option(
                 "--json",
-                "print one JSON object: the errors with their places, and the findings of a deep"
-                " check",
+                "print one JSON object: the errors with their places,"
+                " and the findings of a deep check",
                 spelling="--output json",
             ),
             Option(
@@ -1124,13 +1125,13 @@ KEY, print the whole config as YAML with the place of each value in a comment.""
         inputs=(
             Input(
                 "KEY",
-                "a dotted key: trainer.max_epochs, callbacks.early_stopping.patience, callbacks,"
-                " model",
+                "a dotted key: trainer.max_epochs,"
+                " callbacks.early_stopping.patience, callbacks, model",
             ),
             Input(
                 "STAGE",
-                "the stage whose block in a file counts: fit (the default), validate, test,"
-                " predict",
+                "the stage whose block in a file counts: fit (the"
+                " default), validate, test, predict",
             ),
         ),
         options=(
@@ -1243,8 +1244,8 @@ row groups of a split, have equally many rows, within one.""",
             ),
             Option(
                 "--overwrite",
-                "replace a table of lightkit convert: Delta gets a new version, Parquet files are"
-                " replaced",
+                "replace a table of lightkit convert: Delta gets a new"
+                " version, Parquet files are replaced",
             ),
             Option(
                 "--val-fraction",
@@ -1261,8 +1262,8 @@ row groups of a split, have equally many rows, within one.""",
             ),
             Option(
                 "--on-bad-image",
-                "skip (default): leave out what cannot be decoded, and list it; error: end with the"
-                " list",
+                "skip (default): leave out what cannot be decoded, and"
+                " list it; error: end with the list",
                 value="WORD",
                 choices=("skip", "error"),
             ),
@@ -1291,10 +1292,7 @@ lightkit convert data/flower_photos data/flowers.delta --partitions 2""",
         about="""\
 Print what this machine has to train on: cores and instruction sets, memory, CUDA devices, XLA
 devices, what Horovod was built with, and versions. CUDA_VISIBLE_DEVICES and PJRT_DEVICE count.""",
-        options=(
-            Option("--json", "one JSON object"),
-            OUTPUT_JSON,
-        ),
+        options=(Option("--json", "one JSON object"), OUTPUT_JSON),
     ),
     Command(
         "submit",
@@ -1369,8 +1367,8 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 "--data",
                 "look at images or texts in class folders (or in train/, val/, test/), at images"
                 " and their masks, or at a table of images, numbers or texts (CSV, JSON lines,"
-                " Parquet, Delta), and write a config for them, each setting with its reason as a"
-                " comment",
+                " Parquet, Delta), and write a config for them, each"
+                " setting with its reason as a comment",
                 value="PATH",
                 completes=(FILES,),
             ),

@@ -231,11 +231,8 @@ def resolve_settings(
     resolved = loaded.resolved
     if resolved.unresolved:  # which is reported already
         resolved = drop_paths(resolved, resolved.unresolved)
-    for read in (
-        read_settings,
-        read_watchdog,
-        read_gate,
-    ):  # their errors first: hardware depends on launch
+    # their errors first: hardware depends on launch
+    for read in (read_settings, read_watchdog, read_gate):
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)
@@ -246,9 +243,8 @@ def resolve_settings(
     if hardware is None:
         return config.Hardware(resolved), LaunchSettings()
     launch, _ = collect_errors(hardware.resolved, read_settings, problems)
-    if (
-        launch is not None and command in STAGES and this_rank(os.environ) is None
-    ):  # else the launcher has decided
+    # else the launcher has decided
+    if launch is not None and command in STAGES and this_rank(os.environ) is None:
         with problems.noted():
             check_engine(launch, hardware.resolved, strategy=hardware.strategy)
     return hardware, launch or LaunchSettings()

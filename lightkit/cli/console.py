@@ -83,8 +83,8 @@ def print_error(text: str) -> None:
 
 BROADCAST_LOSS = (
     r"Using a target size \(torch\.Size\(\[(?P<targets>(?P<rows>(?!1\b)\d+)(?P<column>, 1)?)\]\)\) "
-    r"that is different to the input size \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|,"
-    r" 1))\]\)\)"
+    r"that is different to the input size"
+    r" \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|, 1))\]\)\)"
 )
 """Warning of torch's losses (2.15) where one of outputs and targets is ``(batch,)`` and the other
 ``(batch, 1)``.
@@ -232,10 +232,10 @@ def is_library_file(name: str) -> bool:
 FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"
 """Environment variable by which ``--traceback`` reaches the processes of all ranks."""
 _LIBRARIES = (
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
-    os.path.dirname(os.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,  # noqa: PTH120
+    os.path.dirname(os.__file__) + os.sep,  # noqa: PTH120
     "<",
-)  # noqa: PTH120
+)
 
 
 # -- standard output that cannot be written
@@ -252,16 +252,13 @@ def guard_standard_output() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-            os.set_inheritable(
-                nowhere.fileno(), True
-            )  # for the processes of ranks, in place of the closed one
+            # for the processes of ranks, in place of the closed one
+            os.set_inheritable(nowhere.fileno(), True)
             setattr(sys, name, nowhere)
-            setattr(
-                sys, f"__{name}__", nowhere
-            )  # which holds it where another stream takes its place
-    if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(
-        sys.stdout, _GuardedOutput
-    ):  # no stand-in
+            # which holds it where another stream takes its place
+            setattr(sys, f"__{name}__", nowhere)
+    # no stand-in
+    if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(sys.stdout, _GuardedOutput):
         sys.stdout = _GuardedOutput(sys.stdout)
 
 

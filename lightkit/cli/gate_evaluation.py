@@ -222,8 +222,8 @@ def fetch_baseline(
     tags = version.tags
     name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
     advice = (
-        "name another with --gate.baseline, or give --gate.baseline=null to judge by the thresholds"
-        " alone."
+        "name another with --gate.baseline, or give --gate.baseline=null to"
+        " judge by the thresholds alone."
     )
     sha256 = tags.get("checkpoint_sha256")
     run_folder = tags.get("run_folder")
@@ -403,7 +403,7 @@ class _Evaluation:
     ) -> ModelScores:
         """Score the baseline, unless it is the run itself.
 
-        And note where nothing can be compared with it.
+        Note where nothing can be compared with it.
         """
         metric = str(self.settings.metric)
         if baseline.sha256 == sha256:
@@ -682,8 +682,8 @@ class _Evaluation:
             return
         if {*self.settings.rules} <= _RULES_OF_ONE_MODEL:
             self.notices.append(
-                f"{self.settings.metric} of {other.name} is in other units: its training data"
-                " differs"
+                f"{self.settings.metric} of {other.name} is in other"
+                " units: its training data differs"
             )
         else:
             raise ConfigError(
@@ -698,7 +698,7 @@ class _Evaluation:
     ) -> ModelScores:
         """Run a model's own test or validation steps over all samples.
 
-        And find the values of single classes.
+        Find the values of single classes.
 
         Args:
             name: Its name in messages.
@@ -729,13 +729,11 @@ class _Evaluation:
 
         def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
             run_split = trainer.test if data.split == "test" else trainer.validate
-            seed_everything(
-                self._seed, workers=True, verbose=False
-            )  # the same samples, where that draws numbers
+            # the same samples, where that draws numbers
+            seed_everything(self._seed, workers=True, verbose=False)
             data.begin_pass()
-            with (
-                warnings.catch_warnings()
-            ):  # Lightning 2.6.6, of a trainer without the callbacks of the training
+            # Lightning 2.6.6, of a trainer without the callbacks of the training
+            with warnings.catch_warnings():
                 warnings.filterwarnings(
                     "ignore", message="Be aware that when using `ckpt_path`, callbacks"
                 )
@@ -908,8 +906,8 @@ def _refuse_unclear_settings(name: str, settings: DataSettings, class_name: str)
     return ConfigError(
         f"gate.baseline: {name} was trained with another value of {unclear}, and it is unknown"
         " whether that "
-        f"chooses the samples, which must be the same for both, or prepares them, which each model"
-        f" does its "
+        "chooses the samples, which must be the same for both, or prepares"
+        f" them, which each model does its "
         f"own way. List the arguments that choose them in the class {class_name}, such as "
         f'sample_arguments = ("root", "fold"); or {_THRESHOLDS_ALONE}'
     )

@@ -121,8 +121,8 @@ def _format_classes(command: str, section: str) -> str:
     if entries:
         how = f"{section}: a mapping of entries, each a name with a class; null takes one out\n\n"
         how += (
-            f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args: {{KEY: VALUE}}}}}} in"
-            " a file\n\n"
+            f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args:"
+            f" {{KEY: VALUE}}}}}} in a file\n\n"
         )
         text = {}
         for name, path in entries.items():
@@ -134,8 +134,8 @@ def _format_classes(command: str, section: str) -> str:
         )
     else:
         how = (
-            f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin"
-            " a file: "
+            f"{section}: a class with its arguments\n\n--{section}=CLASS"
+            f" --{section}.KEY=VALUE\nin a file: "
         )
         how += f"{section}: {{class_path: CLASS, init_args: {{KEY: VALUE}}}}\n\n"
         if section == "lr_scheduler":
@@ -148,8 +148,8 @@ def _format_classes(command: str, section: str) -> str:
     )
     example = next(iter(entries), "CLASS")
     return (
-        f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of"
-        " one\n"
+        f"{how}{classes}{own}\nlightkit {command} --help {section}"
+        f" {example}: the arguments of one\n"
     )
 
 
@@ -167,9 +167,8 @@ def _format_class(command: str, section: str, name: str) -> str:
     tree = graft({section: {name: given} if entries else given}, Origin("default"))
     assert isinstance(tree, MappingNode)
     problems = Problems()
-    validate_signatures(
-        Resolved(tree, is_incomplete=True), problems
-    )  # arguments are not missing here
+    # arguments are not missing here
+    validate_signatures(Resolved(tree, is_incomplete=True), problems)
     if (error := problems.error()) is not None:
         raise error.reworded(lambda text: f"--help: {text}")
     described = find_description(given["class_path"], load_schema().bases[section])

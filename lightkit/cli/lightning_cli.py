@@ -148,9 +148,8 @@ class LightkitCLI(LightningCLI):
         if stage_config is not None:
             kwargs["save_config_callback"] = None  # the run folder has the config
             command = "fit" if stage_config.command == _EXPORT else stage_config.command
-            methods = self.subcommands()[
-                command
-            ]  # one parser alone: each takes a third of a second
+            # one parser alone: each takes a third of a second
+            methods = self.subcommands()[command]
             self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
         _import_tables(stage_config)
         _keep_forking()
@@ -481,9 +480,8 @@ class LightkitCLI(LightningCLI):
                 "weights_only: false has no effect: checkpoints are loaded as tensors and plain"
                 " values; --trust on the command line allows more"
             )
-        method[
-            "weights_only"
-        ] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
+        # strategies and checkpoint plugins follow it
+        method["weights_only"] = not runs.is_trusting()
 
     def start_run(self) -> None:
         """Start the run, and set the keys of the config that depend on it."""
@@ -514,9 +512,8 @@ class LightkitCLI(LightningCLI):
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
         redact_tags(trainer.get("logger"), stage_config.resolved)
         if stage_config.is_script:
-            if (
-                run.resumed or stage_config.base is not None
-            ):  # the config of the run has been saved before
+            # the config of the run has been saved before
+            if run.resumed or stage_config.base is not None:
                 self._allow_another_save(has_logger=trainer.get("logger") is not False)
         else:
             self._set_output_keys(section, run)
@@ -681,9 +678,8 @@ class LightkitCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._exports:
-            from lightkit.cli.model_export import (
-                export_model,
-            )  # here: it loads what writes and proves exports
+            # here: it loads what writes and proves exports
+            from lightkit.cli.model_export import export_model
 
             assert self.stage_config is not None
             export_model(self.stage_config, self.model, self.datamodule)

@@ -243,7 +243,7 @@ def print_step(mode: OutputMode, text: str) -> None:
 def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
     """Print each file and the eager model as a table on standard output.
 
-    And below it what the table cannot hold.
+    Print below it what the table cannot hold.
 
     Args:
         artefacts: Entries of export.json.
@@ -346,9 +346,8 @@ def load_model(
     source: dict[str, str] = {}
     if checkpoint is None:
         _log.warning("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-        load_weights = getattr(
-            module, "load_weights", None
-        )  # of our models: what training would start from
+        # of our models: what training would start from
+        load_weights = getattr(module, "load_weights", None)
         if callable(load_weights):
             load_weights()
     else:

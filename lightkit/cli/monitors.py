@@ -1,6 +1,6 @@
 """The metrics that a config monitors, with the modes that it sets.
 
-And where these contradict the metric. No torch.
+Also where these contradict the metric. No torch.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
 def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = None) -> list[str]:
     """List the monitors whose mode contradicts their metric.
 
-    And a gate whose metric says nothing, each with its place.
+    Also list a gate whose metric says nothing, each with its place.
 
     Args:
         resolved: The config.
@@ -133,8 +133,8 @@ def _describe_doubt(each: Monitor, resolved: Resolved, known: Mapping[str, Any])
         default = "" if each.is_given else ", which is its default"
         size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
         text = (
-            f"{key}: {each.mode}{default}: {each.name} takes the {size} {each.metric} for the"
-            " best, "
+            f"{key}: {each.mode}{default}: {each.name} takes the"
+            f" {size} {each.metric} for the best, "
         )
         return f"{text}but the {other} is; set mode: {best}"
     if (

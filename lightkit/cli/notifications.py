@@ -52,9 +52,8 @@ class CommandNotifier:
         self._command = self._invocation.command
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._is_supervised = LAUNCH in os.environ  # by a process that sends what goes wrong here
-        self._is_of_sweep = (
-            "trial" in self._invocation.options
-        )  # which sends one message for all its trials
+        # which sends one message for all its trials
+        self._is_of_sweep = "trial" in self._invocation.options
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
         self._job_name = ""
@@ -143,7 +142,7 @@ class CommandNotifier:
     def _send_without_trainer(self, error: BaseException | None, code: int) -> list[Notifier]:
         """Send a failure from before there was a trainer, unless a terminal has shown it.
 
-        Or the end of a sweep.
+        Send the end of a sweep, too.
 
         Returns:
             The notifiers that were built for it.
@@ -174,9 +173,10 @@ class CommandNotifier:
             self._open_heartbeat(loaded.resolved)
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
+        # of a retrain
         is_outermost = (
             self._is_first_rank and not self._is_supervised and IN_RETRAIN not in os.environ
-        )  # of a retrain
+        )
         if is_outermost and not self._is_of_sweep and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
 

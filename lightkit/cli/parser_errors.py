@@ -76,7 +76,7 @@ def explain_parser_error(
 def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
     """Return the path that a message of jsonargparse leads to line by line.
 
-    And the line with the error.
+    Also return the line with the error.
     """
     path: KeyPath = ()
     line = ""
@@ -157,9 +157,8 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
     Raises:
         LightkitError: In the place of Lightning's error, or of one without its place.
     """
-    from lightning_fabric.utilities.exceptions import (
-        MisconfigurationException,
-    )  # here: it loads torch
+    # here: it loads torch
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     try:
         yield
@@ -212,9 +211,8 @@ def explain_full_disk() -> Iterator[None]:
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
     """Raise the error of a constructor again, which jsonargparse has wrapped in one of its own."""
-    from lightning_fabric.utilities.exceptions import (
-        MisconfigurationException,
-    )  # here: it loads torch
+    # here: it loads torch
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     try:
         yield
@@ -272,8 +270,8 @@ def explain_broadcast_loss(warning: Warning) -> str | None:
     return (
         f"model: the loss takes outputs of shape ({outputs}{'' if ',' in outputs else ','}) and"
         f" targets of shape ({targets}{'' if ',' in targets else ','}), so that torch compares each"
-        f" output with each target, and the result is the loss of no model. Take {remedy} in the"
-        " step"
+        " output with each target, and the result is the loss of no"
+        f" model. Take {remedy} in the step"
     )
 
 

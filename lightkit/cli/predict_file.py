@@ -145,7 +145,7 @@ def _check_trust(file: Path, run_exports: Path | None, *, is_trusted: bool) -> N
         raise ConfigError(
             f"{file}: its digest is in no export.json beside it, so lightkit may not have written"
             " it. Loading a .pt2 can run code, so it was not loaded. Name the run of its export"
-            " with --run; or, if you know who made the file, --trust on the command line"
-            " allows it."
+            " with --run; or, if you know who made the file, --trust"
+            " on the command line allows it."
         )
     _log.warning("--trust: %s is in no export.json beside it; loading it may run code", file)

@@ -124,8 +124,8 @@ def _explain_preparation(images: Sequence[str], data: LightningDataModule | None
     return (
         f"data: {found}, which says how an image is prepared for the model. Set it on the data"
         " module: lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224),"
-        " mean=(...), std=(...)), or a function from a PIL image to an array (channels, height,"
-        " width)"
+        " mean=(...), std=(...)), or a function from a PIL image to an"
+        " array (channels, height, width)"
     )
 
 

@@ -62,9 +62,8 @@ class PredictOptions:
 
     def bind_writer(self) -> Callable[..., AbstractContextManager[PredictionWriter]]:
         """Return `write_predictions`, to which the names of the classes are still to be given."""
-        from lightkit.prediction.table import (
-            write_predictions,
-        )  # here: numpy, which other commands need not load
+        # here: numpy, which other commands need not load
+        from lightkit.prediction.table import write_predictions
 
         return partial(
             write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet
@@ -131,8 +130,8 @@ def explain_numbers(table: str, *, trained: object) -> str:
     return (
         "data: the model was trained on rows of numbers, and predict takes IMAGES after its"
         " options. To predict the rows of another Parquet file or Delta table, name it as the test"
-        " split of the data, without IMAGES: lightkit predict --run RUN --data.path=null"
-        f" {settings}"
+        " split of the data, without IMAGES: lightkit predict --run"
+        f" RUN --data.path=null {settings}"
     )
 
 
@@ -143,15 +142,13 @@ def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptio
         ConfigError: If one is.
         DataError: If a table is missing.
     """
-    from lightkit.rows.parquet_table import (
-        is_remote,
-        local_path,
-    )  # here: pyarrow, which images need not have
+    # here: pyarrow, which images need not have
+    from lightkit.rows.parquet_table import is_remote, local_path
 
     if parsed.contact_sheet is not None:
         raise ConfigError(
-            f"--contact-sheet {parsed.contact_sheet}: it shows images, and rows of a table are"
-            " predicted"
+            f"--contact-sheet {parsed.contact_sheet}: it shows images, and"
+            " rows of a table are predicted"
         )
     for word in inputs:
         if word != "-" and not is_remote(word) and not local_path(word).exists():
@@ -201,8 +198,8 @@ def _refuse_image_options(options: Mapping[str, Any]) -> None:
     """
     if artefact := options.get("model"):
         raise ConfigError(
-            f"--model {artefact}: predict with an exported file needs IMAGES: files, folders or a"
-            " table"
+            f"--model {artefact}: predict with an exported file needs"
+            " IMAGES: files, folders or a table"
         )
     for name in ("contact-sheet", "top-k", "output"):
         if options.get(name) is not None:

@@ -124,9 +124,8 @@ def register_run(
         (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
         with registry.attempt("take the model"):
             run_id, experiment_id = _find_or_create_run(registry, run, tags)
-        on_step(
-            f"sending it to MLflow at {address.shown}"
-        )  # outside: a closed pipe is no error of MLflow
+        # outside: a closed pipe is no error of MLflow
+        on_step(f"sending it to MLflow at {address.shown}")
         with registry.attempt("take the model"):
             plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
             params = client.get_run(run_id).data.params
@@ -162,15 +161,15 @@ def register_run(
     else:
         taken, answered = describe_interface(subject.metadata)
         print_line(
-            f"takes rows with the columns {taken}; lightkit prepares them, where the model is"
-            " loaded",
+            f"takes rows with the columns {taken}; lightkit prepares"
+            " them, where the model is loaded",
             mode,
         )
         print_line(f"gives {answered}", mode)
     if not is_servable(subject):
         print_line(
-            "note  MLflow's server takes models of one tensor in and one out; load_model takes"
-            " this",
+            "note  MLflow's server takes models of one tensor in and"
+            " one out; load_model takes this",
             mode,
         )
         return
@@ -269,8 +268,8 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
                 folder / name, entry, checkpoint_digest, has_record="/" not in name
             ):
                 left_out.append(
-                    f"{folder / name} is not this checkpoint's, and is left out; `lightkit export`"
-                    " renews it"
+                    f"{folder / name} is not this checkpoint's, and is left"
+                    " out; `lightkit export` renews it"
                 )
                 continue
             target.mkdir(exist_ok=True)
@@ -390,10 +389,8 @@ def _create_version(
         try:
             client.create_registered_model(name)
         except MlflowException as error:
-            if error.error_code not in (
-                "RESOURCE_ALREADY_EXISTS",
-                "ALREADY_EXISTS",
-            ):  # of another process just now
+            # of another process just now
+            if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
                 raise
     created: Any = client.create_model_version(
         name,

@@ -50,9 +50,8 @@ def check_rows_data(resolved: Resolved) -> None:
 
 def _check_table(arguments: Mapping[str, Any]) -> None:
     """Make the plan of a table, which `fit` finds in the cache."""
-    from lightkit.rows.plan import (
-        RowSettings,
-    )  # here: they load numpy and pyarrow, which few configs need
+    # here: they load numpy and pyarrow, which few configs need
+    from lightkit.rows.plan import RowSettings
     from lightkit.rows.planned import PlannedRows
     from lightkit.rows.table_rules import TableRules
 

@@ -30,8 +30,8 @@ def get_root_and_job(invocation: Invocation) -> tuple[Path, str | None]:
     name = invocation.inputs[0] if invocation.inputs else None
     if not root.exists():
         raise invocation.error(
-            f"there are no runs in {root}: lightkit fit makes the first, or name their folder by"
-            " --root"
+            f"there are no runs in {root}: lightkit fit makes the first,"
+            " or name their folder by --root"
         )
     if not root.is_dir():
         raise invocation.error(f"{root} is not a folder; name the folder of all runs with --root")

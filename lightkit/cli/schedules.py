@@ -162,9 +162,9 @@ def count_schedule(
     def build(optimizer: Any, numbers: Mapping[str, int]) -> Any:
         given = init.get("init_args") or {}
         arguments = {
-            **{key: given[key] for key in given.keys()},
+            **{key: given[key] for key in given.keys()},  # noqa: SIM118 (it may be a Namespace)
             **numbers,
-        }  # noqa: SIM118 (it may be a Namespace)
+        }
         return instantiate_class(
             optimizer, {"class_path": init["class_path"], "init_args": arguments}
         )

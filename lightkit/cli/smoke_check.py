@@ -68,8 +68,9 @@ _LOOPS = {"train": "training", "val": "validation", "test": "test", "predict": "
 _TIGHT_MEMORY = 0.8  # of what is available
 _TRAINER: dict[str, Any] = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "sync_batchnorm": False,
-    "fast_dev_run": False, "barebones": False, "min_epochs": None, "min_steps": None, "max_time": None,
-    "num_sanity_val_steps": 0, "log_every_n_steps": 1, "profiler": None, "model_registry": None,
+    "fast_dev_run": False, "barebones": False, "min_epochs": None, "min_steps": None,
+    "max_time": None, "num_sanity_val_steps": 0, "log_every_n_steps": 1, "profiler": None,
+    "model_registry": None,
     "enable_progress_bar": False, "enable_model_summary": False,
 }  # fmt: skip
 """Arguments of the trainer in place of the config's. Epochs, steps and training batches stay:
@@ -154,8 +155,8 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
     ]
     parts = {
         "model": (
-            f"{model['class']}, {model['parameters']:,} parameters, {model['trained']:,} of them"
-            " trained"
+            f"{model['class']}, {model['parameters']:,} parameters,"
+            f" {model['trained']:,} of them trained"
         ),
         "data": ", ".join(sizes),
         "batch": (
@@ -363,9 +364,8 @@ class _SmokeCheck(ModelBuilder):
         callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
-        self._build_entries(
-            "logger"
-        )  # their constructors check the arguments; a stand-in gets the records
+        # their constructors check the arguments; a stand-in gets the records
+        self._build_entries("logger")
         if self.model is None or (self.datamodule is None and self._section.get("data")):
             self._prepare_data_alone()
             return {}
@@ -509,10 +509,8 @@ class _SmokeCheck(ModelBuilder):
             "callbacks": callbacks,
             "default_root_dir": str(self._run.folder),
         }
-        given["plugins"] = [
-            LightningEnvironment(),
-            CheckpointReader(),
-        ]  # also below srun or torchrun
+        # also below srun or torchrun
+        given["plugins"] = [LightningEnvironment(), CheckpointReader()]
         given["logger"] = False if values.get("logger") in (False, []) else [_ScratchLogger()]
         if not str(values.get("precision")).startswith(("None", "32", "64", "bf16")):
             self._not_tried["trainer.precision"] = (
@@ -573,19 +571,16 @@ class _SmokeCheck(ModelBuilder):
                 yield
         except LightkitError as error:
             self.problems.add(error)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # noqa: BLE001 (any error of the user's code is reported)
+        # any error of the user's code is reported
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             frames = _list_user_frames(error)
             if (
                 isinstance(error, ValueError)
                 and frames
                 and "pytorch_lightning" in frames[0][0].parts
             ):
-                self.problems.add(
-                    locate_lightning_error(error, self._resolved)
-                )  # some arguments are checked late
+                # some arguments are checked late
+                self.problems.add(locate_lightning_error(error, self._resolved))
                 return
             phase = self._probe.phase
             doing = doing or (
@@ -803,9 +798,8 @@ def _count_checkpoints(callback: Any, arguments: Any, trainer: Trainer) -> int |
         trainer: After its batch.
     """
     if isinstance(callback, Checkpoint):
-        return (
-            3 if callback.keeps_best else 1
-        )  # best.ckpt, last.ckpt and the one before it; else resume.ckpt
+        # best.ckpt, last.ckpt and the one before it; else resume.ckpt
+        return 3 if callback.keeps_best else 1
     if callback.save_top_k >= 0:
         return int(callback.save_top_k) + (callback.save_last is True)
     if (

@@ -249,7 +249,7 @@ def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str
 def _name_newest(base: runs.Run, fixed_classes: Mapping[str, str]) -> str:
     """Name the job's newest run whose config names the classes not fixed here.
 
-    And none that is fixed.
+    It names none that is fixed.
     """
     for run in runs.list_runs(base.root, base.name):
         saved = read_config(run)

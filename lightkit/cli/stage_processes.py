@@ -202,8 +202,8 @@ class StageProcesses:
         except (EOFError, OSError) as error:  # of the connection to the fork server
             receiver.close()
             reason = (
-                f"it could not be started ({type(error).__name__}): the process that forks it was"
-                " killed"
+                f"it could not be started ({type(error).__name__}): the"
+                " process that forks it was killed"
             )
             return CommandProcess(args, None, None, reason, self.received or signal.SIGKILL)
         finally:
@@ -304,20 +304,17 @@ def run_command(
         output: File to which standard output and error are appended.
     """
     os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes to the parent alone
-    root = (
-        logging.getLogger()
-    )  # mlflow.pytorch, which the fork server has imported, lets it print errors alone
+    # mlflow.pytorch, which the fork server has imported, lets it print errors alone
+    root = logging.getLogger()
     root.setLevel(logging.WARNING)
     root.handlers.clear()
     if output is not None:
         _redirect(output)
-    multiprocessing.set_start_method(
-        None, force=True
-    )  # of the fork server; the stage chooses its own
+    # of the fork server; the stage chooses its own
+    multiprocessing.set_start_method(None, force=True)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # one that came meanwhile ends it without a traceback
+        # one that came meanwhile ends it without a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.environ.clear()
     os.environ.update(environment)

@@ -234,8 +234,8 @@ def _check_training(trainer: Trainer, session: Session) -> bool:
         return False
     if trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
         raise CheckpointError(
-            f"Training ended, but {fault}. The same command writes it again, or ends with the"
-            " reason."
+            f"Training ended, but {fault}. The same command writes it"
+            " again, or ends with the reason."
         )
     return True
 
@@ -251,9 +251,8 @@ def make_plan(stage_config: StageConfig) -> Plan | None:
     resolved = stage_config.resolved
     hardware = stage_config.hardware
     processes = hardware.processes
-    if (
-        processes is None and hardware.kind != "tpu"
-    ):  # torch-xla forks its ranks itself, inside the trainer
+    # torch-xla forks its ranks itself, inside the trainer
+    if processes is None and hardware.kind != "tpu":
         processes = count_devices(hardware)  # of Lightning's own launcher
         if processes is None and hardware.kind in (None, "gpu"):
             processes = len(this_machine().gpus or ()) or None
@@ -421,9 +420,8 @@ def open_stage_config(
     if not stage_config.passthrough:
         result = validate(command, loaded, stage_config.resolved, problems)
         stage_config = replace(stage_config, needs_imports=not result.is_final)
-        if problems and (
-            result.undescribed or full
-        ):  # more may be found in classes that must be imported
+        # more may be found in classes that must be imported
+        if problems and (result.undescribed or full):
             resolved = drop_paths(stage_config.resolved, {path for path, _ in result.problems})
             has_model = resolved.value_of("model") is not None
             resolved = validate_signatures(resolved, problems)

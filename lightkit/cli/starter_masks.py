@@ -13,9 +13,8 @@ from typing import Any
 
 from lightkit.errors import DataError, format_count
 
-DRIFT_WINDOW = (
-    10  # promoted models; a slide of less than a tenth of the margin at each promotion goes through
-)
+# promoted models; a slide of less than a tenth of the margin at each promotion goes through
+DRIFT_WINDOW = 10
 _NUM_READ = 200  # masks whose values are looked at
 _NUM_ROWS = 512  # of a mask
 _MOST_CLASSES = 300  # a photo has more colours
@@ -57,10 +56,8 @@ def summarize_masks(folder: Path, images: str, masks: str) -> MaskSummary:
     Raises:
         DataError: If images and masks do not fit, see `pair_files`, or a mask is none.
     """
-    from lightkit.images.mask_index import (
-        find_pairs_of_folders,
-        pair_files,
-    )  # here: numpy, as few commands need it
+    # here: numpy, as few commands need it
+    from lightkit.images.mask_index import find_pairs_of_folders, pair_files
 
     folders = find_pairs_of_folders(folder, images, masks)
     by_split = {split: pair_files(*each) for split, each in folders.items()}
@@ -82,9 +79,8 @@ def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[C
     Raises:
         DataError: If they are no masks.
     """
-    from lightkit.images.image_file import (
-        UnreadableImageError,
-    )  # here: Pillow, as few commands need it
+    # here: Pillow, as few commands need it
+    from lightkit.images.image_file import UnreadableImageError
     from lightkit.images.mask_file import read_codes
 
     pixels: Counter[int] = Counter()
@@ -166,7 +162,8 @@ def format_mask_config(summary: MaskSummary, name: str, *, sizes: Sequence[int])
     )
     more = f" and {len(shares) - _SHOWN_CLASSES} more" if len(shares) > _SHOWN_CLASSES else ""
     return f"""\
-# {format_count(len(summary.images), "image")} with masks, {side} pixels at the shorter side (median).
+# {format_count(len(summary.images), "image")} with masks, {side} pixels at the \
+shorter side (median).
 #   lightkit fit -c {shlex.quote(name)}
 # Classes, by their share of the pixels: {listed}{more}
 extends: [lightkit:base, lightkit:accelerator/auto, lightkit:logger/tensorboard]
@@ -198,8 +195,8 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     reasons = [
         "The gate, for lightkit gate, promote and retrain.",
         (
-            f"min: {largest!r} for each pixel gives {chance:.2f} on all images; halfway from there"
-            " to 1."
+            f"min: {largest!r} for each pixel gives {chance:.2f} on all"
+            " images; halfway from there to 1."
         ),
     ]
     margin = suggest_mean_margin(num_test, deviation=_DEVIATION)
@@ -207,8 +204,8 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     if margin is None:
         are = "image is" if num_test == 1 else "images are"
         reasons.append(
-            f"max_drop: no worse than the champion; {num_test} test {are} too few to measure a"
-            " drop."
+            f"max_drop: no worse than the champion; {num_test} test"
+            f" {are} too few to measure a drop."
         )
         rules += ", max_drop: 0"
     else:

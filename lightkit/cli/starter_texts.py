@@ -1,6 +1,6 @@
 """The config that `lightkit init --data` writes for texts.
 
-And how it knows them from images and numbers.
+Also how it knows them from images and numbers.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _summarize(path: Path, arguments: Mapping[str, str], rows: Iterator[TextRow]
     classes = _count_classes(index)
     if len(classes) < 2:
         raise DataError(
-            f"--data {path}: its texts are of one class, {', '.join(classes)}. Expected at least"
-            " two."
+            f"--data {path}: its texts are of one class,"
+            f" {', '.join(classes)}. Expected at least two."
         )
     splits: dict[str, int] = {split: count for split, count in index.counts.items() if count}
     if not index.given:
@@ -205,7 +205,8 @@ def format_text_config(summary: TextSummary, name: str, *, comparison: str) -> s
 # {format_count(summary.num_texts, "text")} in {of_classes}.
 #   lightkit fit -c {shlex.quote(name)}
 # Classes: {listed}
-# Hashed n-grams, which train in seconds and download nothing; encoder: transformers/NAME trains a pretrained network.
+# Hashed n-grams, which train in seconds and download nothing; encoder: \
+transformers/NAME trains a pretrained network.
 extends: [lightkit:base, lightkit:logger/tensorboard]
 
 model: {{class_path: TextClassifier{multilabel}}}

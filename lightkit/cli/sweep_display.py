@@ -63,9 +63,8 @@ class Display:
         from rich.text import Text  # here: a pipe needs none of it
 
         status = visible(self.format_status(trials, metric, mode))
-        self._live.update(
-            Text(status), refresh=True
-        )  # a text with brackets, as in a list, is no markup
+        # a text with brackets, as in a list, is no markup
+        self._live.update(Text(status), refresh=True)
 
     def finish(
         self, trial: Trial, trials: Sequence[Trial], metric: str | None, mode: str | None
@@ -109,7 +108,7 @@ class Display:
     def format_status(self, trials: Sequence[Trial], metric: str | None, mode: str | None) -> str:
         """Write the state: counts, the time that is left, the best trial.
 
-        And the newest ones in a table.
+        Write the newest trials in a table.
         """
         finished = [each for each in trials if each.is_finished]
         of_search = [each for each in finished if each.kind != "confirm"]

@@ -251,9 +251,8 @@ def _build_plugins(session: Session, trainer: Mapping[str, Any]) -> list[Any]:
     if environment is not None:
         _warn_of_environment(environment, rank)
     elif rank is not None and rank.engine == "slurm":
-        plugins.append(
-            SLURMEnvironment(auto_requeue=False)
-        )  # the batch script does that, with our own checkpoint
+        # the batch script does that, with our own checkpoint
+        plugins.append(SLURMEnvironment(auto_requeue=False))
     return plugins
 
 
@@ -414,7 +413,7 @@ def _check_same_data(
 def _log_config(session: Session, trainer: Trainer, _module: LightningModule) -> None:
     """Log the whole config.
 
-    Or what flags and variables changed in it, to a logger that has the config as a file.
+    A logger that has the config as a file gets what flags and variables changed in it.
     """
     changed = {
         dotted(path): to_plain(node)
@@ -575,9 +574,8 @@ class _StallReport:
 
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
-        self._text = self._session.stage_config.resolved.masked(
-            f"{stall}."
-        )  # should what follows hang too
+        # should what follows hang too
+        self._text = self._session.stage_config.resolved.masked(f"{stall}.")
         rank = 0 if self._session.process.rank is None else self._session.process.rank.rank
         if self._session.process.rank_context is not None:
             self._session.process.rank_context.end_stalled(stall)
@@ -611,9 +609,8 @@ class _StallReport:
             self._session.process.watch.cut, STALLED, None if self._is_raised else f"error: {error}"
         )
         threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
-        if (
-            self._session.process.rank_context is not None
-        ):  # the supervisor reports and records the end
+        # the supervisor reports and records the end
+        if self._session.process.rank_context is not None:
             _kill_children()
             os._exit(STALLED)
         if not self._is_raised:
@@ -733,7 +730,7 @@ def _list_callbacks(trainer: Trainer, kind: type[_Kind]) -> list[_Kind]:
 def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -> list[str]:
     """List the best checkpoint, the folder, what a tracker has missed.
 
-    And the next commands, a line each.
+    Also list the next commands, a line each.
     """
     summary = runs.read_json(run.summary_path) or {}
     lines = []
@@ -753,9 +750,8 @@ def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -
         if any(run.checkpoints.glob("*.ckpt"))
         else []
     )
-    for (
-        logger
-    ) in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
+    # Lightning's stand-in of a fast_dev_run has a method of every name
+    for logger in trainer.loggers:
         unsent = getattr(logger, "unsent", 0)
         view = getattr(logger, "view_command", None)
         if isinstance(unsent, int) and unsent:

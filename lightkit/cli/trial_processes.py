@@ -175,10 +175,8 @@ class TrialProcesses:
         active = Active(trial, folder, CommandProcess((), None, None), slot, run=run)
         self.active.append(active)
         summary = {} if run is None else runs.read_summary(run.summary_path) or {}
-        if run is not None and summary.get("status") in (
-            "done",
-            PRUNED,
-        ):  # it ended before that was recorded
+        # it ended before that was recorded
+        if run is not None and summary.get("status") in ("done", PRUNED):
             self._follow(active)
             active.began_s -= float(runs.find_value(summary, "durations", "total") or 0.0)
             self._end_well(active)
@@ -191,9 +189,8 @@ class TrialProcesses:
         run = active.run
         if run is not None and runs.last_good(run.checkpoints) is None:
             run = active.run = None  # nothing is lost, and nothing to go on from
-        if (
-            run is None
-        ):  # those that are there are of other trials, or of earlier starts of this one
+        # those that are there are of other trials, or of earlier starts of this one
+        if run is None:
             there = {each.id for each in runs.list_runs(self._job.root, self._job.job)}
             self._runs_of_others[active.trial.number] = there
         active.follower = None if run is None else EventFollower(run.events_path)

@@ -121,10 +121,8 @@ def compare_inputs(stage_config: StageConfig) -> Comparison:
     ]
     first: Inputs | None = None
     reasons = []
-    for each in (
-        run,
-        *promoted,
-    ):  # after an experiment that was rejected, the champion's inputs are no news
+    # after an experiment that was rejected, the champion's inputs are no news
+    for each in (run, *promoted):
         now = compute_inputs(stage_config, salt=each.id, asked=True)
         found = _find_change(
             stage_config, shown_path(each.folder), runs.read_inputs(each.folder), now
@@ -250,8 +248,8 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
     )
     found = list(islice(files, None if asked else _CHEAP_FILES + 1))
     if not asked and (
-        len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES
-    ):  # noqa: PTH202
+        len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES  # noqa: PTH202
+    ):
         return inputs
     digests: dict[str, dict[str, str]] = {key: {} for key in places}
     size_bytes = 0
@@ -300,7 +298,7 @@ def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, st
 def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> dict[str, str]:
     """Compute the digests of the Python files of the working directory.
 
-    And of the own classes that a config names.
+    Also compute those of the own classes that a config names.
 
     In a git work tree they are the files that git tracks or would add; else all but those in hidden
     folders, virtual environments and the folder of runs. A class from elsewhere, or of a file that
@@ -468,11 +466,8 @@ def _find_path(text: str) -> Path | None:
     try:
         path = Path(text.removeprefix("file://")).expanduser()
         return path if text.strip() and path.exists() else None
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ):  # too long for a name, with a null in it, or of an unknown user
+    except (OSError, ValueError, RuntimeError):
+        # too long for a name, with a null in it, or of an unknown user
         return None
 
 

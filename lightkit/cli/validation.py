@@ -230,9 +230,8 @@ def _describe_wrong_folders(folder: Path) -> str | None:
     """
     if not folder.is_dir():
         return None
-    from lightkit.images.image_index import (
-        check_class_folders,
-    )  # here: it loads Pillow, for few configs
+    # here: it loads Pillow, for few configs
+    from lightkit.images.image_index import check_class_folders
 
     try:
         check_class_folders(folder)

@@ -47,9 +47,8 @@ def check(invocation: Invocation) -> int:
 def _check(invocation: Invocation, ci_report: CiReport) -> int:
     began_s = time.monotonic()
     if invocation.has("deep"):
-        os.environ["HF_HUB_OFFLINE"] = (
-            "1"  # which huggingface_hub reads when the config's modules import it
-        )
+        # which huggingface_hub reads when the config's modules import it
+        os.environ["HF_HUB_OFFLINE"] = "1"
     error = None
     try:
         _find_mistakes(invocation)
@@ -90,10 +89,8 @@ def _find_mistakes(invocation: Invocation) -> None:
     report: dict[str, Any] = {"stage": stage_config.command, "mistakes": []}
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
-        from lightkit.cli.smoke_check import (
-            format_smoke_report,
-            run_smoke_check,
-        )  # here: torch takes seconds
+        # here: torch takes seconds
+        from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check
 
         try:
             report = run_smoke_check(stage_config)
@@ -117,8 +114,8 @@ def _make_stage_invocation(invocation: Invocation) -> Invocation:
         option = COMMANDS["check"].find_option(f"--{name}")
         if name not in known and option is not None and option.is_hidden:
             raise ConfigError(
-                f"check: --{name} is no option of {stage}; name the stage, as in lightkit check"
-                " predict"
+                f"check: --{name} is no option of {stage}; name the"
+                " stage, as in lightkit check predict"
             )
     return invocation.for_stage(stage, keep=known)
 
@@ -153,8 +150,8 @@ def _assume_machine(text: str) -> Machine:
     kind, _, count = text.partition("=")
     if kind != "gpu" or not count.isdecimal():
         raise ConfigError(
-            f"check: --for: expected gpu=N, such as gpu=2, got {text!r}; --no-hardware asks for"
-            " none"
+            "check: --for: expected gpu=N, such as gpu=2, got"
+            f" {text!r}; --no-hardware asks for none"
         )
     here = this_machine()
     gpus = tuple(Gpu(index, "assumed", 0, "", (8, 0)) for index in range(int(count)))

@@ -13,7 +13,8 @@ from lightkit.config import shown_path
 from lightkit.errors import ConfigError, DataError, LightkitError, format_count, visible
 from lightkit.runs.bad_images import BadImage
 
-_ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fraction": "--max-bad-fraction",
+_ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image",
+              "max_bad_fraction": "--max-bad-fraction",
               "val_fraction": "--val-fraction", "test_fraction": "--test-fraction"}  # fmt: skip
 """Names of the data module's arguments on this command line."""
 _KEY = re.compile(

@@ -31,8 +31,8 @@ def _list_rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
     It is empty in rows that go on with the one above.
     """
     memory = (
-        f"{_format_size(machine.memory_bytes)}, {_format_size(machine.memory_available_bytes)}"
-        " available"
+        f"{_format_size(machine.memory_bytes)},"
+        f" {_format_size(machine.memory_available_bytes)} available"
     )
     rows = [
         ("host", f"{machine.host}, {machine.platform}"),

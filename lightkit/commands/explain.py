@@ -218,16 +218,14 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
     wanted = resolved.lightkit_path(key)
     own = resolved.split_key(key)
     if own != wanted and any(isinstance(part, int) for part in look_up(own)[0]):
-        wanted = (
-            own  # an index counts the user's own list where it has that element, else all callbacks
-        )
+        # an index counts the user's own list where it has that element, else all callbacks
+        wanted = own
     if not wanted:
         raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
     path, node, rest = look_up(wanted)
     default = None
-    with (
-        suppress(ConfigError) if not rest else nullcontext()
-    ):  # its class cannot be imported; what is set is known
+    # its class cannot be imported; what is set is known
+    with suppress(ConfigError) if not rest else nullcontext():
         default = find_default(resolved.tree, wanted if rest else path)
     if rest and default is None:
         raise _unknown_key(key, complete, path, rest)

@@ -198,17 +198,16 @@ def summarize_images(path: Path) -> ImageData:
         )
     if path.is_file() and path.suffix.lower() in CSV_SUFFIXES:
         return _summarize_csv(path)
-    has_folders = path.is_dir() and bool(
-        _subfolders(path)
-    )  # next to class folders a licence or a list is no table
+    # next to class folders a licence or a list is no table
+    has_folders = path.is_dir() and bool(_subfolders(path))
     if not has_folders and (reason := explain_other_format(path)) is not None:
         raise DataError(f"--data: {reason}")
     is_table = path.is_file() or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
     data = _summarize_table(path) if is_table else _summarize_folder(path)
     if len(data.classes) < 2:
         expected = (
-            "expected one folder per class with images, or train/, val/ and test/ with class"
-            " folders"
+            "expected one folder per class with images, or train/,"
+            " val/ and test/ with class folders"
         )
         loose = (
             sum(each.suffix.lower() in IMAGE_SUFFIXES for each in path.iterdir())
@@ -387,10 +386,11 @@ def _summarize_rows(path: Path, names: Sequence[str], rows: Sequence[TableRow]) 
             counts[name] += is_there
     sizes = []
     for file, _ in files[:: max(1, len(files) // _NUM_SIZES)]:
+        # fit lists them
         with (
             suppress(OSError, ValueError, Image.DecompressionBombError),
             Image.open(file) as image,
-        ):  # fit lists them
+        ):
             sizes.append(min(image.size))
     arguments: dict[str, Any] = {"path": path.as_posix(), "image": columns.image, "label": label}
     if separator is not None:
@@ -530,9 +530,8 @@ def starter_config(data: ImageData, name: str) -> str:
     # a table is read as a stream, of which no features are kept
     keeps_features = is_frozen and class_name != "Table"
     settings = [
-        *(
-            (key, json.dumps(value, ensure_ascii=False), "") for key, value in arguments.items()
-        ),  # which is YAML too
+        # which is YAML too
+        *((key, json.dumps(value, ensure_ascii=False), "") for key, value in arguments.items()),
         (
             "image_size",
             min(224, max(32, side // 32 * 32)),
@@ -548,7 +547,8 @@ def starter_config(data: ImageData, name: str) -> str:
 # Classes: {", ".join(f"{each} {number}" for each, number in list(data.classes.items())[:20])}
 extends:
   - lightkit:base
-  - lightkit:accelerator/auto   # as fast as this machine computes: bf16 where it has the instructions, else float32
+  - lightkit:accelerator/auto   # as fast as this machine computes: bf16 where it has \
+the instructions, else float32
   - lightkit:logger/tensorboard
 
 {_format_section("model", "ImageClassifier", model)}
@@ -576,7 +576,7 @@ gate:   # for lightkit gate, promote and retrain
 def _format_comparison(num_test: int, noun: str = "image") -> str:
     """Write the conditions on a comparison with the champion.
 
-    And what so many test images or texts can show.
+    Also write what so many test images or texts can show.
 
     A test of non-inferiority, and a bound on many small steps down; of few images, whose interval
     says nothing, none more may be wrong than of the champion.

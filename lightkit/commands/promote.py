@@ -327,8 +327,8 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
     if not holds:
         mode = request.stage_config.mode
         what = (
-            f"{RECORD} is missing, older than a day, or of another checkpoint, champion, gate or"
-            " data"
+            f"{RECORD} is missing, older than a day, or of another"
+            " checkpoint, champion, gate or data"
         )
         print_line(f"gate  is asked: {what}", mode)
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch

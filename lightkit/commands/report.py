@@ -63,10 +63,8 @@ def _find_runs(invocation: Invocation) -> list[runs.Run]:
 
 def _write_comparison(found: Sequence[runs.Run], path: Path) -> list[tuple[str, str]]:
     """Write the comparison, and return the verdict on each run but the first, with its details."""
-    from lightkit.reports.comparison import (
-        list_verdicts,
-        render_comparison,
-    )  # here: they load numpy
+    # here: they load numpy
+    from lightkit.reports.comparison import list_verdicts, render_comparison
     from lightkit.reports.facts import read_facts
 
     facts = [read_facts(run) for run in found]

@@ -328,8 +328,8 @@ def format_comparison(found: Mapping[str, Any]) -> str:
         ]
         equal = f"{', '.join(counts)}, bit for bit" if counts else "there are no weights to compare"
         return (
-            f"reproduced: {again} equals {before} ({format_count(found['epochs'], 'epoch')};"
-            f" {equal})"
+            f"reproduced: {again} equals {before}"
+            f" ({format_count(found['epochs'], 'epoch')}; {equal})"
         )
     lines = [f"not reproduced: {again} differs from {before}"]
     if found["data"]:

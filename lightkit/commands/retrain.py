@@ -157,9 +157,8 @@ def _retrain(
         raise ConfigError(
             "--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric."
         )
-    with StageProcesses(
-        preloads="if-changed" not in options
-    ) as processes:  # with it, perhaps nothing needs torch
+    # with it, perhaps nothing needs torch
+    with StageProcesses(preloads="if-changed" not in options) as processes:
         notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
         with create_job_lock(settings, SignalWatch()) as lock:
             return Retrain(
@@ -323,9 +322,8 @@ class Retrain:
             and code not in _INTERRUPTIONS
             and self._settings.report
         ):
-            from lightkit.reports.pages import (
-                try_run_report,
-            )  # here: it loads Jinja2 and Matplotlib
+            # here: it loads Jinja2 and Matplotlib
+            from lightkit.reports.pages import try_run_report
 
             try_run_report(self._run)
         return code
@@ -393,9 +391,8 @@ class Retrain:
             return
 
         _ask_again(stages)
-        stages[
-            0
-        ].status = "done"  # perhaps it was killed after the training, and before that was noted
+        # perhaps it was killed after the training, and before that was noted
+        stages[0].status = "done"
         self._run = run
         self._began = record.get("began") or self._began
         self._stages = {state.stage: state for state in stages}
@@ -455,8 +452,8 @@ class Retrain:
         _ask_again(stages)
         self._stages["fit"].status = "done"
         _log.info(
-            f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without"
-            " a training"
+            f"only the gate has changed since {shown_path(run.folder)}: it is"
+            " judged again, without a training"
         )
 
     def _require_promotable(self) -> None:
@@ -481,8 +478,8 @@ class Retrain:
                 raise GateFailed(
                     f"{rejection.describe(name)}, and config, data and code are those that it was"
                     " trained from. Nothing was trained; `lightkit promote RUN --force` promotes"
-                    " the run of that version all the same, and --skip promote trains without a"
-                    " promotion."
+                    " the run of that version all the same, and --skip"
+                    " promote trains without a promotion."
                 )
 
     def _ask_registry(self) -> list[tuple[Rejection, Path | None]]:
@@ -696,9 +693,8 @@ class Retrain:
         # Record its end.
         code, reason = self._interpret_end(stage, status)
         state.exit_code = code
-        if (
-            self._run is None or not self._run.folder.is_dir()
-        ):  # nothing to do, or an end before the start
+        # nothing to do, or an end before the start
+        if self._run is None or not self._run.folder.is_dir():
             self._run = None
             unchanged = (
                 "" if self._unchanged is None else f" since {shown_path(self._unchanged.folder)}"
@@ -706,10 +702,8 @@ class Retrain:
             state.status = "failed" if is_failure(code) else "skipped"
             state.message = reason or f"nothing has changed{unchanged}"
             return code
-        if self._stage_config.mode == "json" and stage in (
-            "gate",
-            "promote",
-        ):  # they print no events
+        # they print no events
+        if self._stage_config.mode == "json" and stage in ("gate", "promote"):
             _print_events(self._run, num_bytes)
         state.ended = _format_now()
         state.seconds = round(time.monotonic() - began_s, 3)
@@ -735,9 +729,8 @@ class Retrain:
         code = 128 - status if status < 0 else status
         reason = self._stage_config.resolved.masked(self._processes.reason)
         if self._processes.received is not None:
-            code = (
-                _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code
-            )  # what follows it goes on
+            # what follows it goes on
+            code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code
         elif status < 0:
             code = 1
             reason = describe_kill(-status, reason)
@@ -751,10 +744,8 @@ class Retrain:
     def _record_end(self, state: StageState, reason: str) -> None:
         """Record how a stage has ended, and whether the retrain is over with it."""
         code = state.exit_code
-        is_rejected = code == _REJECTED and state.stage in (
-            "gate",
-            "promote",
-        )  # which asks again about a new champion
+        # which asks again about a new champion
+        is_rejected = code == _REJECTED and state.stage in ("gate", "promote")
         is_held = is_rejected and state.stage == "promote" and self._is_held()
         state.status = _name_end(code)
         if code:

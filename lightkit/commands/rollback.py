@@ -50,8 +50,8 @@ def rollback(invocation: Invocation) -> int:
             moves = read_moves(registry, name)
             if current is None:
                 raise ConfigError(
-                    f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes"
-                    " one."
+                    f"rollback: {name} has no {alias}. `lightkit promote"
+                    f" RUN --name {name}` makes one."
                 )
             to = options.get("to") or _find_version_before(
                 current, champions(moves, alias), versions, name=name
@@ -66,9 +66,8 @@ def rollback(invocation: Invocation) -> int:
             run = versions[to].tags.get("run")
             reason = options.get("reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
-            if (
-                scored := last_scored(moves, to)
-            ) is not None:  # with the score that it was promoted with
+            # with the score that it was promoted with
+            if (scored := last_scored(moves, to)) is not None:
                 scores = {
                     which: score for which, score in scored.scores.items() if which == "challenger"
                 }

@@ -60,11 +60,8 @@ def serve(invocation: Invocation) -> int:
     """
     if importlib.util.find_spec("litserve") is None:
         raise ConfigError("serve: LitServe is not installed: pip install 'lightkit-train[serve]'.")
-    from lightkit.serving.server import (
-        ServerSettings,
-        check_address,
-        serve_model,
-    )  # here: they load numpy and FastAPI
+    # here: they load numpy and FastAPI
+    from lightkit.serving.server import ServerSettings, check_address, serve_model
 
     options = invocation.options
     settings = ServerSettings(

@@ -68,9 +68,8 @@ def _make_script(stage_config: StageConfig, words: Sequence[str]) -> tuple[str, 
         )
     num_nodes = read_scalar(stage_config.resolved.section("trainer").get("num_nodes"))
     devices = stage_config.hardware.devices
-    processes = stage_config.launch.processes or count_devices(
-        stage_config.hardware
-    )  # each has one device
+    # each has one device
+    processes = stage_config.launch.processes or count_devices(stage_config.hardware)
     if processes is None and devices in (None, "auto") and stage_config.hardware.kind != "gpu":
         processes = 1
     if processes is None:

@@ -109,8 +109,8 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
             space.setdefault(key, [])
         elif not key:
             raise ConfigError(
-                "--space: expected KEY=VALUE,VALUE, such as model.learning_rate=1e-3,1e-2, got"
-                f" {word!r}"
+                "--space: expected KEY=VALUE,VALUE, such as"
+                f" model.learning_rate=1e-3,1e-2, got {word!r}"
             )
         space[key].append(value if is_pair else word)
     from lightkit.config import dump_yaml, read_scalar
@@ -147,9 +147,8 @@ def _sweep(
                 return search.run()
             finally:
                 notifier.known = search.describe_end()
-                notifier.sends_each_end = (
-                    processes.received is None
-                )  # after a signal there is no time to load torch
+                # after a signal there is no time to load torch
+                notifier.sends_each_end = processes.received is None
 
 
 def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
@@ -234,18 +233,16 @@ def find_record(
     for number in itertools.count(1):
         name = job if number == 1 else f"{job}-{number}"
         record = SweepRecord(folder / name / FILE)
-        if (
-            creates
-        ):  # under the job's lock: of another process's record the last line may just be written
+        # under the job's lock: of another process's record the last line may just be written
+        if creates:
             record.trim()
         record.read()
         if record.head.get("digest") == digest:
             return record
         if record.head:
             newest = record
-        elif (
-            name not in named
-        ):  # a folder may have been deleted, and its runs are no trials of another sweep
+        elif name not in named:
+            # a folder may have been deleted, and its runs are no trials of another sweep
             break
     if not creates:
         return newest
@@ -577,8 +574,8 @@ class Sweep:
             path.unlink(missing_ok=True)
             return
         head = (
-            f"sweep {self._folder.name}, trial {best.number}: {metric} {best.value:.6g}, run"
-            f" {best.run}"
+            f"sweep {self._folder.name}, trial {best.number}: {metric}"
+            f" {best.value:.6g}, run {best.run}"
         )
         if best.number == 0:
             head += "\nthe config itself: nothing beat it"
@@ -631,8 +628,8 @@ class Sweep:
             return []
         low, high = wilson_interval(round(best.value * num_samples), num_samples)
         text = (
-            f"noise {num_samples} validation samples: an accuracy of {best.value:.4g} has the 95 %"
-            " interval"
+            f"noise {num_samples} validation samples: an accuracy of"
+            f" {best.value:.4g} has the 95 % interval"
         )
         return [f"{text} {low:.3f} to {high:.3f}, on samples alone"]
 
@@ -667,8 +664,8 @@ class Sweep:
         if self._has_failed_often:
             first = self._failures[0]
             text = (
-                f"sweep: {len(self._failures)} trials in a row have failed (sweep.max_failures):"
-                f" {first}"
+                f"sweep: {len(self._failures)} trials in a row have failed"
+                f" (sweep.max_failures): {first}"
             )
             return LightkitError(self._stage_config.resolved.masked(text))
         if (
@@ -814,8 +811,8 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
     root, job = find_job(read_run_settings(stage_config))
     if plan is None:
         raise ConfigError(
-            "sweep: --status of which sweep? The config has no section `sweep`; add its file"
-            " with -c"
+            "sweep: --status of which sweep? The config has no section"
+            " `sweep`; add its file with -c"
         )
     record = find_record(stage_config, plan, root, job, creates=False)
     if not record.head:

@@ -101,10 +101,8 @@ def ui(invocation: Invocation) -> int:
 
 def _find_tracking(run: runs.Run | None, root: Path) -> str:
     """Return MLflow's address; empty where it would be a database that is not there."""
-    from lightkit.registry.store import (
-        address_of_root,
-        tracked_run,
-    )  # here: other commands need none of it
+    # here: other commands need none of it
+    from lightkit.registry.store import address_of_root, tracked_run
 
     noted = None if run is None else tracked_run(run).get("tracking_uri")
     for uri in (noted, None):

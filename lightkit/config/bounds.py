@@ -61,9 +61,8 @@ def find_bounds(cls: type) -> dict[str, dict[str, float]]:
         if constructor is None or not hasattr(constructor, "__annotations__"):
             continue
         hints: dict[str, Any] = {}
-        with suppress(
-            Exception
-        ):  # a name that only a type checker knows: other constructors are read all the same
+        # a name that only a type checker knows: other constructors are read all the same
+        with suppress(Exception):
             hints = get_type_hints(constructor, include_extras=True)
         # An argument that a subclass declares again has the bounds of its new type.
         for name in hints.keys() - {"return"}:

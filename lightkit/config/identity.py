@@ -129,9 +129,8 @@ def _find_class(place: tuple[str, ...], values: Mapping[str, Any]) -> str:
     """Return the path or the short name of the class at a place; empty if there is none."""
     dotted = ".".join(place)
     given = values.get(f"{dotted}.class_path") or values.get(dotted)
-    if (
-        given is None and len(place) == 2
-    ):  # an entry is known by its name, also where a layer has removed it
+    # an entry is known by its name, also where a layer has removed it
+    if given is None and len(place) == 2:
         given = NAMED_CLASSES[place[0]].get(place[1])
     return given if isinstance(given, str) else ""
 

@@ -218,7 +218,7 @@ class _Resolution:
     def report(self, problems: Problems) -> None:
         """Add the errors: the causes, or where there are none all.
 
-        And one for the texts of a cycle.
+        Add one for the texts of a cycle.
         """
         causes = [error for is_cause, error in self.failures if is_cause]
         for failure in causes or [failure for _, failure in self.failures]:
@@ -310,10 +310,8 @@ def _explain(
 
     Tell whether the text is itself the cause, and not another that it refers to.
     """
-    from omegaconf.errors import (
-        InterpolationKeyError,
-        UnsupportedInterpolationType,
-    )  # late, as above
+    # late, as above
+    from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType
 
     text = leaf.value
     message = str(error).splitlines()[0]
@@ -335,8 +333,8 @@ def _explain(
         message = f"it refers to {key}, which is not set{_hint_at_reference(key, tree, path)}"
     elif isinstance(error, UnsupportedInterpolationType):
         message = (
-            f"there is no {message.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a"
-            " variable"
+            f"there is no {message.rpartition(' ')[2]}; ${{key}} is another"
+            f" key, ${{oc.env:NAME}} a variable"
         )
     return is_cause, error_at(
         f"{dotted(path)}: cannot resolve {shortened(text)}: {message}", leaf.origin

@@ -33,19 +33,8 @@ from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
 SECTIONS = (
-    *(
-        "trainer",
-        "model",
-        "data",
-        "optimizer",
-        "lr_scheduler",
-        "callbacks",
-        "logger",
-        "run",
-        "watchdog",
-        "gate",
-    ),
-    "sweep",
+    *("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run"),
+    *("watchdog", "gate", "sweep"),
 )
 """Top-level keys whose value may be the name of a file that holds the section."""
 _LONGEST_CLASS_NAME = 500
@@ -115,9 +104,8 @@ def resolve(
         tree = _without_extends(tree)
     result = interpolate(tree, environ, found)
     references = dict(result.references)
-    for (
-        path
-    ) in result.references:  # a class that is named by an interpolation: model: ${oc.env:NET}
+    # a class that is named by an interpolation: model: ${oc.env:NET}
+    for path in result.references:
         node = find(result.tree, path)
         if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
             references[(*path, "class_path")] = references.pop(path)
@@ -381,20 +369,8 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
 _PLAIN_WORD = re.compile(r"[a-z]+")
 _READ_BY_OTHERS = (
-    *(
-        "AWS_",
-        "AZURE_",
-        "CLEARML_",
-        "COMET_",
-        "GOOGLE_",
-        "HF_",
-        "LIGHTKIT_",
-        "MLFLOW_",
-        "NEPTUNE_",
-        "PG",
-        "SLACK_",
-    ),
-    "WANDB_",
+    *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_"),
+    *("PG", "SLACK_", "WANDB_"),
 )
 _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
@@ -516,8 +492,8 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
                 " its value again"
             )
             hint = (
-                "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as"
-                " it is"
+                "as a flag, and write ${oc.env:NAME} for the next"
+                " training, which a run keeps as it is"
             )
             yield error_at(f"{text} {hint}", leaf.origin)
 
@@ -529,9 +505,8 @@ def refuse_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -
         ConfigError: At its place.
     """
     for path, reference in references.items():
-        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {
-            *path
-        }:  # stages do without these
+        # stages do without these
+        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:
             text = (
                 f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later"
                 " stages need the value"

@@ -95,7 +95,7 @@ class MergeRules:
     ) -> tuple[Node | None, Node]:
         """Write in full what a single word stands for.
 
-        And the arguments of a class inside its ``init_args``.
+        Also write the arguments of a class inside its ``init_args``.
         """
         key = self._key_of_word(path)
         if key:
@@ -309,7 +309,7 @@ def _in_full(node: Any, key: str = "class_path") -> Any:
 def _may_be_class(lower: Node | None, upper: Node) -> bool:
     """Return whether a value is a class by what it holds.
 
-    Or a word that may name one and gets arguments.
+    A word that may name one and gets arguments counts, too.
     """
     if isinstance(lower, MappingNode):
         return "class_path" in lower.entries

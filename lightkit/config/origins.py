@@ -113,7 +113,7 @@ def dotted(path: Iterable[Any]) -> str:
 def setting_key(path: Iterable[Any]) -> str:
     """Write a path as tables do: ``model.backbone`` for ``model.init_args.backbone``.
 
-    And of a class its section.
+    Write a class as its section.
     """
     return dotted(part for part in path if part not in ("init_args", "class_path"))
 
@@ -168,9 +168,8 @@ class Problems:
     """Errors and warnings of a config."""
 
     def __init__(self) -> None:
-        self.is_incomplete = (
-            False  # whether a part could not be read, so that what seems missing may stand there
-        )
+        # whether a part could not be read, so that what seems missing may stand there
+        self.is_incomplete = False
         self._found: list[LightkitError] = []
         self._known: set[str] = set()
         self._files: list[Path] = []

@@ -12,9 +12,8 @@ PREFIX = "lightkit:"
 def packaged_configs() -> dict[str, Path]:
     """Return the file of each packaged config by its name, such as ``accelerator/ddp``."""
     folder = Path(__file__).parents[1] / "configs"
-    if (
-        not folder.is_dir()
-    ):  # an editable installation: the wheel's folder is the one of the checkout
+    # an editable installation: the wheel's folder is the one of the checkout
+    if not folder.is_dir():
         folder = Path(__file__).parents[2] / "configs"
     return {
         file.relative_to(folder).with_suffix("").as_posix(): file

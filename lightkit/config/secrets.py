@@ -30,162 +30,35 @@ _SHORTEST_PATH = 8  # of an address
 _SHORTEST_USER = 16  # of an address without a password: a token stands there
 # What so many texts hold that hiding it everywhere would hide them.
 _COMMON = {
-    *(
-        "admin",
-        "auto",
-        "best",
-        "data",
-        "default",
-        "false",
-        "guest",
-        "last",
-        "local",
-        "localhost",
-        "mlflow",
-        "model",
-    ),
-    *(
-        "name",
-        "none",
-        "null",
-        "password",
-        "postgres",
-        "root",
-        "runs",
-        "secret",
-        "test",
-        "token",
-        "train",
-        "true",
-    ),
-    *("user", "username"),
+    *("admin", "auto", "best", "data", "default", "false", "guest", "last", "local", "localhost"),
+    *("mlflow", "model", "name", "none", "null", "password", "postgres", "root", "runs", "secret"),
+    *("test", "token", "train", "true", "user", "username"),
 }
 _SECRET_WORDS = (
-    *(
-        "apikey",
-        "apitoken",
-        "authorization",
-        "authtoken",
-        "accesstoken",
-        "bearer",
-        "cookie",
-        "cookies",
-        "credential",
-    ),
-    *("credentials", "passcode", "passphrase", "secret", "secrets"),
+    *("apikey", "apitoken", "authorization", "authtoken", "accesstoken", "bearer", "cookie"),
+    *("cookies", "credential", "credentials", "passcode", "passphrase", "secret", "secrets"),
 )
 _SECRET_ENDS = ("password", "passwd")  # PGPASSWORD
 _SECRET_PAIRS = {
-    *(
-        "access key",
-        "account key",
-        "api key",
-        "app key",
-        "auth header",
-        "encryption key",
-        "fernet key",
-    ),
-    *(
-        "heartbeat url",
-        "hmac key",
-        "jwt key",
-        "master key",
-        "private key",
-        "sas key",
-        "secret key",
-        "shared key",
-    ),
-    *("signing key", "ssh key", "storage key", "subscription key", "webhook url"),
+    *("access key", "account key", "api key", "app key", "auth header", "encryption key"),
+    *("fernet key", "heartbeat url", "hmac key", "jwt key", "master key", "private key", "sas key"),
+    *("secret key", "shared key", "signing key", "ssh key", "storage key"),
+    *("subscription key", "webhook url"),
 }
 # Other words before `token` are a tokenizer's: `pad_token`, `video_token`, `word_delimiter_token`.
 _OF_TOKENS = {
-    *(
-        "access",
-        "admin",
-        "api",
-        "app",
-        "auth",
-        "authorization",
-        "azure",
-        "bearer",
-        "bot",
-        "client",
-        "comet",
-        "csrf",
-    ),
-    *(
-        "databricks",
-        "deploy",
-        "docker",
-        "face",
-        "gh",
-        "git",
-        "github",
-        "gitlab",
-        "hf",
-        "hub",
-        "huggingface",
-        "id",
-    ),
-    *(
-        "identity",
-        "job",
-        "jwt",
-        "kaggle",
-        "login",
-        "mlflow",
-        "neptune",
-        "npm",
-        "oauth",
-        "personal",
-        "private",
-        "pypi",
-    ),
-    *(
-        "refresh",
-        "registry",
-        "s",
-        "sas",
-        "secret",
-        "security",
-        "server",
-        "service",
-        "session",
-        "slack",
-        "telegram",
-    ),
-    *("tracking", "upload", "user", "vault", "wandb", "webhook", "xsrf"),
+    *("access", "admin", "api", "app", "auth", "authorization", "azure", "bearer", "bot", "client"),
+    *("comet", "csrf", "databricks", "deploy", "docker", "face", "gh", "git", "github", "gitlab"),
+    *("hf", "hub", "huggingface", "id", "identity", "job", "jwt", "kaggle", "login", "mlflow"),
+    *("neptune", "npm", "oauth", "personal", "private", "pypi", "refresh", "registry", "s", "sas"),
+    *("secret", "security", "server", "service", "session", "slack", "telegram", "tracking"),
+    *("upload", "user", "vault", "wandb", "webhook", "xsrf"),
 }
 # What `pass` and `pwd` are of where they are passwords; `forward_pass` is none.
 _OF_PASSWORDS = {
-    *(
-        "admin",
-        "database",
-        "db",
-        "email",
-        "ftp",
-        "http",
-        "imap",
-        "ldap",
-        "login",
-        "mail",
-        "mongo",
-        "mongodb",
-        "mysql",
-    ),
-    *(
-        "pg",
-        "postgres",
-        "postgresql",
-        "proxy",
-        "redis",
-        "root",
-        "server",
-        "smtp",
-        "sql",
-        "ssh",
-        "user",
-    ),
+    *("admin", "database", "db", "email", "ftp", "http", "imap", "ldap", "login", "mail", "mongo"),
+    *("mongodb", "mysql", "pg", "postgres", "postgresql", "proxy", "redis", "root", "server"),
+    *("smtp", "sql", "ssh", "user"),
 }
 _OF_PATS = {"ado", "azure", "databricks", "devops", "gh", "git", "github", "gitlab"}
 _OF_MANY_TOKENS = {"access", "api", "auth"}
@@ -200,9 +73,8 @@ _QUALIFIED: Mapping[str, Collection[str] | None] = {
 # Under them, a number is something else: the id of a token, the score of a class.
 _NEVER_NUMBERS = ("bearer", "cookie", "cookies", "pass", "pat", "token", "tokens", "webhook")
 _QUERY_KEYS = ("code", "key", "sig", "signature", "x-amz-credential", "x-amz-signature")
-_DEFAULT = re.compile(
-    r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}"
-)  # of `${oc.env:NAME,x}`
+# of `${oc.env:NAME,x}`
+_DEFAULT = re.compile(r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}")
 _NO_DEFAULT = ("", "null")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # All lengths are bounded: a line may be of a million characters.
@@ -492,9 +364,8 @@ def _pattern(form: str) -> str:
 def _forms(secret: str) -> Iterator[str]:
     """List the ways in which a secret is written."""
     for text in (secret, *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)):
-        in_quotes = repr("'\"" + text)[
-            4:-1
-        ]  # with each ' escaped, as in a text that holds both kinds of quotes
+        # with each ' escaped, as in a text that holds both kinds of quotes
+        in_quotes = repr("'\"" + text)[4:-1]
         yield text
         yield str(LightkitError(text))  # as errors write what a terminal would obey
         yield repr(text)[1:-1]

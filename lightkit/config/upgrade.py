@@ -97,9 +97,8 @@ def list_changes(file: Path) -> Upgrade:
     tree = read_file(file)
     if not tree.entries:
         return Upgrade((), Problems())
-    below = layers_of(file, seen=set(), problems=Problems())[
-        :-1
-    ]  # errors are reported when the config is used
+    # errors are reported when the config is used
+    below = layers_of(file, seen=set(), problems=Problems())[:-1]
     trainers = [
         table.entries
         for layer in below
@@ -479,7 +478,7 @@ def _module_of(path: KeyPath) -> str | None:
 def _is_trainer_argument(key: str, node: Node) -> bool:
     """Return whether a key next to ``trainer`` is an argument of the trainer.
 
-    And nothing else that lightkit knows.
+    It is nothing else that lightkit knows then.
     """
     if key == "accelerator":
         return str(to_plain(node)).lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)

@@ -114,38 +114,48 @@ REMOVED_ARGUMENTS = {
     "amp_backend": Rule("Lightning 2.0 dropped NVIDIA Apex", _drop("native", otherwise=_APEX)),
     "amp_level": Rule("Lightning 2.0 dropped NVIDIA Apex", _drop(otherwise=_APEX)),
     "auto_lr_find": Rule("Lightning 2.0 made it a callback", _drop(
-        False, otherwise=f"{_TUNER}say callbacks: {{lr_finder: {{}}}} to search as each fit begins")),
+        False,
+        otherwise=f"{_TUNER}say callbacks: {{lr_finder: {{}}}} to search as each fit begins")),
     "auto_scale_batch_size": Rule("Lightning 2.0 made it a callback", _drop(
         False, otherwise=f"{_TUNER}add the callback BatchSizeFinder")),
     "auto_select_gpus": Rule("Lightning 2.0 dropped it", _drop(
-        False, otherwise="name the GPUs, as in devices: [0, 3], or set CUDA_VISIBLE_DEVICES, and leave it out")),
+        False,
+        otherwise="name the GPUs, as in devices: [0, 3], or set CUDA_VISIBLE_DEVICES, and leave it "
+                  "out")),
     "automatic_optimization": Rule("Lightning 1.3 moved it into the model", _drop(
         True, otherwise=f"set {_IN_MODEL.format('self.automatic_optimization')}")),
     "checkpoint_callback": Rule("Lightning 1.7 renamed it", _rename_switch("enable_checkpointing")),
     "enable_pl_optimizer": Rule("Lightning 1.3 dropped it; it is always so", _drop()),
-    "flush_logs_every_n_steps": Rule("Lightning 1.7 dropped it; loggers flush by themselves", _drop()),
-    "log_gpu_memory": Rule("Lightning 1.7 made it a callback", _drop(False, otherwise={"callbacks.device_stats": {}})),
+    "flush_logs_every_n_steps": Rule("Lightning 1.7 dropped it; loggers flush by themselves",
+                                     _drop()),
+    "log_gpu_memory": Rule("Lightning 1.7 made it a callback",
+                           _drop(False, otherwise={"callbacks.device_stats": {}})),
     "move_metrics_to_cpu": Rule("Lightning 2.0 dropped it", _drop(
-        False, otherwise="move them in the model, as in self.log(name, value.cpu()), and leave it out")),
+        False,
+        otherwise="move them in the model, as in self.log(name, value.cpu()), and leave it out")),
     "multiple_trainloader_mode": Rule("Lightning 2.0 dropped it", _drop(
         "max_size_cycle",
-        otherwise="let train_dataloader return a CombinedLoader(loaders, mode=...), and leave it out")),
+        otherwise="let train_dataloader return a CombinedLoader(loaders, mode=...), and leave it "
+                  "out")),
     "prepare_data_per_node": Rule("Lightning 1.7 moved it into the data module", _drop(
         True, otherwise=f"set {_IN_DATA.format('self.prepare_data_per_node')}")),
     "process_position": Rule(_BAR, _progress_bar("process_position", 0)),
     "progress_bar_refresh_rate": Rule(_BAR, _progress_bar("refresh_rate", 1)),
     "reload_dataloaders_every_epoch": Rule("Lightning 1.6 made it a number", _choose(
         (True, {"reload_dataloaders_every_n_epochs": 1}), otherwise={})),
-    "replace_sampler_ddp": Rule("Lightning 2.0 renamed it", _rename_switch("use_distributed_sampler")),
+    "replace_sampler_ddp": Rule("Lightning 2.0 renamed it",
+                                _rename_switch("use_distributed_sampler")),
     "resume_from_checkpoint": Rule("Lightning 2.0 made it an argument of fit", _drop(
         otherwise={"fit.ckpt_path": KEEP})),
-    "stochastic_weight_avg": Rule("Lightning 1.7 made it a callback, whose learning rate must be said now", _drop(
-        False, otherwise="say callbacks: {swa: {swa_lrs: RATE}}, and leave it out")),
+    "stochastic_weight_avg": Rule(
+        "Lightning 1.7 made it a callback, whose learning rate must be said now",
+        _drop(False, otherwise="say callbacks: {swa: {swa_lrs: RATE}}, and leave it out")),
     "terminate_on_nan": Rule("Lightning 1.7 dropped it for detect_anomaly", _choose(
         (True, {"detect_anomaly": True}), otherwise={})),
     "track_grad_norm": Rule("Lightning 2.0 dropped it", _drop(
-        -1, otherwise="log it in the model: self.log_dict(grad_norm(self, norm_type=2)) in on_before_optimizer_step, "
-                      "with grad_norm from pytorch_lightning.utilities")),
+        -1,
+        otherwise="log it in the model: self.log_dict(grad_norm(self, norm_type=2)) in "
+                  "on_before_optimizer_step, with grad_norm from pytorch_lightning.utilities")),
     "truncated_bptt_steps": Rule("Lightning 2.0 dropped it", _drop(
         0, otherwise="split the sequence in the model, with manual optimization")),
     "weights_save_path": Rule("Lightning 1.8 made it an argument of the checkpoint callback", _drop(
@@ -153,12 +163,14 @@ REMOVED_ARGUMENTS = {
     "weights_summary": Rule("Lightning 1.7 renamed it; its depth is a callback's argument", _choose(
         (None, {"enable_model_summary": False}), ("top", {"enable_model_summary": True}),
         ("full", {
-            "enable_model_summary": True, **_callback("model_summary", "ModelSummary", "max_depth", -1)}),
+            "enable_model_summary": True,
+            **_callback("model_summary", "ModelSummary", "max_depth", -1)}),
         otherwise="expected top, full or null")),
 }
 """Arguments that today's trainer has not."""
 CHANGED_ARGUMENTS = {
-    "accumulate_grad_batches": Rule("Lightning 2.0 takes a number; a schedule is a callback's", _accumulate),
+    "accumulate_grad_batches": Rule("Lightning 2.0 takes a number; a schedule is a callback's",
+                                    _accumulate),
     "logger": Rule("a logger is an entry with a name here; true was TensorBoard", _choose(
         (True, {"logger.tensorboard": {}}))),
     "max_steps": Rule("Lightning 1.7 takes -1 for no limit", _choose((None, {"max_steps": -1}))),
@@ -170,7 +182,8 @@ ARGUMENTS = {**REMOVED_ARGUMENTS, **CHANGED_ARGUMENTS}
 _OLD = "Lightning 2.0 takes a kind of device and a number"
 HARDWARE_REASONS = {
     **dict.fromkeys(OLD_TRAINER_KEYS, _OLD), "distributed_backend": "Lightning 1.5 renamed it",
-    "accelerator": "Lightning 1.6 parts the kind of device from the strategy", "devices": "today's word for it",
+    "accelerator": "Lightning 1.6 parts the kind of device from the strategy",
+    "devices": "today's word for it",
     "strategy": "today's word for it", "precision": "Lightning 2.0 says what computes in it",
     "num_nodes": "today's word for it", "plugins": "Lightning 1.6 made it a strategy",
 }
@@ -190,26 +203,34 @@ CLASS_ARGUMENTS: dict[str, dict[str, Rule]] = {
         "filepath": Rule("Lightning 1.2 takes dirpath and filename", _split_path),
         "mode": _MODE,
         "period": Rule("Lightning 1.5 renamed it", _rename("every_n_epochs")),
-        "prefix": Rule("Lightning 1.3 dropped it", _drop("", otherwise="write it at the beginning of filename")),
+        "prefix": Rule("Lightning 1.3 dropped it",
+                       _drop("", otherwise="write it at the beginning of filename")),
     },
 }
 """Arguments of Lightning's classes that 1.x had in other words, by the class's name, old or new."""
 
 RENAMED_CLASSES: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
     (("accelerators",), "Lightning 2.1 renamed it", {
-        "GPUAccelerator": "accelerators.CUDAAccelerator", "TPUAccelerator": "accelerators.XLAAccelerator"}),
+        "GPUAccelerator": "accelerators.CUDAAccelerator",
+        "TPUAccelerator": "accelerators.XLAAccelerator"}),
     (("callbacks",), "Lightning 1.7 replaced it", {
-        "GPUStatsMonitor": "callbacks.DeviceStatsMonitor", "XLAStatsMonitor": "callbacks.DeviceStatsMonitor",
-        "ProgressBar": "callbacks.TQDMProgressBar", "LearningRateLogger": "callbacks.LearningRateMonitor"}),
+        "GPUStatsMonitor": "callbacks.DeviceStatsMonitor",
+        "XLAStatsMonitor": "callbacks.DeviceStatsMonitor",
+        "ProgressBar": "callbacks.TQDMProgressBar",
+        "LearningRateLogger": "callbacks.LearningRateMonitor"}),
     (("plugins", "strategies"), "Lightning 2.0 calls it so", {
-        "DDPPlugin": "strategies.DDPStrategy", "DDPFullyShardedNativeStrategy": "strategies.FSDPStrategy",
-        "DeepSpeedPlugin": "strategies.DeepSpeedStrategy", "SingleDevicePlugin": "strategies.SingleDeviceStrategy",
-        **dict.fromkeys(("SingleTPUPlugin", "SingleTPUStrategy"), "strategies.single_xla.SingleDeviceXLAStrategy"),
+        "DDPPlugin": "strategies.DDPStrategy",
+        "DDPFullyShardedNativeStrategy": "strategies.FSDPStrategy",
+        "DeepSpeedPlugin": "strategies.DeepSpeedStrategy",
+        "SingleDevicePlugin": "strategies.SingleDeviceStrategy",
+        **dict.fromkeys(("SingleTPUPlugin", "SingleTPUStrategy"),
+                        "strategies.single_xla.SingleDeviceXLAStrategy"),
         **dict.fromkeys(("TPUSpawnPlugin", "TPUSpawnStrategy"), "strategies.xla.XLAStrategy")}),
     (("plugins",), "Lightning 2.2 calls it so", {
         "FSDPMixedPrecisionPlugin": "plugins.FSDPPrecision",
         "FullyShardedNativeNativeMixedPrecisionPlugin": "plugins.FSDPPrecision",
-        "TPUPrecisionPlugin": "plugins.XLAPrecision", "NativeMixedPrecisionPlugin": "plugins.MixedPrecision"}),
+        "TPUPrecisionPlugin": "plugins.XLAPrecision",
+        "NativeMixedPrecisionPlugin": "plugins.MixedPrecision"}),
 ]
 """Modules of Lightning's that an old class stood in or below, the reason, and its path today by its
 name."""
@@ -217,7 +238,8 @@ _GONE_BY_STRATEGY = {
     "Bagua": "bagua", "Collaborative": "collaborative", "ColossalAI": "colossalai", "DDP2": "ddp2",
     "DataParallel": "dp", "DDPFullySharded": "ddp_fully_sharded", "DDPSharded": "ddp_sharded",
     "DDPSpawnSharded": "ddp_sharded_spawn",
-    "HPUParallel": "hpu_parallel", "Hivemind": "hivemind", "IPU": "ipu_strategy", "SingleHPU": "hpu_single",
+    "HPUParallel": "hpu_parallel", "Hivemind": "hivemind", "IPU": "ipu_strategy",
+    "SingleHPU": "hpu_single",
 }
 _SPAWN = "Lightning 2.0 calls it ddp_spawn; say strategy: ddp_spawn"
 _XLA_BF16 = "Lightning 2.1 made it a precision; say precision: bf16-true"
@@ -228,7 +250,8 @@ REMOVED_CLASSES = {
        for module, end in (("plugins", "Plugin"), ("strategies", "Strategy"))},
     "plugins.DDPSpawnPlugin": _SPAWN, "strategies.DDPSpawnStrategy": _SPAWN,
     "plugins.TPUBf16PrecisionPlugin": _XLA_BF16, "plugins.XLABf16PrecisionPlugin": _XLA_BF16,
-    "accelerators.HPUAccelerator": _HPU, "plugins.HPUCheckpointIO": _HPU, "plugins.HPUPrecisionPlugin": _HPU,
+    "accelerators.HPUAccelerator": _HPU, "plugins.HPUCheckpointIO": _HPU,
+    "plugins.HPUPrecisionPlugin": _HPU,
     "accelerators.IPUAccelerator": _IPU, "plugins.IPUPrecisionPlugin": _IPU,
     "callbacks.QuantizationAwareTraining":
         "Lightning 2.0 dropped it; quantize the trained model with torch.ao.quantization",
@@ -238,7 +261,8 @@ REMOVED_CLASSES = {
     "plugins.ApexMixedPrecisionPlugin":
         "Lightning 2.0 dropped NVIDIA Apex; say precision: 16-mixed, which is torch's own",
     "plugins.ShardedNativeMixedPrecisionPlugin":
-        "Lightning 2.0 dropped FairScale; leave it out, and use the strategy fsdp or deepspeed_stage_2",
+        "Lightning 2.0 dropped FairScale; leave it out, and use the strategy fsdp or "
+        "deepspeed_stage_2",
 }
 """Classes that are gone, by module and name, with what to do instead."""
 # fmt: on

@@ -196,7 +196,7 @@ def is_choice(value: str, choices: Iterable[str]) -> bool:
 def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
     """Return whether a text may name a class that the schema does not describe.
 
-    And whether a key has dots in it.
+    Also return whether a key has dots in it.
     """
     names_foreign = False
     has_dotted_keys = False
@@ -252,9 +252,8 @@ class _Validator:
     def _check_entries(self, key: str, node: Node) -> None:
         bases = self._list_bases(key)
         for name, entry in _entries(node).items():
-            if (
-                isinstance(entry, MappingNode) and "class_path" in entry.entries
-            ):  # else `resolve` has reported it
+            # else `resolve` has reported it
+            if isinstance(entry, MappingNode) and "class_path" in entry.entries:
                 self._check_class((key, name), entry, bases)
 
     def _check_top_value(self, key: str, node: Node) -> None:
@@ -388,9 +387,8 @@ class _Validator:
         entries = dict(node.entries)
         for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
             child = entries.pop(name, None)
-            is_written = (
-                child is not None and child.origin.word is None
-            )  # and not translated from a word
+            # and not translated from a word
+            is_written = child is not None and child.origin.word is None
             if child is not None and is_written and not _is_word(child):  # settings of a class
                 self.result.is_final = False
         for name, child in self._check_known(("trainer",), entries, known):
@@ -435,9 +433,8 @@ class _Validator:
         word = node.value if isinstance(node, Leaf) else None
         if node is None or not isinstance(word, str) or not _is_short_name(word):
             return
-        if (
-            node.origin.word is not None and node.origin.word.path[0] != section
-        ):  # translated; it is checked there
+        # translated; it is checked there
+        if node.origin.word is not None and node.origin.word.path[0] != section:
             return
         words = [*self._schema.data["strategies"], *_OWN_STRATEGIES]
         is_known = word.lower() in map(str.lower, (*words, *GONE_STRATEGIES)) or self._is_name(
@@ -483,9 +480,8 @@ class _Validator:
         branches = list_branches(argument.schema)
         if any(not branch or branch.get("callable") for branch in branches):
             self.result.is_final = False
-        if is_append(path[-1]) and not isinstance(
-            node, Items
-        ):  # one element, or a class that becomes one
+        # one element, or a class that becomes one
+        if is_append(path[-1]) and not isinstance(node, Items):
             return [
                 item for branch in branches for item in list_branches(branch.get("items", branch))
             ]
@@ -515,9 +511,8 @@ class _Validator:
         elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries.keys() - {*SPEC_KEYS}:
             self._report_arguments_alone(path, node)
         else:
-            self.result.is_final = (
-                False  # jsonargparse takes it for arguments of the base or the default
-            )
+            # jsonargparse takes it for arguments of the base or the default
+            self.result.is_final = False
 
     def _report_arguments_alone(self, path: KeyPath, node: MappingNode) -> None:
         """Report arguments without their class.
@@ -985,8 +980,8 @@ def _describe_no_class(name: str, choices: Collection[str]) -> str:
     """
     if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
         return (
-            f"{name} is a folder; `lightkit init --data {name}` writes a config for the images"
-            " in it"
+            f"{name} is a folder; `lightkit init --data {name}` writes"
+            " a config for the images in it"
         )
     if name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None):
         return f"{name} is a module; name a class in it, as in {name}.MyClass"

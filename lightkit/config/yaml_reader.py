@@ -190,9 +190,8 @@ TOO_LARGE = (
 )
 _MAX_SIZE_BYTES = 1_000_000
 
-_LINE_BREAK = re.compile(
-    "\r\n|[\n\r\x85\u2028\u2029]"
-)  # YAML's, which are not those of str.splitlines
+# YAML's, which are not those of str.splitlines
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "null": "null"}
 _MERGE = "tag:yaml.org,2002:merge"
@@ -292,9 +291,8 @@ class _TreeBuilder:
         self._lines = _LINE_BREAK.split(text)
         self._num_nodes = 0
         self._open: set[int] = set()  # nodes being built, to see an alias inside its own anchor
-        self._brackets: list[
-            Any
-        ] = []  # start marks of the open collections; None for one without a bracket
+        # start marks of the open collections; None for one without a bracket
+        self._brackets: list[Any] = []
         self._constructor = YamlLoader("")
 
     def build(self) -> Node:
@@ -330,8 +328,8 @@ class _TreeBuilder:
             start = found.start() if found else 0
             before = _LINE_BREAK.split(self._text[:start])
             text = (
-                f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in"
-                " YAML"
+                f"{self._name}: the character"
+                f" {self._text[start : start + 1]!r} is not allowed in YAML"
             )
             places = [self._origin_at(len(before) - 1, len(before[-1]))]
         else:
@@ -340,9 +338,8 @@ class _TreeBuilder:
             opened = None if bracket is None else self._lines[bracket.line][bracket.column]
             text = f"{self._name}: not valid YAML: {_explain(error, self._lines, opened)}"
             marks = [mark]
-            if not "".join(self._lines[mark.line :])[
-                mark.column :
-            ].strip():  # what is open at the end opened above
+            # what is open at the end opened above
+            if not "".join(self._lines[mark.line :])[mark.column :].strip():
                 marks = [bracket or getattr(error, "context_mark", None) or mark]
             elif bracket is not None and "is not closed here" in text:
                 marks = [bracket, mark]

@@ -58,9 +58,8 @@ class Defects:
         """Note a sample that cannot be read; in any process, once each."""
         if defect.name not in self._noted:
             self._noted.add(defect.name)
-            with self._spool.open(
-                "ab", buffering=0
-            ) as file:  # on a line of its own, whatever a kill has torn before
+            # on a line of its own, whatever a kill has torn before
+            with self._spool.open("ab", buffering=0) as file:
                 file.write(f"\n{json.dumps(defect)}\n".encode())
 
     def collect(self) -> dict[str, Defect]:
@@ -83,7 +82,7 @@ class Defects:
 def _remove(spool: Path) -> None:
     """Remove the file; `Finalize` calls it in the process that made it.
 
-    And in no worker, which has a copy.
+    No worker calls it: it has a copy.
     """
     spool.unlink(missing_ok=True)
 
@@ -153,9 +152,8 @@ def check_bad_samples(
         DataError: If more are.
     """
     names = set(defects.collect())
-    if (
-        trainer is not None and trainer.world_size > 1
-    ):  # a sample is in another rank's share in each epoch
+    # a sample is in another rank's share in each epoch
+    if trainer is not None and trainer.world_size > 1:
         num_noted = torch.tensor(float(len(names)), device=trainer.strategy.root_device)
         if not trainer.strategy.reduce(num_noted, reduce_op="sum"):
             return

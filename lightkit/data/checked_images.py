@@ -90,6 +90,7 @@ class CheckedImages(IndexedSplits, Generic[IndexT], _Module):
     def _check_bad(self) -> None:
         if self._index is not None:
             check_bad_samples(
-                self.defects, sum(self.counts.values()), what="images", max_fraction=self.max_bad_fraction,
+                self.defects, sum(self.counts.values()), what="images",
+                max_fraction=self.max_bad_fraction,
                 trainer=self.trainer,
             )  # fmt: skip

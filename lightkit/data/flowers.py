@@ -341,9 +341,8 @@ def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
         if end is not None and shutil.disk_usage(part.parent).free < end - begin:
             raise OSError(errno.ENOSPC, "the disk is full")
         log.info("fetching %s%s", part.stem, f" from byte {begin}" if begin else "")
-        response.raw.enforce_content_length = (
-            False  # or the last bytes of a broken connection were lost
-        )
+        # or the last bytes of a broken connection were lost
+        response.raw.enforce_content_length = False
         chunks = response.raw.stream(_CHUNK_BYTES)
         with part.open("ab" if begin else "wb") as file:
             for chunk in show_progress(
@@ -485,15 +484,8 @@ _SHAPES = {
     "roses": (6, (4, 6), 1.5, 0.4, (0.0, 0.06)),
     "sunflowers": (2, (17, 26), 1.2, 1.3, (0.46, 0.58)),
 }
-_PETAL_HUES = (
-    0,
-    335,
-    285,
-    50,
-    28,
-    45,
-    220,
-)  # degrees; all kinds share them, so that no colour tells a kind
+# degrees; all kinds share them, so that no colour tells a kind
+_PETAL_HUES = (0, 335, 285, 50, 28, 45, 220)
 _CENTRE_HUES = (48, 30, 20, 80)
 _GROUND_HUES = (105, 85, 205, 30, 150, 270)
 _SUPERSAMPLING = 2

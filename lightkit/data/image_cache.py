@@ -70,9 +70,8 @@ _KEPT_FREE_BYTES = 16 << 20
 # a training of a week may still need a file
 _RECENT_S = 7 * 24 * 3600.0
 _UNUSED_S = 60 * 24 * 3600.0
-_DECODING = (
-    4  # raise it with every change that gives other pixels, or another file, for the same photos
-)
+# raise it with every change that gives other pixels, or another file, for the same photos
+_DECODING = 4
 _AHEAD = 256  # photos
 # times as long as wide: a line of pixels, resized, would take the room of thousands of images
 _LONGEST = 8
@@ -183,9 +182,8 @@ def open_rows(
     num_bytes = int(sizes.sum()) + _CRC_BYTES * len(sizes)
     folder = None if home is None else home / kind
     if in_memory:
-        folder = private_folder(
-            Path("/dev/shm" if sys.platform == "linux" else tempfile.gettempdir())
-        )  # noqa: S108
+        shared_memory = "/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()  # noqa: S108
+        folder = private_folder(Path(shared_memory))
     if folder is None:
         raise FileNotFoundError(errno.ENOENT, "no folder for it can be written")
     folder.mkdir(parents=True, exist_ok=True)
@@ -195,9 +193,8 @@ def open_rows(
         found = [
             other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes
         ]
-        name = (
-            f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]
-        )  # no maker removes another's
+        # no maker removes another's
+        name = f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]
         path = found[0] if found else folder / f"{name}.rows"
         if not found:
             path.unlink(missing_ok=True)
@@ -301,8 +298,9 @@ os.register_at_fork(after_in_child=_close_held)
 
 
 def open_sources(
-    splits: Mapping[Split, Sequence[Photo]], *, cache: Cache, cache_size: int | None, cache_limit_gb: float | None,
-    preprocessing: Preprocessing, batch_size: int, trainer: Trainer | None,
+    splits: Mapping[Split, Sequence[Photo]], *, cache: Cache, cache_size: int | None,
+    cache_limit_gb: float | None, preprocessing: Preprocessing, batch_size: int,
+    trainer: Trainer | None,
 ) -> tuple[dict[Split, ImageSource], dict[str, Any]]:  # fmt: skip
     """Open the sources of a fit's images, and decode them where they are cached.
 
@@ -336,8 +334,8 @@ def open_sources(
     announce = log.info if trainer is not None and trainer.is_global_zero else log.debug
     if cache == "auto" and (num_reads := count_planned_reads(trainer, num, batch_size)) <= num:
         announce(
-            "data: photos are decoded each time, as this training reads %s of %s; data.init_args.cache: disk keeps "
-            "them for later runs", f"{num_reads:,.0f}", f"{num:,}",
+            "data: photos are decoded each time, as this training reads %s of %s; "
+            "data.init_args.cache: disk keeps them for later runs", f"{num_reads:,.0f}", f"{num:,}",
         )  # fmt: skip
         return sources, {"kept": "nowhere", "size": shorter}
     # validation's own resizing of a file gives the same pixels
@@ -357,8 +355,8 @@ def open_sources(
             return {**sources, **kept}, {"kept": place, "size": shorter}
     announce = announce if cache == "auto" else log.warning
     announce(
-        "data: photos are decoded in every epoch (%s); make room, raise data.init_args.cache_limit_gb, or set "
-        "data.init_args.cache to auto", "; ".join(reasons),
+        "data: photos are decoded in every epoch (%s); make room, raise "
+        "data.init_args.cache_limit_gb, or set data.init_args.cache to auto", "; ".join(reasons),
     )  # fmt: skip
     return sources, {"kept": "nowhere", "size": shorter}
 
@@ -493,9 +491,8 @@ class ResizedPhotos(PhotoPixels):
                             resize_shorter_side(upright_rgb(image), self.shorter)
                         ).reshape(-1)
             except Exception as error:  # noqa: BLE001 (decoders raise what they like)
-                format_reason(
-                    error, photo.path
-                )  # raises where this machine lacks descriptors or memory
+                # raises where this machine lacks descriptors or memory
+                format_reason(error, photo.path)
 
         with FileLock(rows.path.with_suffix(".lock")) as lock:
             began_s = time.monotonic()
@@ -506,7 +503,9 @@ class ResizedPhotos(PhotoPixels):
                     pass
         Path(lock.lock_file).unlink(missing_ok=True)
         (log.info if missing else announce)(
-            "data: photos, shorter side %d px: %d found decoded, %d decoded once (%.1f s), %.1f MB in %s",
-            self.shorter, len(rows) - len(missing), len(missing), time.monotonic() - began_s, rows.sizes.sum() / 1e6,
+            "data: photos, shorter side %d px: %d found decoded, %d"
+            " decoded once (%.1f s), %.1f MB in %s",
+            self.shorter, len(rows) - len(missing), len(missing), time.monotonic() - began_s,
+            rows.sizes.sum() / 1e6,
             rows.path.parent,
         )  # fmt: skip

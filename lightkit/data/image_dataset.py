@@ -273,9 +273,8 @@ class Encoded(Pixels):
             self._jpeg = None  # it can be decoded once; the next part opens it again
             pixels = _decode_coarsely(jpeg, box, denominator)
         else:
-            data = torch.frombuffer(
-                bytearray(self._read()), dtype=torch.uint8
-            )  # writable, or torch warns
+            # writable, or torch warns
+            data = torch.frombuffer(bytearray(self._read()), dtype=torch.uint8)
             whole: Tensor = torch.ops.image.decode_jpeg(data, _RGB, False)
             pixels = whole.permute(1, 2, 0)[
                 box.top : box.top + box.height, box.left : box.left + box.width
@@ -333,10 +332,8 @@ class PhotoPixels(ImageSource):
 
 Batch = tuple[Tensor, ...]
 """Images and labels; tables may have weights after them."""
-_RATIOS = (
-    3 / 4,
-    4 / 3,
-)  # width to height: torchvision's RandomResizedCrop, after Szegedy et al. 2014
+# width to height: torchvision's RandomResizedCrop, after Szegedy et al. 2014
+_RATIOS = (3 / 4, 4 / 3)
 _NUM_TRIES = 10
 _NUM_AXES = 4
 
@@ -565,9 +562,8 @@ def _floats(images: Tensor, preprocessing: Preprocessing, trainer: Trainer | Non
     # more than the step.
     parts = zip(floats, images, strict=True) if images.device.type == "cpu" else [(floats, images)]
     for part, pixels in parts:
-        part.copy_(pixels).mul_(1 / 255).sub_(mean).div_(
-            std
-        )  # in this order, not divided by 255: see `Preprocessing`
+        # in this order, not divided by 255: see `Preprocessing`
+        part.copy_(pixels).mul_(1 / 255).sub_(mean).div_(std)
     if trainer is None:
         return floats
     converted: Tensor = trainer.precision_plugin.convert_input(floats)
@@ -578,9 +574,8 @@ def _floats(images: Tensor, preprocessing: Preprocessing, trainer: Trainer | Non
 def _constants(
     mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    with torch.inference_mode(
-        mode=False
-    ):  # the sanity check comes first, and training could not take its tensors
+    # the sanity check comes first, and training could not take its tensors
+    with torch.inference_mode(mode=False):
         first, second = (
             torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
             for values in (mean, std)

@@ -118,9 +118,8 @@ class ImageFolder(CheckedImages[ImageIndex], ImageModule):
             warn_idle(self, "cache_size", "cache_limit_gb", why="data.init_args.cache: none")
         module = None if self.trainer is None else self.trainer.lightning_module
         if self.augment or not getattr(module, "may_keep_features", False):
-            self.read_split(
-                "train", decoded=True
-            )  # decodes; else it may be that features are enough
+            # decodes; else it may be that features are enough
+            self.read_split("train", decoded=True)
 
     def _find_images(self) -> ImageIndex:
         """Find and check all images."""

@@ -136,7 +136,8 @@ class SplitModule(_Module):
     def _loading(self) -> dict[str, Any]:
         """Arguments of `train_loader` and its like."""
         num_workers = choose_num_workers(
-            self.num_workers, trainer=self.trainer, is_cached=self.are_decoded, num_samples=max(self.counts.values()),
+            self.num_workers, trainer=self.trainer, is_cached=self.are_decoded,
+            num_samples=max(self.counts.values()),
             batch_size=self.batch_size,
         )  # fmt: skip
         own = ("batch_size", "prefetch_factor", "persistent_workers", "pin_memory", "trainer")
@@ -230,8 +231,9 @@ class LoadingModule(SplitModule, LightningDataModule):
     ) -> None:
         super().__init__()
         check_arguments(
-            self, image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
-            color_jitter=color_jitter, prefetch_factor=prefetch_factor, mixup=mixup, cutmix=cutmix,
+            self, image_size=image_size, batch_size=batch_size, num_workers=num_workers,
+            crop_scale=crop_scale, color_jitter=color_jitter, prefetch_factor=prefetch_factor,
+            mixup=mixup, cutmix=cutmix,
         )  # fmt: skip
         self.image_size = image_size
         self.batch_size = batch_size
@@ -562,7 +564,8 @@ class ImageModule(LoadingModule):
             )
         except OSError as error:
             log.warning(
-                "data: features of the frozen backbone are computed at each step, as they cannot be kept on disk: %s",
+                "data: features of the frozen backbone are computed at each step, as they cannot "
+                "be kept on disk: %s",
                 error.strerror or error,
             )  # fmt: skip
         has_room = torch.tensor(float(rows is not None), device=strategy.root_device)
@@ -580,9 +583,13 @@ class ImageModule(LoadingModule):
             batch_bytes=_BLOCK * samples.sample_bytes, trainer=trainer,
         )  # fmt: skip
         loader: DataLoader[Any] = DataLoader(
-            _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
-            generator=torch.Generator().manual_seed(samples.seed), **workers,
-        )  # fmt: skip
+            _Blocks(samples),
+            batch_size=None,
+            sampler=blocks,
+            collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
+            generator=torch.Generator().manual_seed(samples.seed),
+            **workers,
+        )
         shown = show_progress(
             loader, len(own), "features computed", size=lambda block: len(block[0])
         )
@@ -599,8 +606,10 @@ class ImageModule(LoadingModule):
         strategy.barrier("features")
         if trainer.is_global_zero:
             log.info(
-                "data: features of the frozen backbone: %d images, %d found, %d computed (%.1f s), %s in %s",
-                num, num - len(missing), len(missing), time.monotonic() - began_s, in_bytes(int(rows.sizes.sum())),
+                "data: features of the frozen backbone: %d images, %d found,"
+                " %d computed (%.1f s), %s in %s",
+                num, num - len(missing), len(missing), time.monotonic() - began_s,
+                in_bytes(int(rows.sizes.sum())),
                 rows.path.parent,
             )  # fmt: skip
         return FeatureSamples(samples, frozen, rows)

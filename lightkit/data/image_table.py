@@ -26,9 +26,7 @@ _READ_ROWS = 4096
 
 
 class ImageTable(ImageFolder):
-    """Images whose paths and labels stand in a table.
-
-    A CSV file, a file or folder of Parquet, or a Delta table.
+    """Images whose paths and labels stand in a table: CSV, Parquet (a file or a folder) or Delta.
 
     A row is an image. It has one label, or any number of them, for
     ``model.init_args.multilabel: true``: in a column of lists, in several columns of 0 and 1, or in
@@ -77,8 +75,8 @@ class ImageTable(ImageFolder):
         super().__init__(root=str(table.parent) if root is None else root, **kwargs)
         if separator is not None and not separator:
             raise ConfigError(
-                "data.init_args.separator: expected a character between labels, got ''; null is"
-                " none."
+                "data.init_args.separator: expected a character between"
+                " labels, got ''; null is none."
             )
         self.path = table
         self._columns: dict[str, Any] = {
@@ -95,8 +93,10 @@ class ImageTable(ImageFolder):
         self._is_multilabel = found.is_multilabel
         return index_files(
             self.path, found.class_names, found.files, given=dict.fromkeys(found.splits, self.path),
-            val_fraction=self.val_fraction, test_fraction=self.test_fraction, on_bad_image=self.on_bad_image,
-            max_bad_fraction=self.max_bad_fraction, locate=lambda name: f"{self.path}: class {name!r}",
+            val_fraction=self.val_fraction, test_fraction=self.test_fraction,
+            on_bad_image=self.on_bad_image,
+            max_bad_fraction=self.max_bad_fraction,
+            locate=lambda name: f"{self.path}: class {name!r}",
         )  # fmt: skip
 
     def _read_table(self) -> LabelledFiles:

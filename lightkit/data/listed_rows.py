@@ -117,9 +117,8 @@ class _Batches:
 
     def _blank(self) -> tuple[Tensor, ...]:
         """Return the inputs of a row whose cells are all missing."""
-        from lightkit.rows.values import (
-            missing_rows,
-        )  # here: pyarrow, which models of images need not load
+        # here: pyarrow, which models of images need not load
+        from lightkit.rows.values import missing_rows
 
         encoded = self._preprocessing.encode(missing_rows(self._preprocessing.columns))
         return tuple(map(torch.from_numpy, encoded))

@@ -87,7 +87,7 @@ def choose_num_workers(
 def _apply_rule(trainer: Trainer, *, is_cached: bool) -> tuple[int, str]:
     """Return the workers of a process by the cores, the device and the cache.
 
-    And what that was decided by.
+    Return what that was decided by, too.
     """
     device = trainer.strategy.root_device.type
     ranks = local_ranks(trainer)
@@ -120,9 +120,8 @@ def _log_once(trainer: Trainer, level: int, message: str, *, key: str) -> None:
 def local_ranks(trainer: Trainer) -> int:
     """Count the processes that train on this machine, whoever has started them."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
-    counted = getattr(
-        environment, "local_size", None
-    )  # Horovod's: its processes have one device each
+    # Horovod's: its processes have one device each
+    counted = getattr(environment, "local_size", None)
     if callable(counted):
         return int(counted())
     started = os.environ.get("LOCAL_WORLD_SIZE", "")  # by torchrun, or Ray
@@ -163,10 +162,11 @@ def worker_options(
             if num_ready > most:
                 num_workers, prefetch_factor = min(num_workers, most), max(1, most // num_workers)
                 log.warning(
-                    "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; %s, %d ahead, "
-                    "instead. Give the container more (docker run --shm-size=2g), or lower data.init_args.batch_size, "
-                    "num_workers or prefetch_factor.",
-                    _SHARED_MEMORY, free_bytes / 1e6, 2 * (num_ready + 1) * batch_bytes * ranks / 1e6,
+                    "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; "
+                    "%s, %d ahead, instead. Give the container more (docker run --shm-size=2g), or "
+                    "lower data.init_args.batch_size, num_workers or prefetch_factor.",
+                    _SHARED_MEMORY, free_bytes / 1e6,
+                    2 * (num_ready + 1) * batch_bytes * ranks / 1e6,
                     _format_workers(num_workers), prefetch_factor,
                 )  # fmt: skip
     if num_workers == 0:

@@ -140,12 +140,12 @@ class MaskTrainView:
 class MaskEvalView(EvalView):
     """The whole image and its mask, resized to a square."""
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey
-    ) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Return both: uint8 ``(3, height, width)``, to the last bit the preprocessing's.
+    ) -> tuple[Tensor, Tensor]:
+        """Return both: uint8 ``(3, height, width)`` and int64 ``(height, width)``.
 
-        Int64 ``(height, width)``.
+        The image is to the last bit as the preprocessing makes it.
         """
         return super().__call__(pixels, seed, key), torch.from_numpy(resize_mask(mask, self.size))
 
@@ -217,9 +217,9 @@ class MaskSamples(ImageSamples):
 
 
 class MaskFolder(CheckedImages[MaskIndex], ImageModule):
-    """Images in one folder and their masks in another.
+    """Images in one folder and their masks, with equal names, in another.
 
-    With equal names, such as images/1.jpg and masks/1.png.
+    Such as images/1.jpg and masks/1.png.
 
     A mask has the size of its image. Its pixels are numbers of classes, in grey or in a palette, or
     colours of a table. Splits stand above the two folders (train/images, train/masks) or in them
@@ -282,8 +282,8 @@ class MaskFolder(CheckedImages[MaskIndex], ImageModule):
             if getattr(self, name):
                 raise ConfigError(
                     f"data.init_args.{name}: it would change an image without its mask. Leave it"
-                    " out; crop_scale, rotate and color_jitter change both alike, or colours"
-                    " alone."
+                    " out; crop_scale, rotate and color_jitter change"
+                    " both alike, or colours alone."
                 )
         self.root = Path(root).expanduser()
         self.images = images

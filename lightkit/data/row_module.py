@@ -130,19 +130,8 @@ class RowData(SplitModule, LightningDataModule):
     """Kind of its `RowPreprocessing`."""
     input_paths = ("path", "train", "val", "test")
     sample_arguments = (
-        *(
-            "path",
-            "train",
-            "val",
-            "test",
-            "target",
-            "target_type",
-            "split",
-            "key",
-            "time",
-            "val_fraction",
-        ),
-        *("test_fraction", "version", "storage_options"),
+        *("path", "train", "val", "test", "target", "target_type", "split", "key", "time"),
+        *("val_fraction", "test_fraction", "version", "storage_options"),
     )
 
     def __init__(

@@ -240,9 +240,8 @@ def position_of(trainer: Trainer | None) -> Position:
     saved_on_batch_end = (
         current.ready == current.started == current.processed == current.completed + 1
     )
-    if (
-        saved_on_batch_end and batch.is_last_batch
-    ):  # Lightning takes the epoch for finished, and begins the next
+    # Lightning takes the epoch for finished, and begins the next
+    if saved_on_batch_end and batch.is_last_batch:
         return Position(epoch + 1, 0)
     return Position(epoch, current.processed if saved_on_batch_end else current.completed)
 
@@ -299,9 +298,8 @@ class EvenDistributedSampler(DistributedSampler[int]):
 
     def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int, rank: int) -> None:
         super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=False)  # type: ignore[arg-type]
-        self.num_batches = -(
-            -self.num_samples // batch_size
-        )  # of the largest share, and therefore of each
+        # of the largest share, and therefore of each
+        self.num_batches = -(-self.num_samples // batch_size)
 
     def __iter__(self) -> Iterator[int]:
         return map(self._index_of, range(len(self)))

@@ -43,8 +43,8 @@ class TableData(RowData):
         check_arguments(self, min_count=min_count, max_categories=max_categories)
         if columns != "auto" and ignore:
             raise ConfigError(
-                "data.init_args.ignore: it is for columns: auto, and data.init_args.columns names"
-                " them."
+                "data.init_args.ignore: it is for columns: auto, and"
+                " data.init_args.columns names them."
             )
         self._rules = TableRules(columns, tuple(ignore or ()), scaling, min_count, max_categories)
 

@@ -185,18 +185,8 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
     source = "texts"
     input_paths = ("path",)
     sample_arguments = (
-        *(
-            "path",
-            "text",
-            "label",
-            "separator",
-            "split",
-            "key",
-            "classes",
-            "val_fraction",
-            "test_fraction",
-        ),
-        *("copies", "encoding"),
+        *("path", "text", "label", "separator", "split", "key", "classes", "val_fraction"),
+        *("test_fraction", "copies", "encoding"),
     )
 
     def __init__(
@@ -228,8 +218,8 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         )
         if separator is not None and not separator:
             raise ConfigError(
-                "data.init_args.separator: expected a character between labels, got ''; null is"
-                " none."
+                "data.init_args.separator: expected a character between"
+                " labels, got ''; null is none."
             )
         if separator is not None and not isinstance(label, str):
             raise ConfigError(
@@ -292,7 +282,8 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
             text=self.text, label=self.label, split=self.split, key=self.key, weight=self.weight
         )
         settings = TextSettings(
-            self.path, columns, self.separator, self.classes, self.val_fraction, self.test_fraction, self.copies,
+            self.path, columns, self.separator, self.classes, self.val_fraction, self.test_fraction,
+            self.copies,
             self.encoding,
         )  # fmt: skip
         self.text_column, index = settings.read()
@@ -340,8 +331,8 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         if not self.counts[split]:
             raise DataError(
                 f"{self.path}: there is no {split} split. Name it in a column"
-                f" (data.init_args.split) or as a folder, or set data.init_args.{split}_fraction"
-                " above 0."
+                " (data.init_args.split) or as a folder, or set"
+                f" data.init_args.{split}_fraction above 0."
             )
 
     def read_rows(self, split: Split, numbers: Sequence[int]) -> tuple[pa.RecordBatch, list[str]]:
@@ -404,8 +395,8 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
                 batch = (_encode(texts, preprocessing), *rest)
             elif self._encoded_for not in (None, preprocessing):
                 raise ConfigError(
-                    "data: the texts were encoded for another model. Build a data module for each"
-                    " model."
+                    "data: the texts were encoded for another model. Build"
+                    " a data module for each model."
                 )
         module = None if self.trainer is None else self.trainer.lightning_module
         if module is not None and is_overridden(
@@ -427,8 +418,8 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
         if preprocessing is not None and not isinstance(preprocessing, TextPreprocessing):
             raise ConfigError(
                 f"data: {type(module).__name__} takes no texts. Expected"
-                " lightkit.models.TextClassifier, or a module of your own that takes a list of"
-                " texts."
+                " lightkit.models.TextClassifier, or a module of your"
+                " own that takes a list of texts."
             )
         return preprocessing
 

@@ -55,7 +55,7 @@ def is_available() -> bool:
 def collective(what: str) -> Iterator[None]:
     """Leave inference mode, in which Horovod's thread cannot resize outputs.
 
-    And let the watchdog name ``what``.
+    Let the watchdog name ``what``.
     """
     with torch.inference_mode(False), torch.no_grad(), waiting(what):
         yield

@@ -70,8 +70,8 @@ class HorovodEnvironment(LightningEnvironment):
             os.environ.setdefault("HOROVOD_CYCLE_TIME", "10")
         if _ENDED:
             raise LightkitError(
-                "Horovod was shut down after an error, and does not start again in the same"
-                " process."
+                "Horovod was shut down after an error, and does not"
+                " start again in the same process."
             )
         with waiting("start of all ranks"):
             hvd.init()
@@ -172,8 +172,8 @@ class HorovodStrategy(ParallelStrategy):
             uuids = self.gather_objects(uuid)
             if uuid is None:
                 raise error_at(
-                    f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can"
-                    " be seen."
+                    f"rank {self.local_rank} of this machine needs GPU {own},"
+                    f" but only {count} can be seen."
                 )
             if uuids.count(uuid) > 1:
                 sharing = ", ".join(str(rank) for rank, other in enumerate(uuids) if other == uuid)
@@ -192,14 +192,13 @@ class HorovodStrategy(ParallelStrategy):
     def root_device(self) -> torch.device:
         """The CPU, or the GPU that has this rank's number on its machine.
 
-        Or the only one that this rank is shown.
+        Where this rank is shown only one, that one.
         """
         device = (self.parallel_devices or [torch.device("cpu")])[0]
         if device.type == "cpu":
             return device
-        number = (
-            self.local_rank if torch.cuda.device_count() > 1 else 0
-        )  # srun --gpus-per-task=1 shows each its own
+        # srun --gpus-per-task=1 shows each its own
+        number = self.local_rank if torch.cuda.device_count() > 1 else 0
         return torch.device(device.type, (device.index or 0) + number)
 
     @property
@@ -233,8 +232,8 @@ class HorovodStrategy(ParallelStrategy):
             for name, layer in model.named_modules():
                 if isinstance(layer, refused):
                     raise error_at(
-                        f"{name}: {type(layer).__module__}.SyncBatchNorm does not work with this"
-                        " Horovod."
+                        f"{name}: {type(layer).__module__}.SyncBatchNorm"
+                        " does not work with this Horovod."
                     )
                 if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
                     raise error_at(
@@ -254,8 +253,8 @@ class HorovodStrategy(ParallelStrategy):
         Metric.sync = collectives.sync_over_horovod  # type: ignore[assignment, method-assign]
         if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in self.optimizers):
             raise error_at(
-                "LBFGS decides by each rank's own loss how often it asks for gradients; Horovod"
-                " waits."
+                "LBFGS decides by each rank's own loss how often it asks"
+                " for gradients; Horovod waits."
             )
         if self.optimizers:
             self._gradients = AveragedGradients(self.lightning_module, compression=self.compression)
@@ -445,9 +444,8 @@ class AveragedGradients:
         self._compression = compression
         self._hooks: dict[Parameter, RemovableHandle] = {}
         self._names: dict[Parameter, str] = {}
-        self._fresh: set[Parameter] = (
-            set()
-        )  # with a gradient that the other ranks have not seen yet
+        # with a gradient that the other ranks have not seen yet
+        self._fresh: set[Parameter] = set()
         self._sent: dict[Parameter, tuple[int, Tensor]] = {}
         self._is_sending = False
 

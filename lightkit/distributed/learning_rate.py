@@ -14,18 +14,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lightkit.config import error_at
 from lightkit.config.bounds import NonNegativeFloat
 
-_RATES = (
-    "lr",
-    "initial_lr",
-    "max_lr",
-    "min_lr",
-    "swa_lr",
-)  # what torch's schedulers keep in an optimizer's groups
-_BASES = (
-    "base_lrs",
-    "max_lrs",
-    "_last_lr",
-)  # and in themselves; a floor such as eta_min stays as it was set
+# what torch's schedulers keep in an optimizer's groups
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+# and in themselves; a floor such as eta_min stays as it was set
+_BASES = ("base_lrs", "max_lrs", "_last_lr")
 
 
 class ScaledLearningRate(Callback):
@@ -57,9 +49,8 @@ class ScaledLearningRate(Callback):
         self.warmup_epochs = warmup_epochs
         self._factor = 1.0
         self._hooks: list[Any] = []
-        self._lowered: list[
-            tuple[dict[str, Any], Any]
-        ] = []  # groups within a step, and their rates before it
+        # groups within a step, and their rates before it
+        self._lowered: list[tuple[dict[str, Any], Any]] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget an earlier fit, whose optimizers are gone.
@@ -102,8 +93,8 @@ class ScaledLearningRate(Callback):
         if any(isinstance(each, LearningRateFinder) for each in trainer.callbacks):  # type: ignore[attr-defined]
             raise error_at(
                 "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is"
-                " that of all ranks together already. Leave out one of the callbacks scale_lr and"
-                " lr_finder."
+                " that of all ranks together already. Leave out one of the"
+                " callbacks scale_lr and lr_finder."
             )
         for group in chain.from_iterable(
             optimizer.param_groups for optimizer in trainer.optimizers
@@ -121,9 +112,8 @@ class ScaledLearningRate(Callback):
         length = self.warmup_epochs * -(
             -trainer.num_training_batches // trainer.accumulate_grad_batches
         )
-        num_steps = trainer.global_step // len(
-            trainer.optimizers
-        )  # Lightning counts those of all optimizers
+        # Lightning counts those of all optimizers
+        num_steps = trainer.global_step // len(trainer.optimizers)
         part = min(num_steps / length, 1.0)
         return 1 / trainer.world_size + (1 - 1 / trainer.world_size) * part
 
@@ -173,8 +163,8 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
     ):
         name = f"{type(scheduler).__module__}.{type(scheduler).__qualname__}"
         raise error_at(
-            f"ScaledLearningRate cannot find the rates of {name}, which has no base_lrs; scale them"
-            " by hand."
+            f"ScaledLearningRate cannot find the rates of {name}, which has no"
+            " base_lrs; scale them by hand."
         )
     for key in _BASES:
         if isinstance(rates := getattr(scheduler, key, None), list):

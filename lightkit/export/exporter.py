@@ -126,9 +126,8 @@ def export(
         RunLocked: If another export holds the folder.
     """
     if options.int8:
-        next(
-            iter(target.calibration()), None
-        )  # which raises, before anything is written, if there is none
+        # which raises, before anything is written, if there is none
+        next(iter(target.calibration()), None)
     precisions = {"float32": True, "float16": options.half, "int8": options.int8}
     variants = [
         (kind, each)
@@ -145,9 +144,8 @@ def export(
             return Proof(subject, Path(inputs, "plain" if subject.plain is None else "in_graph"))
 
         for kind, precision in variants:
-            subject = (
-                target if target.plain is None or FORMATS[kind].open else target.plain
-            )  # which weights alone are
+            # which weights alone are
+            subject = target if target.plain is None or FORMATS[kind].open else target.plain
             metadata = replace(
                 subject.metadata,
                 format=kind,
@@ -160,9 +158,8 @@ def export(
             try:
                 with _temporary_folder(dir=folder) as written:
                     file = Path(written, path.name)
-                    format_module = import_module(
-                        f"lightkit.export.{kind}"
-                    )  # late: torch.onnx is heavy, onnx an extra
+                    # late: torch.onnx is heavy, onnx an extra
+                    format_module = import_module(f"lightkit.export.{kind}")
                     metadata = format_module.write(subject, metadata, file)
                     _write_files_of_rows(metadata, file.parent)
                     figures = prepare_proof(subject).check(
@@ -181,8 +178,8 @@ def export(
                 _log.debug("%s", path.name, exc_info=True)
                 text = visible(str(error).strip()) or "no message"
                 failures.append(
-                    f"{path.name}: {metadata.model} cannot be exported: {type(error).__name__}:"
-                    f" {text}"
+                    f"{path.name}: {metadata.model} cannot be exported:"
+                    f" {type(error).__name__}: {text}"
                 )
             else:
                 on_step(f"{path.name}: proved")
@@ -277,8 +274,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise RunLocked(
-            f"Another export is writing to {folder}. Try again when it has ended, or choose another"
-            " --output."
+            f"Another export is writing to {folder}. Try again when it has"
+            " ended, or choose another --output."
         ) from error
     except OSError as error:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """The formats of exported files: how each is opened.
 
-And the script of the fresh process in which a file is proved.
+Also the script of the fresh process in which a file is proved.
 
 A new format is a module ``lightkit.export.NAME`` with a function ``write``, and an entry of
 `FORMATS`. This module imports nothing of lightkit, and no runtime but that of the file: the proof

@@ -105,9 +105,8 @@ def _select_inputs(
         and value
         and isinstance(value[0], (tuple, list, Mapping))
     ):
-        return _select_inputs(
-            module, value[0], origin, takes_all=False
-        )  # ((a, b), target) or ({...}, target)
+        # ((a, b), target) or ({...}, target)
+        return _select_inputs(module, value[0], origin, takes_all=False)
     found = _select_leading(module, value, takes_all=takes_all)
     is_batch = all(
         isinstance(each, Tensor) and each.ndim and len(each) == len(found[0]) > 0 for each in found

@@ -15,9 +15,8 @@ from lightkit.export.metadata import Metadata
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.task import Activation
 
-_BITS = (
-    22  # of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
-)
+# of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
+_BITS = 22
 
 
 class ImageTransform(nn.Module):
@@ -75,9 +74,8 @@ class ImageTransform(nn.Module):
             pixels = torch.where(self.is_tall(height, width, shorter), down_first, across_first)
         else:
             pixels = across_first
-        scaled = pixels.to(torch.float32) * (
-            1.0 / 255.0
-        )  # the order of torchvision's v2.ToDtype and v2.Normalize
+        # the order of torchvision's v2.ToDtype and v2.Normalize
+        scaled = pixels.to(torch.float32) * (1.0 / 255.0)
         return (scaled - self.mean) / self.std  # type: ignore[operator]
 
     def shorter_side(self, height: int, width: int) -> int:
@@ -100,9 +98,8 @@ class ImageTransform(nn.Module):
             float64 ``(crop, length)`` of whole numbers; a row of zeros, which is black, beyond the
             image.
         """
-        one = torch.ones(
-            1, dtype=torch.float64
-        )  # sizes are unknown to the exporters, but floats times tensors are not
+        # sizes are unknown to the exporters, but floats times tensors are not
+        one = torch.ones(1, dtype=torch.float64)
         resized = self.resized_length(length, shorter, crop)
         scale = one * length / resized
         support = scale.clamp(min=1.0)
@@ -195,7 +192,7 @@ def invert_probabilities(
 class ImageToProbabilities(nn.Module):
     """A classifier from uint8 images to probabilities of classes or labels.
 
-    Or a segmenter from these to masks.
+    It may be a segmenter from these to masks.
 
     Args:
         network: Takes prepared images; of several outputs, the first one is used.

@@ -127,9 +127,8 @@ class Metadata:
         """
         if self.rows is None:
             return None
-        from lightkit.rows.preprocessing import (
-            load_preprocessing,
-        )  # here: pyarrow, which few models need
+        # here: pyarrow, which few models need
+        from lightkit.rows.preprocessing import load_preprocessing
 
         return load_preprocessing(self.rows)
 
@@ -239,8 +238,8 @@ def check_digest(path: Path) -> None:
         file = path.with_name(part["file"])
         if "sha256" in part and not (file.is_file() and digest(file) == part["sha256"]):
             raise DataError(
-                f"{file}: this is not what was exported: its digest is not that in {RECORD}. Export"
-                " it again."
+                f"{file}: this is not what was exported: its digest is not that"
+                f" in {RECORD}. Export it again."
             )
     if holds_weights_alone(path) and (fault := find_digest_fault(path)):
         raise DataError(f"{path}: {fault}. Export it again.")

@@ -47,9 +47,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         ExportError: If the model cannot be captured or has no ONNX form, or the file is no valid
             ONNX.
     """
-    inputs = {
-        spec.name for spec in metadata.inputs
-    }  # of which an output has another name: all are values of one graph
+    # of which an output has another name: all are values of one graph
+    inputs = {spec.name for spec in metadata.inputs}
     outputs = [
         replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec
         for spec in metadata.outputs
@@ -83,9 +82,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         raise ExportError(
             f"{file}: onnx's checker refuses the file: {format_reason(error)}."
         ) from error
-    if (
-        given := graph.opset_imports.get("")
-    ) != opset:  # torch only logs that it could not convert it
+    # torch only logs that it could not convert it
+    if (given := graph.opset_imports.get("")) != opset:
         raise ExportError(
             f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say"
             f" --opset {given}."
@@ -263,9 +261,8 @@ def _quantize(
     """
     names = [spec.name for spec in metadata.inputs]
     batches = (dict(zip(names, batch, strict=True)) for batch in target.calibration())
-    reader = SimpleNamespace(
-        get_next=lambda: next(batches, None)
-    )  # what a CalibrationDataReader has
+    # what a CalibrationDataReader has
+    reader = SimpleNamespace(get_next=lambda: next(batches, None))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".quantising-") as temporary:
         plain, prepared, made = (
             Path(temporary) / f"{name}.onnx" for name in ("plain", "prepared", "int8")

@@ -124,8 +124,8 @@ _MAX_METRIC_TOLERANCE = 0.2
 """With one or two samples, those on a border would allow for any accuracy."""
 _SHARES = frozenset(
     {
-        "acc", "accuracy", "ap", "auc", "auprc", "auroc", "dice", "f", "fbeta", "iou", "jaccard", "map", "precision",
-        "recall", "sensitivity", "specificity", "top",
+        "acc", "accuracy", "ap", "auc", "auprc", "auroc", "dice", "f", "fbeta", "iou", "jaccard",
+        "map", "precision", "recall", "sensitivity", "specificity", "top",
     }
 )  # fmt: skip
 """Words in the names of metrics that are shares, from 0 to 1."""
@@ -361,9 +361,8 @@ class Proof:
             "identity" if target.plain is None else activation_of(target.plain.metadata)
         )
         self._is_pair = target.plain is not None and is_pair(target.plain.metadata)
-        self._scored_size = (
-            max(formats.BATCH_SIZES) if target.plain is None else 1
-        )  # others bring images to one size
+        # others bring images to one size
+        self._scored_size = max(formats.BATCH_SIZES) if target.plain is None else 1
         self.expected: dict[int, Arrays] = {}
         folder.mkdir()
         for size in formats.BATCH_SIZES:
@@ -464,9 +463,8 @@ class Proof:
         Raises:
             Mismatch: If an output or a metric is outside the tolerance then.
         """
-        write_rounded = importlib.import_module(
-            "lightkit.export.onnx"
-        ).write_rounded  # late: it loads onnx, an extra
+        # late: it loads onnx, an extra
+        write_rounded = importlib.import_module("lightkit.export.onnx").write_rounded
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
             rounded = Path(name, file.name)
             write_rounded(file, rounded)
@@ -616,8 +614,8 @@ class Proof:
                     or "nothing"
                 )
                 raise ExportError(
-                    f"{file.name} cannot be run in a fresh process, which {how}. Its last words:"
-                    f" {last}"
+                    f"{file.name} cannot be run in a fresh process, which"
+                    f" {how}. Its last words: {last}"
                 )
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             if needless := set(result["loaded"]) - set(FORMATS[metadata.format].packages):
@@ -661,8 +659,10 @@ class Proof:
         replay = _Replay(samples.inputs, outputs, self._template)
         # copies: the module may change a batch in place
         loader: DataLoader[Any] = DataLoader(
-            list(samples.batches), batch_size=None, collate_fn=copy.deepcopy
-        )  # type: ignore[arg-type]
+            list(samples.batches),  # type: ignore[arg-type]
+            batch_size=None,
+            collate_fn=copy.deepcopy,
+        )
         with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
             trainer = build_bare_trainer()
             try:
@@ -670,12 +670,11 @@ class Proof:
                 trainer.validate(module, dataloaders=loader, verbose=False)
             except _NotScored:
                 raise
-            except (
-                Exception
-            ) as error:  # the user's validation raises anything without their trainer
+            except Exception as error:
+                # the user's validation raises anything without their trainer
                 reason = (
-                    f"its validation fails on a Trainer of its own ({type(error).__name__}:"
-                    f" {error})"
+                    "its validation fails on a Trainer of its own"
+                    f" ({type(error).__name__}: {error})"
                 )
                 raise _NotScored(reason) from error
             finally:
@@ -751,9 +750,8 @@ def _begins_with(mine: Tensor, theirs: Tensor) -> bool:
 
 def _pickle(module: nn.Module) -> bytes:
     """Pickle a module; a class of a script or a notebook goes by value, with its code."""
-    cloudpickle: Any = importlib.import_module(
-        "cloudpickle"
-    )  # a dependency of mlflow, without types
+    # a dependency of mlflow, without types
+    cloudpickle: Any = importlib.import_module("cloudpickle")
     try:
         content: bytes = cloudpickle.dumps(module)
     except Exception as error:  # the user's module raises anything when pickled

@@ -111,18 +111,16 @@ def draw_samples(
     if callable(read_rows) and chosen is not None:  # of lightkit's data modules for rows of a table
         rows, names = read_rows(split, indices)
         return EvaluationSamples(joined, names, batches, source, rows=rows)
-    images = (
-        None if split == "train" else _find_images(data, split)
-    )  # those of training are shuffled or augmented
+    # those of training are shuffled or augmented
+    images = None if split == "train" else _find_images(data, split)
     if images is None or len(images) <= max(indices):
         return EvaluationSamples(joined, names, batches, source)
     if (photos := getattr(images, "photos", None)) is not None:
         names = [str(photos[index].path) for index in indices]
 
     def load_image(at: int) -> Pixels:
-        return np.array(
-            images[indices[at]][0], dtype=np.uint8
-        )  # a copy: torch wants writable memory
+        # a copy: torch wants writable memory
+        return np.array(images[indices[at]][0], dtype=np.uint8)
 
     return EvaluationSamples(joined, names, batches, source, load_image=load_image)
 
@@ -242,8 +240,8 @@ def read_calibration(
     samples = draw_samples(module, data, _NUM_CALIBRATION, splits=("train",))
     if samples is None:
         raise ConfigError(
-            "--int8 is calibrated on training samples, and there is no training loader. Leave it"
-            " out."
+            "--int8 is calibrated on training samples, and there is no"
+            " training loader. Leave it out."
         )
     yield from zip(*(tensor[:, None].numpy() for tensor in samples.inputs), strict=True)
 
@@ -308,8 +306,8 @@ def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing
         else:
             continue
         raise ConfigError(
-            f"data: its `preprocessing` is not what its loader does: {name} {gap}. Make the two"
-            " agree."
+            "data: its `preprocessing` is not what its loader does:"
+            f" {name} {gap}. Make the two agree."
         )
 
 

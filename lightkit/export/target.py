@@ -245,8 +245,8 @@ def check_self_consistency(target: ExportTarget) -> None:
                 raise ExportError(
                     f"{name} itself gives NaN: {key!r}, for a sample from {samples.names[rows[0]]}"
                     f" to {samples.names[rows[-1]]}. No file of it can be proved. Look for weights"
-                    " that are NaN, which a training with a loss of NaN leaves, or for a division"
-                    " by zero."
+                    " that are NaN, which a training with a loss of NaN"
+                    " leaves, or for a division by zero."
                 )
             if output.shape != again[key].shape or not torch.allclose(
                 output, again[key], _RTOL, _ATOL
@@ -255,15 +255,15 @@ def check_self_consistency(target: ExportTarget) -> None:
                     f"{name} itself gives something else each time: {key!r} differs when the same"
                     " samples are given again. No file of it can be proved. Look in its forward"
                     " for dropout that stays on in eval mode (dropout(x) without"
-                    " training=self.training), other random numbers, or what it keeps from call to"
-                    " call."
+                    " training=self.training), other random numbers, or"
+                    " what it keeps from call to call."
                 )
 
 
 def include_preprocessing(plain: ExportTarget) -> ExportTarget:
     """Put a classifier's preprocessing into its graph.
 
-    And behind it what makes probabilities, or a mask, of logits.
+    Put behind it what makes probabilities, or a mask, of logits.
 
     Raises:
         ConfigError: If the preprocessing is unknown, or the model is no classifier of images.

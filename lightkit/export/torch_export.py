@@ -55,9 +55,8 @@ def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
     The batch, those of rows, and others of their own.
     """
     batch = Dim("batch", min=1)
-    preprocessing = (
-        find_preprocessing(target.module) or target.metadata.row_preprocessing
-    )  # of a registered graph
+    # of a registered graph
+    preprocessing = find_preprocessing(target.module) or target.metadata.row_preprocessing
     most = {} if preprocessing is None else preprocessing.open_axes
     shared = {axis: Dim(f"length_{axis}", min=1, max=limit) for axis, limit in most.items()}
     for spec in target.metadata.inputs:
@@ -89,9 +88,8 @@ def capture_graph(
     model = model or target.model
     shapes: tuple[Any, ...] = tuple(_list_dimensions(target))
     kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
-    if (
-        inspect.Parameter.VAR_POSITIONAL in kinds
-    ):  # the exporter wants the shapes of *inputs in a tuple of their own
+    # the exporter wants the shapes of *inputs in a tuple of their own
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
         num = kinds.index(inspect.Parameter.VAR_POSITIONAL)
         shapes = (*shapes[:num], shapes[num:])
     with silence_exporters() as lines, torch.no_grad():

@@ -59,9 +59,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         try:
             program = torch.jit.script(target.model)
-            program(
-                *clone_inputs(target.example)
-            )  # TorchScript finds some type errors only when it runs
+            # TorchScript finds some type errors only when it runs
+            program(*clone_inputs(target.example))
         except Exception as error:  # noqa: BLE001 - the compiler raises what the model's own properties raise
             program = None
             reason = format_reason(error)
@@ -86,18 +85,17 @@ def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
     with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         with decisions:
             model(*clone_inputs(target.example))
-        if isinstance(
-            model, ImageToProbabilities
-        ):  # scripted, since a trace would fix the size of the images
+        # scripted, since a trace would fix the size of the images
+        if isinstance(model, ImageToProbabilities):
             model = copy.copy(model)
             model._modules = {**model._modules, "prepare": torch.jit.script(model.prepare)}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             try:
-                program = torch.jit.trace(
+                program = torch.jit.trace(  # type: ignore[no-untyped-call]
                     model, clone_inputs(target.example), strict=False, check_trace=False
-                )  # type: ignore[no-untyped-call]
+                )
             except Exception as error:  # the tracer and the model's own code raise anything
                 raise export_error(
                     file, target.module, format_reason(error), line=find_code_line(error)

@@ -10,28 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 PACKAGES = (
-    *(
-        "torch",
-        "torchvision",
-        "pytorch-lightning",
-        "lightning",
-        "torchmetrics",
-        "jsonargparse",
-        "omegaconf",
-        "PyYAML",
-    ),
-    *(
-        "numpy",
-        "pillow",
-        "rich",
-        "tensorboard",
-        "mlflow",
-        "mlflow-skinny",
-        "timm",
-        "comet-ml",
-        "horovod",
-    ),
-    *("torch-xla", "pyspark", "ray"),
+    *("torch", "torchvision", "pytorch-lightning", "lightning", "torchmetrics", "jsonargparse"),
+    *("omegaconf", "PyYAML", "numpy", "pillow", "rich", "tensorboard", "mlflow", "mlflow-skinny"),
+    *("timm", "comet-ml", "horovod", "torch-xla", "pyspark", "ray"),
 )
 """Distributions whose version can change what a run gives."""
 _PROGRAM = """\

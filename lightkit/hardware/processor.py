@@ -20,9 +20,8 @@ _ISAS_WITH_AMX = ("ALL", "DEFAULT", "AVX512_CORE_AMX", "AVX10")
 _ISAS_WITH_BF16 = (*_ISAS_WITH_AMX, "AVX512_CORE_BF16", "AVX512_CORE_FP16")
 """How values of oneDNN's ``ONEDNN_MAX_CPU_ISA`` begin that leave its kernels the instructions for
 bf16."""
-_NO_LIMIT_BYTES = (
-    1 << 60
-)  # version 1 of control groups writes a huge number where there is no limit
+# version 1 of control groups writes a huge number where there is no limit
+_NO_LIMIT_BYTES = 1 << 60
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -59,7 +58,7 @@ def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
 def has_bf16(instruction_sets: Collection[str], environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether oneDNN's kernels multiply in bf16 with instructions of the CPU.
 
-    And not by conversion to float32.
+    They convert nothing to float32 then.
 
     Args:
         instruction_sets: Those of the CPU, as `instruction_sets` lists them.
@@ -204,9 +203,8 @@ def _find_memory_limits(root: Path, process: Path) -> Iterator[tuple[int, int]]:
                 continue
             words = _read_words(folder / "memory.stat")
             stat = dict(zip(words[::2], words[1::2], strict=False))
-            files = stat.get(
-                "total_inactive_file", stat.get("inactive_file", "0")
-            )  # the first is version 1's
+            # the first is version 1's
+            files = stat.get("total_inactive_file", stat.get("inactive_file", "0"))
             yield int(limit[0]), max(0, int(used[0] if used else 0) - int(files))
 
 

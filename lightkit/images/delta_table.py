@@ -1,6 +1,6 @@
 """The protocol of a Delta table: features that a reader must know.
 
-And the rows that deletion vectors delete.
+Also the rows that deletion vectors delete.
 
 Here, because both a table of paths of images and a table that is trained on are read by it.
 """
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 NONE_DELETED: npt.NDArray[np.int64] = np.empty(0, np.int64)
 _READABLE = frozenset({
-    "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck",
+    "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint",
+    "vacuumProtocolCheck",
 })  # fmt: skip
 """Reader features that need no more than what is done here, or than a cast to the table's types."""
 _VARIANT_COLUMN = re.compile(r'"(?:type|elementType|keyType|valueType)"\s*:\s*"variant"')
@@ -55,8 +56,8 @@ def refuse_unreadable(table: DeltaTable, place: object) -> str:
         return ""
     return (
         f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. Copy it"
-        " to a table without, in the engine that wrote it (in Spark: `CREATE TABLE ... AS"
-        " SELECT`)."
+        " to a table without, in the engine that wrote it (in Spark:"
+        " `CREATE TABLE ... AS SELECT`)."
     )
 
 

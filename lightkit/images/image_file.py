@@ -29,22 +29,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 IMAGE_SUFFIXES = frozenset(
     [
-        *(
-            ".avif",
-            ".bmp",
-            ".dib",
-            ".gif",
-            ".j2k",
-            ".jfif",
-            ".jp2",
-            ".jpe",
-            ".jpeg",
-            ".jpg",
-            ".mpo",
-            ".pbm",
-            ".pgm",
-        ),
-        *(".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
+        *(".avif", ".bmp", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"),
+        *(".mpo", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
     ]
 )
 # The machine's fault and not the file's, with what to do.
@@ -52,8 +38,8 @@ _LACKS = {
     errno.EMFILE: "raise `ulimit -n`, or lower data.init_args.num_workers",
     errno.ENFILE: "raise fs.file-max of this machine, or end other processes",
     errno.ENOMEM: (
-        "raise `ulimit -v`, lower data.init_args.num_workers, or remove this file if it alone is"
-        " too large"
+        "raise `ulimit -v`, lower data.init_args.num_workers, or remove this"
+        " file if it alone is too large"
     ),
 }
 # By the number of the EXIF tag (CIPA DC-008, Orientation).
@@ -75,9 +61,8 @@ _PHOTOMETRIC = 262
 _PLANAR_CONFIGURATION = 284
 _WHITE_IS_ZERO = 0
 _PLANES = 2
-_SIXTEEN_BITS = frozenset(
-    {"JPEG2000", "PNG", "PPM"}
-)  # formats with no more bits than these in mode I
+# formats with no more bits than these in mode I
+_SIXTEEN_BITS = frozenset({"JPEG2000", "PNG", "PPM"})
 _MAX_THREADS = 8
 
 
@@ -98,8 +83,8 @@ class UnreadableImageError(DataError):
         """Build it from an exception of a decoder."""
         reason = format_reason(error, name)
         return cls(
-            f"{name}: this image cannot be decoded ({reason}). Replace the file or take it out of"
-            " the data.",
+            f"{name}: this image cannot be decoded ({reason}). Replace the"
+            " file or take it out of the data.",
             reason=reason,
         )
 
@@ -324,8 +309,8 @@ def _refuse_unknown_pixels(image: Image.Image) -> None:
     is_raw = tile and tile[0][0] == "raw"
     if is_raw and tags.get(_PLANAR_CONFIGURATION) == _PLANES and 16 in bits and len(bits) > 1:
         raise ValueError(
-            "Pillow reads 16-bit colours in planes wrongly; save it with 8 bits, or with whole"
-            " pixels"
+            "Pillow reads 16-bit colours in planes wrongly; save it"
+            " with 8 bits, or with whole pixels"
         )
 
 
@@ -378,9 +363,8 @@ def overlay_white(image: Image.Image) -> Image.Image:
     Of 16 bits a channel the upper 8 are kept. CMYK and other colour spaces are converted as Pillow
     does it, without colour profiles.
     """
-    if image.mode.startswith(
-        "I"
-    ):  # 16 bits a pixel, which Pillow's own conversion would clip to white
+    # 16 bits a pixel, which Pillow's own conversion would clip to white
+    if image.mode.startswith("I"):
         import numpy as np  # here: the commands that check a config load it for nothing else
 
         values = np.asarray(image).astype(np.int64)
@@ -454,11 +438,8 @@ def _prepare_image(
         return PreparedImage(path, None, defect)
     try:
         return PreparedImage(path, prepare(image), None)
-    except (
-        MemoryError,
-        OverflowError,
-        ValueError,
-    ) as error:  # of one that is a thousand times as long as wide
+    except (MemoryError, OverflowError, ValueError) as error:
+        # of one that is a thousand times as long as wide
         reason = str(error) or "too much memory"
         return PreparedImage(
             path, None, f"{image.width} x {image.height} pixels cannot be prepared ({reason})"

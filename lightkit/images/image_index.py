@@ -138,7 +138,8 @@ def index_images(
     folders = given or {"train": root}
     class_names, files = _list_files(folders)
     return index_files(
-        root, class_names, files, given=given, val_fraction=val_fraction, test_fraction=test_fraction,
+        root, class_names, files, given=given, val_fraction=val_fraction,
+        test_fraction=test_fraction,
         on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction,
         locate=lambda name: str(folders["train"] / name),
     )  # fmt: skip
@@ -236,8 +237,8 @@ def _list_files(
             _, files[split] = class_files(folder, passed_over, unfollowed, trained=class_names)
     if unfollowed:
         log.warning(
-            "%d links that lead back up or to another class, whose images would get a wrong label, are not followed: "
-            "%s", len(unfollowed), join_names([*map(str, unfollowed)]),
+            "%d links that lead back up or to another class, whose images would get a wrong label, "
+            "are not followed: %s", len(unfollowed), join_names([*map(str, unfollowed)]),
         )  # fmt: skip
     if passed_over:
         log.warning("%s", _describe_others(passed_over))
@@ -338,8 +339,10 @@ def _warn_of_missing_classes(
         )
     if missing:
         log.warning(
-            "%s: the %s split has no images of %s (%d of %d classes), so its scores say nothing of them. Add some",
-            visible(str(folder), in_line=True), split, join_names([visible(name, in_line=True) for name in missing]),
+            "%s: the %s split has no images of %s (%d of %d classes), so its scores say nothing of "
+            "them. Add some",
+            visible(str(folder), in_line=True), split,
+            join_names([visible(name, in_line=True) for name in missing]),
             len(missing), len(class_names),
         )  # fmt: skip
 
@@ -347,7 +350,7 @@ def _warn_of_missing_classes(
 def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
     """Warn of photos whose files are equal and are in several of the given splits.
 
-    Or in several classes.
+    Warn of those in several classes, too.
     """
     by_split: dict[str, dict[Any, str]] = defaultdict(dict)
     by_class: dict[str, dict[Any, str]] = defaultdict(dict)
@@ -389,8 +392,8 @@ def _divide(
     if nearest:
         more = f" and {len(nearest) - _NUM_SHOWN} more classes" if len(nearest) > _NUM_SHOWN else ""
         log.warning(
-            "all photos of %s%s are held out by val_fraction and test_fraction; one of each class is trained on "
-            "instead: %s. Add photos of them",
+            "all photos of %s%s are held out by val_fraction and test_fraction; one of each class "
+            "is trained on instead: %s. Add photos of them",
             ", ".join(names[label] for label in sorted(nearest)[:_NUM_SHOWN]), more,
             join_names([str(photo.path) for _, photo in sorted(nearest.items())]),
         )  # fmt: skip
@@ -408,8 +411,8 @@ _IMAGE_FOLDERS = frozenset(
 )
 _MASK_FOLDERS = frozenset(
     {
-        "annotation", "annotations", "groundtruth", "gt", "label", "labels", "mask", "masks", "seg", "segmentation",
-        "segmentationclass", "segmentations", "target", "targets",
+        "annotation", "annotations", "groundtruth", "gt", "label", "labels", "mask", "masks", "seg",
+        "segmentation", "segmentationclass", "segmentations", "target", "targets",
     }
 )  # fmt: skip
 _MOST_FOLDERS = 4
@@ -420,8 +423,9 @@ _HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # What stands next to images on purpose: notes, annotations, and what file managers leave.
 _COMPANIONS = frozenset(
     {
-        ".cfg", ".csv", ".db", ".html", ".ini", ".json", ".jsonl", ".log", ".md", ".mat", ".npy", ".npz", ".parquet",
-        ".pdf", ".py", ".rst", ".sh", ".tsv", ".txt", ".xml", ".xmp", ".yaml", ".yml",
+        ".cfg", ".csv", ".db", ".html", ".ini", ".json", ".jsonl", ".log", ".md", ".mat", ".npy",
+        ".npz", ".parquet", ".pdf", ".py", ".rst", ".sh", ".tsv", ".txt", ".xml", ".xmp", ".yaml",
+        ".yml",
     }
 )  # fmt: skip
 
@@ -455,8 +459,8 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
             continue
         if split in found:
             raise DataError(
-                f"{folder} and {found[split]} both hold the {split} split. Leave one of them in"
-                " place."
+                f"{folder} and {found[split]} both hold the {split}"
+                " split. Leave one of them in place."
             )
         found[split] = folder
 
@@ -466,7 +470,7 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
 def check_class_folders(root: Path) -> None:
     """Check that folders are those of splits and classes.
 
-    And that each class of the training has an image by its name.
+    Also check that each class of the training has an image by its name.
 
     Raises:
         DataError: As `find_split_folders` and `class_files` do.
@@ -491,7 +495,8 @@ def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
     if others:
         log.warning(
             "%s: not read next to the splits %s: %s. A split's folder is named train, val or test",
-            visible(str(root), in_line=True), ", ".join(f"{folder.name}/" for folder in given.values()),
+            visible(str(root), in_line=True),
+            ", ".join(f"{folder.name}/" for folder in given.values()),
             join_names([f"{visible(name, in_line=True)}/" for name in others]),
         )  # fmt: skip
 
@@ -504,8 +509,9 @@ def _warn_of_splits_in_classes(classes: Sequence[Path]) -> None:
     inner = [{split_named(folder.name) for folder in list_folders(each)} for each in classes]
     if inner and all("train" in splits and len(splits - {None}) > 1 for splits in inner):
         log.warning(
-            "%s: the folders of the classes have folders named after splits, whose images are divided anew. For these "
-            "splits, place the class folders in train/, val/ and test/", visible(str(classes[0].parent), in_line=True),
+            "%s: the folders of the classes have folders named after splits, whose images are "
+            "divided anew. For these splits, place the class folders in train/, val/ and test/",
+            visible(str(classes[0].parent), in_line=True),
         )  # fmt: skip
 
 
@@ -706,8 +712,10 @@ def _describe_others(passed_over: Counter[str]) -> str:
 
 
 def check_defects(
-    defects: Sequence[Defect], num_samples: int, *, what: str, on_bad: Literal["skip", "error"], max_fraction: float,
-    num_bad: int | None = None, repair: str = "Replace or remove them", most_shown: int | None = None,
+    defects: Sequence[Defect], num_samples: int, *, what: str, on_bad: Literal["skip", "error"],
+    max_fraction: float,
+    num_bad: int | None = None, repair: str = "Replace or remove them",
+    most_shown: int | None = None,
 ) -> None:  # fmt: skip
     """Refuse samples that cannot be used, where none are allowed or there are too many.
 

@@ -127,8 +127,10 @@ def _read_all(tables: Sequence[_Source]) -> Iterator[str]:
 
 def _walk(folder: str) -> Iterator[str]:
     return (
-        path for path in walk_files(folder) if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES
-    )  # noqa: PTH122
+        path
+        for path in walk_files(folder)
+        if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122
+    )
 
 
 def _match(pattern: Path) -> list[str]:
@@ -188,8 +190,8 @@ def _open_csv_column(path: Path) -> _Source:
     are_images = [Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in header]
     if any(are_images) and len(header) > 1:
         raise DataError(
-            f"{path}: its first row is data; put a row with the columns' names, such as path,"
-            " first."
+            f"{path}: its first row is data; put a row with the"
+            " columns' names, such as path, first."
         )
     has_header = are_images != [True]
     texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
@@ -214,9 +216,8 @@ def _open_dataset_column(path: Path) -> _Source:
     """
     with _open_dataset(path) as dataset:
         schema = dataset.schema
-    kinds = {
-        field.name: str(getattr(field.type, "value_type", field.type)) for field in schema
-    }  # of a dictionary
+    # of a dictionary
+    kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}
     texts = [
         name for name, kind in kinds.items() if kind in ("string", "large_string", "string_view")
     ]
@@ -248,8 +249,8 @@ def _explain_images(path: Path, column: str) -> DataError:
     return DataError(
         f"{path}: this table holds images themselves, as bytes in the column {column!r}; expected"
         " paths of images, as text. Name the folder or the files that it was made of; or, as data,"
-        " it is lightkit.data.Table, whose test split a run predicts: lightkit predict --run"
-        " latest."
+        " it is lightkit.data.Table, whose test split a run predicts:"
+        " lightkit predict --run latest."
     )
 
 
@@ -278,9 +279,9 @@ def _check_paths(path: Path, names: Sequence[str], column: str, read: _Source) -
     if column.strip().lower() in COLUMNS:
         return
     first = next(filter(None, read()), "")
-    is_image = Path(first).suffix.lower() in IMAGE_SUFFIXES or os.path.exists(
-        _locate(first, path.parent)
-    )  # noqa: PTH110
+    is_image = Path(first).suffix.lower() in IMAGE_SUFFIXES
+    if not is_image:
+        is_image = os.path.exists(_locate(first, path.parent))  # noqa: PTH110
     if is_image or not first:
         return
     raise _explain_columns(

@@ -117,8 +117,8 @@ def parse_classes(
     if classes is None:
         if ignore_index not in (None, "auto") and not isinstance(ignore_index, int):
             raise ConfigError(
-                f"data.init_args.ignore_index: a colour needs {_KEY}, with the colours of the"
-                " classes."
+                f"data.init_args.ignore_index: a colour needs {_KEY},"
+                " with the colours of the classes."
             )
         return None
     given = (
@@ -304,9 +304,8 @@ def number_classes(
 def choose_colors(num: int) -> list[Color]:
     """Choose a colour for each class: black for the first, then colours that people tell apart."""
     colors = list(_PALETTE[:num])
-    for at in range(
-        len(colors), num
-    ):  # of PASCAL VOC's colour map: three bits of the number to each channel
+    # of PASCAL VOC's colour map: three bits of the number to each channel
+    for at in range(len(colors), num):
         value = at
         channels = [0, 0, 0]
         for bit in range(7, -1, -1):

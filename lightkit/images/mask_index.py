@@ -257,8 +257,10 @@ def index_masks(
             (image, _LABEL) for image, mask in of_split if verdicts[mask].defect is None
         ]
     index = index_files(
-        root, ["image"], listed, given=given, val_fraction=val_fraction, test_fraction=test_fraction,
-        on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction, locate=lambda _: str(root / images),
+        root, ["image"], listed, given=given, val_fraction=val_fraction,
+        test_fraction=test_fraction,
+        on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction,
+        locate=lambda _: str(root / images),
     )  # fmt: skip
     _refuse_sizes(index.splits, mask_of, verdicts)
     photos = chain.from_iterable(index.splits.values())
@@ -334,8 +336,8 @@ def _refuse_sizes(
             found = verdicts[mask_of[photo.path]]
             if (found.height, found.width) != (photo.height, photo.width):
                 sizes = (
-                    f"{found.width} x {found.height}, its image {photo.width} x {photo.height}"
-                    " pixels"
+                    f"{found.width} x {found.height}, its image"
+                    f" {photo.width} x {photo.height} pixels"
                 )
                 lines.append(f"{mask_of[photo.path]}: {sizes}")
     if lines:

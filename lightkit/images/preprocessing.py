@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 # with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_RESIZE_RATIO = (
-    256 / 224
-)  # torchvision's references/classification: resize to 256, then crop 224 from the centre
+# torchvision's references/classification: resize to 256, then crop 224 from the centre
+_RESIZE_RATIO = 256 / 224
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,8 @@ class Preprocessing:
         import numpy as np  # here, because metadata are read without it
 
         pixels = np.asarray(crop, dtype=np.float32).transpose(2, 0, 1)
-        scaled = pixels * np.float32(
-            1 / 255
-        )  # torchvision multiplies; a division differs in the last bit
+        # torchvision multiplies; a division differs in the last bit
+        scaled = pixels * np.float32(1 / 255)
         mean, std = (
             np.asarray(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)
         )

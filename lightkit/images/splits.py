@@ -87,8 +87,8 @@ def check_fractions(*, val_fraction: float, test_fraction: float) -> None:
     for name, value in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
         if value is None or not 0 <= value < 1:  # jsonargparse lets any value be null
             raise ConfigError(
-                f"data.init_args.{name}: expected a share from 0 up to but not including 1, got"
-                f" {value}"
+                f"data.init_args.{name}: expected a share from 0 up to"
+                f" but not including 1, got {value}"
             )
     if val_fraction + test_fraction >= 1:
         raise ConfigError(
@@ -115,8 +115,8 @@ def name_tables(
         )
     if not path and not tables:
         raise ConfigError(
-            "data.init_args.path: expected a table, or tables in data.init_args.train, val and"
-            " test."
+            "data.init_args.path: expected a table, or tables in"
+            " data.init_args.train, val and test."
         )
     return {None: path} if path else tables
 

@@ -14,17 +14,8 @@ RECIPES = "docs/recipes.md"
 """The page with complete examples of what the built-in classes do not do."""
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 _OTHER_SUFFIXES = (
-    ".arrow",
-    ".db",
-    ".feather",
-    ".h5",
-    ".hdf5",
-    ".json",
-    ".jsonl",
-    ".npy",
-    ".npz",
-    ".orc",
-    ".sqlite",
+    *(".arrow", ".db", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".npy", ".npz"),
+    *(".orc", ".sqlite"),
 )
 _SHEETS = (".xls", ".xlsx", ".ods")
 _OTHERS = frozenset({*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *_SHEETS})
@@ -46,8 +37,8 @@ def explain_other_format(place: Path) -> str | None:
         return None  # a damaged one, of which the reader says what is wrong
     kind = _KINDS.get(suffix, f"a {suffix or 'plain'} file")
     return (
-        f"{file} is {kind}, which is not read; expected a Delta table, or a file or folder of"
-        " Parquet. "
+        f"{file} is {kind}, which is not read; expected a Delta table, or"
+        " a file or folder of Parquet. "
         f'{RECIPES}, "Numbers in a table", turns a CSV file into Parquet and trains on it'
     )
 

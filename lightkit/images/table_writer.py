@@ -117,8 +117,8 @@ class TableTarget:
         table = self.table
         if self.is_delta and (found := _REFUSED_BY_DELTALAKE.search(str(table.absolute()))):
             raise ConfigError(
-                f"{table}: deltalake writes no folder with {found[0]!r} in its name. Choose another"
-                " name."
+                f"{table}: deltalake writes no folder with {found[0]!r} in"
+                " its name. Choose another name."
             )
         if self.is_delta and not find_spec("deltalake"):
             raise ConfigError(
@@ -129,8 +129,8 @@ class TableTarget:
             self.images.resolve()
         ):
             raise ConfigError(
-                f"{table} is in the folder of images {self.images}. Choose another place for the"
-                " table."
+                f"{table} is in the folder of images {self.images}."
+                " Choose another place for the table."
             )
         if os.path.lexists(table) and not _is_empty(table):
             self._check_existing()
@@ -193,10 +193,8 @@ def plan_files(
     files: list[RowGroups] = [[] for _ in range(num_files)]
     for _, of_split in groupby(enumerate(ordered), key=lambda numbered: numbered[1].split):
         shares: list[list[ImageRow]] = [[] for _ in range(num_files)]
-        for (
-            number,
-            row,
-        ) in of_split:  # goes on where the split before has ended: so files are equal in all, too
+        # goes on where the split before has ended: so files are equal in all, too
+        for number, row in of_split:
             shares[number % num_files].append(row)
         for groups, share_groups in zip(
             files, _cut_row_groups(shares, row_group_bytes), strict=True
@@ -303,10 +301,8 @@ def _write_files(folder: Path, files: Sequence[RowGroups], *, suffix: str = "") 
                 parquet.ParquetWriter(
                     sink,
                     schema,
-                    compression={
-                        "image": "none",
-                        **dict.fromkeys(small, "zstd"),
-                    },  # images are compressed already
+                    # images are compressed already
+                    compression={"image": "none", **dict.fromkeys(small, "zstd")},
                     use_dictionary=["label", "split"],
                     write_statistics=small,
                     data_page_size=_PAGE_BYTES,
@@ -363,9 +359,8 @@ def _publish(temporary: Path, table: Path) -> None:
     if _is_empty(table):
         table.rmdir()
     old = _old_path(table)
-    if (
-        table.exists()
-    ):  # a kill between the two renames leaves the old table aside, whence `_lock` restores it
+    # a kill between the two renames leaves the old table aside, whence `_lock` restores it
+    if table.exists():
         table.rename(old)
     temporary.rename(table)
     shutil.rmtree(old, ignore_errors=True)
@@ -432,9 +427,8 @@ def _add_delta_version(table: Path, files: Sequence[RowGroups]) -> list[Path]:
                 [_delta_action(file) for file in written], mode="overwrite", schema=delta.schema()
             )
     except BaseException:
-        names = {
-            uri.rpartition("/")[2] for uri in _load_delta(table).file_uris()
-        }  # of a signal just after the commit
+        # of a signal just after the commit
+        names = {uri.rpartition("/")[2] for uri in _load_delta(table).file_uris()}
         for file in table.glob(f"part-*-{token}.parquet"):
             if file.name not in names:
                 file.unlink(missing_ok=True)

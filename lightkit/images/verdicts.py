@@ -104,8 +104,8 @@ def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
         yield from map_in_order(pool, judge, paths, ahead=_AHEAD)
         if num := count_libtiff_errors() - before:
             log.warning(
-                "libtiff reported %d errors in images; bad_images.csv lists those that it cannot"
-                " decode",
+                "libtiff reported %d errors in images; bad_images.csv"
+                " lists those that it cannot decode",
                 num,
             )
 
@@ -190,7 +190,7 @@ def _hash_file(file: BinaryIO) -> str:
 def _is_settled(before: os.stat_result, after: os.stat_result, start_ns: int) -> bool:
     """Check that a file did not change while it was read.
 
-    And that a later change would show in its time.
+    Also check that a later change would show in its time.
     """
     states = [(each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in (before, after)]
     return (
@@ -217,8 +217,8 @@ class _FileCache:
             return None
         with self._lock, suppress(sqlite3.Error):
             query = (
-                "SELECT rules, digest, defect, height, width FROM files_v4 WHERE path = ? AND size"
-                " = ? "
+                "SELECT rules, digest, defect, height, width FROM"
+                " files_v4 WHERE path = ? AND size = ? "
             )
             found = (key, status.st_size, _changed_ns(status))
             row = self._connection.execute(f"{query} AND changed_ns = ?", found).fetchone()

@@ -42,9 +42,8 @@ class Job:
     @property
     def threads(self) -> int:
         """Threads of each rank."""
-        outermost = (
-            self.environment[THREADS].partition(",")[0].strip()
-        )  # OpenMP takes one number a level
+        # OpenMP takes one number a level
+        outermost = self.environment[THREADS].partition(",")[0].strip()
         return int(outermost) if outermost.isdigit() else 1
 
     def rank_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -68,7 +67,7 @@ class RankFailed(Exception):
 def choose_meeting_point(host: str) -> str:
     """Choose a free port of this machine at which the ranks meet.
 
-    And a name for this start of all ranks.
+    Also choose a name for this start of all ranks.
     """
     with socket.socket() as free:
         free.bind(("", 0))
@@ -110,9 +109,8 @@ def run_driver(drive: Callable[[Job], None], text: str) -> int:
         drive: Function that runs all ranks of a job.
         text: The job as JSON.
     """
-    signal.signal(
-        signal.SIGTERM, lambda signum, _: sys.exit(128 + signum)
-    )  # what it has started ends too
+    # what it has started ends too
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     fields = json.loads(text)
     settings = LaunchSettings(**fields["plan"].pop("settings"))
     job = Job(**{**fields, "plan": Plan(**fields["plan"], settings=settings)})

@@ -424,8 +424,8 @@ def _require_num_processes(
     num_slots = sum(settings.slots.values())
     if 0 < num_slots < wanted:
         raise error_at(
-            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots}"
-            " slots",
+            f"launch.processes: {wanted} processes, but the hosts"
+            f" {settings.hosts} have {num_slots} slots",
             origin,
         )
     return wanted

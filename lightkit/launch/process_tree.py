@@ -60,9 +60,8 @@ class ProcessTree:
             if libc is not None:  # SIGTERM once the parent is gone, however that has ended
                 libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
-        if (
-            libc is not None
-        ):  # a process whose parent has ended becomes this one's child, so that it can be found
+        # a process whose parent has ended becomes this one's child, so that it can be found
+        if libc is not None:
             libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._before = {child.pid for child in psutil.Process().children()}
         self.program = subprocess.Popen(

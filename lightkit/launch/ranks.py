@@ -161,11 +161,8 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
             num_nodes=num_nodes or max(1, num_ranks // num_local),
             key="-".join(environ[name] for name in key if environ.get(name)),
         )
-    if {
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "MASTER_ADDR",
-    } <= environ.keys():  # Lightning's, whose rank 0 starts the others
+    # Lightning's, whose rank 0 starts the others
+    if {"LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():
         here = number("LOCAL_RANK", 0)
         everywhere = number("WORLD_SIZE", 1)
         return Rank(here, everywhere, here, everywhere, key=environ.get("MASTER_PORT", ""))

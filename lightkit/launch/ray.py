@@ -31,7 +31,7 @@ _SHORT = "/tmp"  # noqa: S108 (the path of a socket must be short)
 def drive(job: Job) -> None:
     """Run all ranks in the cluster that the job names.
 
-    Or in one on this machine for as long as it is needed.
+    Without a name, run them in one on this machine for as long as it is needed.
 
     Raises:
         ConfigError: If Ray is not installed, or this machine has too few GPUs.
@@ -49,9 +49,8 @@ def drive(job: Job) -> None:
         if address is None:
             options = {
                 "address": "local",
-                "num_cpus": max(
-                    os.cpu_count() or 1, plan.processes * job.threads
-                ),  # more than cores are slow
+                # more than cores are slow
+                "num_cpus": max(os.cpu_count() or 1, plan.processes * job.threads),
                 "include_dashboard": False,
                 "object_store_memory": _OBJECT_STORE_BYTES,
                 "_temp_dir": temporary,
@@ -119,9 +118,8 @@ def rank_environment(
         meeting_point: Where the ranks meet.
     """
     hosts = [host for host, _ in places]
-    if (
-        len({hosts.count(host) for host in hosts}) > 1
-    ):  # Lightning wants as many on each: each rank counts as a machine
+    # Lightning wants as many on each: each rank counts as a machine
+    if len({hosts.count(host) for host in hosts}) > 1:
         hosts = [str(each) for each in range(len(hosts))]
     gpus = [
         gpu
@@ -151,9 +149,8 @@ class Worker:
         Raises:
             RankFailed: If it ends with another code than 0.
         """
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, {signal.SIGINT}
-        )  # which Ray keeps from its processes
+        # which Ray keeps from its processes
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.environ |= environment
         os.chdir(job.folder)
         code = import_module("lightkit.__main__").main(job.words)
@@ -161,7 +158,6 @@ class Worker:
             raise RankFailed(f"rank {rank} ended with code {code}")
 
 
-if (
-    __name__ == "__main__"
-):  # Ray's workers import functions from this module, which __main__ is not there
+# Ray's workers import functions from this module, which __main__ is not there
+if __name__ == "__main__":
     sys.exit(run_driver(import_module("lightkit.launch.ray").drive, sys.argv[1]))

@@ -80,9 +80,8 @@ class ResourceLog:
             gpu_memory_bytes,
         )
         self._text += ",".join(cells) + "\n"
-        if (
-            not self._path.parent.is_dir()
-        ):  # `write_text` would make a run folder that was deleted anew
+        # `write_text` would make a run folder that was deleted anew
+        if not self._path.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {self._path.parent}")
         write_text(self._path, self._text, durable=False)
         self._next_s = now_s + min(max(_FIRST_EVERY_S, _SHARE * seconds), _LAST_EVERY_S)
@@ -90,7 +89,7 @@ class ResourceLog:
     def _read_rows(self) -> str:
         """Return the whole lines of an earlier process of the run.
 
-        Or the first line with the names of the columns.
+        Without them, return the first line with the names of the columns.
         """
         head = ",".join(COLUMNS) + "\n"
         if not self._path.is_file():

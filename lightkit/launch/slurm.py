@@ -22,22 +22,23 @@ _DECIDED = {
     "cpus-per-task": "launch.threads",
     "job-name": "run.name",
 }
-_NOT_DETECTED = (
-    "bash",
-    "interactive",
-)  # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
+# pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
+_NOT_DETECTED = ("bash", "interactive")
 _SCRIPT = """\
 #!/bin/bash
 {options}
 
 export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
-export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-1}}"  # since Slurm 22.05 srun does not ask sbatch
+export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-1}}"  # since Slurm 22.05 srun \
+does not ask sbatch
 export _LIGHTKIT_PREEMPTED="{place}/slurm-$SLURM_JOB_ID.preempted"
 
-# Whether so many of the nodes answer, this one first. Slurm needs minutes to notice that one is gone, by when the ranks
+# Whether so many of the nodes answer, this one first. Slurm needs minutes to notice that one \
+is gone, by when the ranks
 # of the others have failed.
 answers() {{
-  timeout 120 srun --overlap --nodelist="$SLURMD_NODENAME" --nodes="$1" --ntasks="$1" --ntasks-per-node=1 true
+  timeout 120 srun --overlap --nodelist="$SLURMD_NODENAME" --nodes="$1" \
+--ntasks="$1" --ntasks-per-node=1 true
 }}
 
 # A rank that ends first leaves the others time to save.
@@ -69,8 +70,8 @@ def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[
     """
     if own["job-name"] in _NOT_DETECTED:
         raise ConfigError(
-            f"run.name: a job named {own['job-name']!r} counts as interactive: Lightning trains it"
-            " alone"
+            f"run.name: a job named {own['job-name']!r} counts as"
+            " interactive: Lightning trains it alone"
         )
     given = {str(key).replace("_", "-"): value for key, value in options.items()}
     if decided := [key for key in given if key in _DECIDED]:

@@ -41,8 +41,8 @@ def drive(job: Job) -> None:
     if (slots := count_slots(master)) is not None and slots < plan.processes:
         raise ConfigError(
             f"launch.processes: {plan.processes} processes need {plan.processes} slots of Spark at"
-            f" a time, but {master} has {slots}. Give the cluster more cores, or ask for fewer"
-            " processes."
+            f" a time, but {master} has {slots}. Give the cluster more"
+            " cores, or ask for fewer processes."
         )
     context = _make_context(job)
     try:
@@ -111,9 +111,8 @@ def _make_context(job: Job) -> Any:
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.task.maxFailures": (
-            "1"
-        ),  # a rank that has failed must not come back without the others
+        # a rank that has failed must not come back without the others
+        "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.python.worker.reuse": "false",
         # Spark looks once a second whether it can run all ranks at a time.
@@ -199,7 +198,6 @@ def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
         raise RankFailed(f"rank {rank} ended with code {code}")
 
 
-if (
-    __name__ == "__main__"
-):  # Spark's workers import functions from this module, which __main__ is not there
+# Spark's workers import functions from this module, which __main__ is not there
+if __name__ == "__main__":
     sys.exit(run_driver(import_module("lightkit.launch.spark").drive, sys.argv[1]))

@@ -286,9 +286,8 @@ class Supervisor:
     def _describe_late_ranks(self, ranks: Sequence[RankStatus]) -> LaunchResult:
         late = sorted(set(range(self._size)) - {status.rank for status in ranks})
         names = f"rank{'s' if late[1:] else ''} {', '.join(map(str, late))} of {self._size}"
-        if (
-            self._is_one_of_many
-        ):  # the numbers of this machine's ranks are unknown before they arrive
+        # the numbers of this machine's ranks are unknown before they arrive
+        if self._is_one_of_many:
             late = []
             names = f"{self._size - len(ranks)} of the {self._size} ranks of this machine"
         summary = f"{names} did not arrive within {self._plan.settings.timeout_s:g} s"

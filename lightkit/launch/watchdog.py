@@ -1,6 +1,6 @@
 """The `watchdog` block of a config, the heartbeat of this process.
 
-And the thread that ends it when it hangs.
+Also the thread that ends it when it hangs.
 
 A process that is forked from this one lets `faulthandler` write its stack to a shared file on
 SIGURG, which works also while it sleeps in native code. A process that has no handler for it
@@ -236,9 +236,8 @@ def find_samples(frame: FrameType | None) -> tuple[list[int] | None, int | None]
 
 def _read_index(value: Any) -> int | None:
     try:
-        return int(
-            getattr(value, "index", value).__index__()
-        )  # a sampler's key may hold more than the number
+        # a sampler's key may hold more than the number
+        return int(getattr(value, "index", value).__index__())
     except (AttributeError, TypeError):
         return None
 
@@ -261,9 +260,8 @@ def register_in_forks() -> None:
 
     def register() -> None:
         with suppress(OSError, ValueError, RuntimeError):
-            signal.signal(
-                signal.SIGURG, write_samples
-            )  # runs after faulthandler, if Python gets to it
+            # runs after faulthandler, if Python gets to it
+            signal.signal(signal.SIGURG, write_samples)
             faulthandler.register(signal.SIGURG, file=file, all_threads=True, chain=True)
             os.write(file.fileno(), f"ready: {os.getpid()}\n".encode())
 
@@ -486,9 +484,8 @@ class Watchdog:
             before_s = woke_s
             woke_s = time.monotonic()
             late_s = woke_s - before_s - wait_s
-            if (
-                late_s > _POLL_S
-            ):  # this thread stood still too: a machine that slept, a process that was stopped
+            # this thread stood still too: a machine that slept, a process that was stopped
+            if late_s > _POLL_S:
                 beat.progress_at_s = min(beat.progress_at_s + late_s, woke_s)
             self._sample()
             if (stall := self._find_stall()) is not None:
@@ -534,7 +531,7 @@ class Watchdog:
     def _unwind(self) -> bool:
         """Raise `Hung` in the main thread and wait for its end.
 
-        And for as long as a checkpoint may take.
+        It waits for as long as a checkpoint may take, too.
         """
         if not self._raises:
             return False

@@ -2,8 +2,10 @@
 
 ::
 
-    rank-N.json  status of rank N in its newest start      run.json   the run that rank 0 began or this folder's joined
-    rank-N.log   output of rank N (rank 0: .out, .err)     stop.json  the supervisor's request to save and to end
+    rank-N.json  status of rank N in its newest start
+    rank-N.log   output of rank N (rank 0: .out, .err)
+    run.json     the run that rank 0 began or this folder's joined
+    stop.json    the supervisor's request to save and to end
 
 One protocol for all engines. `torch.distributed.elastic` keeps error files too, but knows neither
 exit codes, nor ranks that hang, nor which of two errors within a second came first; and Horovod,
@@ -249,9 +251,8 @@ class RankContext:
             message = f"error: {error}"
             is_final = code != 1 or isinstance(error, LeftAlone)
             if is_final and self.rank.engine == "torchrun":
-                process_code = (
-                    0  # else torch's agent would start all ranks again, to meet the same error
-                )
+                # else torch's agent would start all ranks again, to meet the same error
+                process_code = 0
         else:
             message = format_traceback(error)
         self.record("ended", code=code, kind=type(error).__name__, message=message)
@@ -337,8 +338,8 @@ class RankContext:
                 break
             time.sleep(_POLL_S)
         raise LeftAlone(
-            f"rank 0 has begun no run within {timeout_s:g} s, or has ended; rank {self.rank.rank}"
-            " ends too"
+            f"rank 0 has begun no run within {timeout_s:g} s, or has ended;"
+            f" rank {self.rank.rank} ends too"
         )
 
     def _find_run(self, since_s: float) -> dict[str, Any] | None:
@@ -417,9 +418,8 @@ def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> R
             it is known.
     """
     rank = this_rank(environ)
-    if folder := environ.get(
-        LAUNCH
-    ):  # without a launcher's variables this process starts the others itself
+    # without a launcher's variables this process starts the others itself
+    if folder := environ.get(LAUNCH):
         return RankContext(rank or Rank(0, 1), Path(folder), supervised=True)
     if rank is None or root is None or (rank.engine == "local" and rank.size == 1):
         return None

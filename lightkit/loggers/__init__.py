@@ -9,7 +9,8 @@ each on every logger that has it, on every rank; only rank zero records.
 method                             when                 what
 =================================  ===================  ============================================
 add_picture(name, image, step)     any time             uint8 ``(3, height, width)``
-log_manifest(manifest)             once it is written   ``git: {commit, dirty}``, ``data: {fingerprint, source}``
+log_manifest(manifest)             once it is written   ``git: {commit, dirty}``,
+                                                        ``data: {fingerprint, source}``
 record_fit_start(trainer, module)  on_fit_start         optimizer, early stopping, summary, first
                                                         batch
 record_fit_end(trainer, module)    on_fit_end           how early stopping ended, checkpoint, model

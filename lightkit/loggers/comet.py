@@ -18,9 +18,7 @@ from lightkit.errors import ConfigError, LightkitError
 
 
 class Comet(CometLogger):
-    """Record parameters, metrics and pictures with Comet.
-
-    Needs ``pip install 'lightkit-train[comet]'``.
+    """Record parameters, metrics and pictures with Comet. Needs ``lightkit-train[comet]``.
 
     Nothing is opened before the trainer starts. A resumed run continues its experiment. The API key
     comes from ``COMET_API_KEY`` or Comet's own settings file, so that no config needs to hold it.
@@ -60,9 +58,8 @@ class Comet(CometLogger):
         folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
         if not online:
             folder.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault(
-            "COMET_ERROR_TRACKING_ENABLE", "false"
-        )  # reports to a third party, offline too
+        # reports to a third party, offline too
+        os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")
         self._asked_for = False
         own = {"project": run.name, "experiment_key": run.stable_key, "name": run.id} if run else {}
         super().__init__(
@@ -94,16 +91,12 @@ class Comet(CometLogger):
         )
 
     def _create_experiment(self) -> None:
-        if (
-            self._asked_for
-        ):  # Lightning calls this in its constructor, long before the training is sure to start
+        # Lightning calls this in its constructor, long before the training is sure to start
+        if self._asked_for:
             try:
                 super()._create_experiment()
-            except (
-                ValueError,
-                OSError,
-                RuntimeError,
-            ) as error:  # no key, no network, or Comet's own refusal
+            except (ValueError, OSError, RuntimeError) as error:
+                # no key, no network, or Comet's own refusal
                 raise LightkitError(
                     f"Comet cannot be reached or refuses: {' '.join(str(error).split())}. Set"
                     " COMET_API_KEY, or say logger.comet.init_args.online=false to write an"

@@ -58,14 +58,8 @@ _log = logging.getLogger("lightkit.loggers")
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
-_TEMPORARY = {
-    401,
-    403,
-    407,
-    408,
-    425,
-    429,
-}  # 4xx that can pass: credentials are renewed, limits end
+# 4xx that can pass: credentials are renewed, limits end
+_TEMPORARY = {401, 403, 407, 408, 425, 429}
 _MAX_BATCH = 100  # params or tags; mlflow.utils.validation of MLflow 3.17
 _MAX_METRICS = 1000
 # characters: the same module
@@ -123,13 +117,10 @@ class MLflow(Logger):
         self._model_id: str | None = None
         self._keys = UniqueKeys()
         self._params: dict[str, str] = {}  # whose names the MLflow run has
-        self._points: list[
-            tuple[str, float, int, int]
-        ] = []  # name, value, milliseconds, step; not sent yet
-        for chatty in (
-            "mlflow.store.db.utils",
-            "alembic",
-        ):  # a page of lines about tables that are made
+        # name, value, milliseconds, step; not sent yet
+        self._points: list[tuple[str, float, int, int]] = []
+        # a page of lines about tables that are made
+        for chatty in ("mlflow.store.db.utils", "alembic"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
 
     @property
@@ -271,9 +262,8 @@ class MLflow(Logger):
             }
         self._put_params(params)
         example = module.example_input_array
-        module.example_input_array = (
-            None  # with it the summary runs a forward pass, for the sizes of outputs
-        )
+        # with it the summary runs a forward pass, for the sizes of outputs
+        module.example_input_array = None
         self._put(
             self._open().log_text,
             self._run_id,
@@ -386,9 +376,8 @@ class MLflow(Logger):
             ) from error
         finally:
             if not has_timeout:
-                del os.environ[
-                    _TIMEOUT
-                ]  # MLflow's own is longer, since an answer comes when a file is stored
+                # MLflow's own is longer, since an answer comes when a file is stored
+                del os.environ[_TIMEOUT]
         return client, is_continued
 
     def _put_run(self, run: runs.Run, client: Any) -> None:

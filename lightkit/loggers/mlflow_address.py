@@ -175,9 +175,8 @@ def find_or_create_experiment(client: Any, name: str, *, address: Address, setti
         try:
             return str(client.create_experiment(name, artifacts))
         except MlflowException:
-            if (
-                found := client.get_experiment_by_name(name)
-            ) is None:  # else another process has made it meanwhile
+            # else another process has made it meanwhile
+            if (found := client.get_experiment_by_name(name)) is None:
                 raise
     if found.lifecycle_stage == "deleted":
         is_set = _VARIABLE in address.origin  # for the user's shell too

@@ -211,9 +211,8 @@ def _migrate(path: Path, address: Address) -> None:
                     _copy_content(path, copy)
                     _copy_content(copy, migrated)
                     _upgrade(migrated)
-                    if (
-                        _read_data_version(database) == before
-                    ):  # else somebody has written meanwhile
+                    # else somebody has written meanwhile
+                    if _read_data_version(database) == before:
                         break
             kept = _keep(copy, path.with_name(f"{path.name}.revision-{revision}"))
             _copy_content(migrated, path)
@@ -222,8 +221,8 @@ def _migrate(path: Path, address: Address) -> None:
             raise kind(
                 f"MLflow's database {path} has the older revision {revision}, and cannot be"
                 f" migrated to {schema.newest} of MLflow {schema.version}: {error}. It is as it"
-                f" was. Its place comes from {address.origin}. Correct that, or name another"
-                " database."
+                f" was. Its place comes from {address.origin}. Correct"
+                " that, or name another database."
             ) from error
         finally:
             for each in (copy, migrated):

@@ -16,9 +16,7 @@ from lightkit.errors import ConfigError, LightkitError
 
 
 class WandB(WandbLogger):
-    """Record parameters, metrics and pictures with Weights & Biases.
-
-    Needs ``pip install 'lightkit-train[wandb]'``.
+    """Record parameters, metrics and pictures with W&B. Needs ``lightkit-train[wandb]``.
 
     A resumed run continues its W&B run. The API key comes from ``WANDB_API_KEY`` or from
     ``wandb login``, so that no config needs to hold it.

@@ -303,8 +303,8 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
         raise ConfigError(
             f"{_WEIGHTS_KEY}: {path} holds a"
             f" {type(content).__name__}{f' of {keys}' if keys else ''}, not a state dict. Expected"
-            " a mapping from names to tensors, as torch.save(network.state_dict(), path)"
-            " writes it."
+            " a mapping from names to tensors, as"
+            " torch.save(network.state_dict(), path) writes it."
         )
     own = {
         name.removeprefix(_PREFIX): tensor
@@ -430,9 +430,8 @@ def load_exported(module: LightningModule, path: Path) -> Metadata:
     load_weights = FORMATS[str(format_of(path))].load_weights
     assert load_weights is not None  # the command line has asked for weights
     try:
-        load_weights(
-            module, path
-        )  # with tensors that the file has once and the module under several names
+        # with tensors that the file has once and the module under several names
+        load_weights(module, path)
     except (RuntimeError, SafetensorError) as error:
         found = textwrap.shorten(str(error), 500)
         raise ConfigError(

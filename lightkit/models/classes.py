@@ -633,6 +633,6 @@ def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str)
     raise ConfigError(
         f"The classes of {by} are not those of the data{', but in another order' if same else ''}:"
         f" {by} has {len(names)} ({join_names(names, most=10)}), the data {len(current)}"
-        f" ({join_names(current, most=10)}). Use the data that it was made for, or train a new"
-        " model."
+        f" ({join_names(current, most=10)}). Use the data that it was"
+        " made for, or train a new model."
     )

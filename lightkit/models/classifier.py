@@ -114,7 +114,8 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         super().__init__()
         check_name(backbone)
         self.set_labels(
-            multilabel=multilabel, num_classes=num_classes, class_names=class_names, label_smoothing=label_smoothing,
+            multilabel=multilabel, num_classes=num_classes, class_names=class_names,
+            label_smoothing=label_smoothing,
             class_weight=class_weight, pos_weight=pos_weight,
         )  # fmt: skip
         self.save_hyperparameters()

@@ -26,7 +26,8 @@ _SHARDED = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 _ON_THE_WAY = (
     "__call__", "forward", "train", "training_step", "validation_step",
     "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
-    "on_train_batch_start", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end",
+    "on_train_batch_start", "on_train_batch_end", "on_validation_batch_start",
+    "on_validation_batch_end",
 )  # fmt: skip
 
 
@@ -225,7 +226,7 @@ def list_own_methods(
 ) -> list[str]:
     """Name the methods that get a batch.
 
-    Or change what is made of it, and are others than those of ``base``.
+    Name those that change what is made of it, too; all are others than those of ``base``.
 
     They expect images, or may make something else of one at each step.
 

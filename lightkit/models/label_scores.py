@@ -1,6 +1,6 @@
 """Metrics of several labels over all samples of an epoch.
 
-And the thresholds by which labels are predicted.
+Also the thresholds by which labels are predicted.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ class LabelScores(Metric):
             target: 0 or 1, of the same shape.
         """
         self.preds.append(preds.detach().float().sigmoid())
-        self.target.append(
-            (target > DEFAULT_THRESHOLD).to(torch.uint8)
-        )  # not bool, which gloo does not gather
+        # not bool, which gloo does not gather
+        self.target.append((target > DEFAULT_THRESHOLD).to(torch.uint8))
 
     def skip(self) -> None:
         """Add a batch without samples, so that all processes have tensors of one form to gather."""

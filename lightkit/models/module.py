@@ -197,9 +197,8 @@ class Scores(nn.Module):
         if len(target):
             self.of(stage).update(preds=preds, target=target, loss=loss, size=weights.float().sum())
             return
-        for metric in self.of(stage).values(
-            copy_state=False
-        ):  # torchmetrics (1.9) fails on an empty batch
+        # torchmetrics (1.9) fails on an empty batch
+        for metric in self.of(stage).values(copy_state=False):
             if isinstance(metric, LabelScores):
                 metric.skip()
                 continue
@@ -315,9 +314,8 @@ class ScoredModule(_Module):
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics."""
-        if (
-            batch_idx == 0
-        ):  # also after a resume that Lightning starts without the end of the epoch before
+        # also after a resume that Lightning starts without the end of the epoch before
+        if batch_idx == 0:
             self.scores.of("train").reset()
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
@@ -347,9 +345,8 @@ class ScoredModule(_Module):
     def _log_scores(self, stage: Stage) -> None:
         values = self.scores.finish(stage)
         is_due = bool(values) and stage != "train" and not self.trainer.sanity_checking
-        if (
-            is_due and not cast(MeanLoss, self.scores.of(stage)["loss"]).has_counted
-        ):  # torchmetrics computes 0 of none
+        # torchmetrics computes 0 of none
+        if is_due and not cast(MeanLoss, self.scores.of(stage)["loss"]).has_counted:
             raise DataError(
                 f"each sample of the {stage} split has the weight 0, so that nothing is scored. Set"
                 " data.init_args.weight to another column, or leave it out."

@@ -93,8 +93,8 @@ class RunningScale:
         """
         if not self.count.any():
             raise DataError(
-                "The training split has no row that counts, so that inputs and targets have no"
-                " scale."
+                "The training split has no row that counts, so that"
+                " inputs and targets have no scale."
             )
         std = (self.squares / self.count.clamp_min(1)).sqrt()
         return self.mean, torch.where(std > _MIN_STD * self.mean.abs(), std, 1.0)

@@ -128,9 +128,8 @@ class TabularModel(ScoredModule, LightningModule):
         if self._trainer.state.fn == TrainerFn.FITTING:
             self._build_from_data(data)
             return
-        with suppress(
-            DataError, ConfigError
-        ):  # of the test split alone: the checkpoint has the rest
+        # of the test split alone: the checkpoint has the rest
+        with suppress(DataError, ConfigError):
             self._build_from_data(data)
 
     def _build_from_data(self, data: Any) -> None:
@@ -300,9 +299,8 @@ class TabularModel(ScoredModule, LightningModule):
                 stage, self._compute_member_losses(members, targets), weights
             )
         else:
-            outputs = self(
-                *inputs
-            )  # which the proof of an export puts a file's outputs in the place of
+            # which the proof of an export puts a file's outputs in the place of
+            outputs = self(*inputs)
             self._check_targets(outputs, targets)
             losses = self._compute_loss(stage, self._scale(outputs), self._scale(targets), weights)
         name = "logits" if self.task.has_probabilities else "prediction"
@@ -316,18 +314,16 @@ class TabularModel(ScoredModule, LightningModule):
         run = runs.current()
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         is_whole = self.trainer.world_size == 1 or isinstance(self.trainer.strategy, DDPStrategy)
-        is_rows = callable(
-            getattr(type(data), "encoded", None)
-        )  # not of what a gate puts around the data
+        # not of what a gate puts around the data
+        is_rows = callable(getattr(type(data), "encoded", None))
         preprocessing = self.row_preprocessing
         if run is None or not (is_whole and is_rows and self.trainer.is_global_zero):
             return
         assert isinstance(preprocessing, TablePreprocessing)
         rows = data.encoded("test")
         inputs, target, weights = split_batch(rows.__getitems__(space_evenly(len(rows), MOST_ROWS)))
-        counts = (
-            torch.ones(len(target), dtype=torch.bool) if weights is None else weights > 0
-        )  # as in the metrics
+        # as in the metrics
+        counts = torch.ones(len(target), dtype=torch.bool) if weights is None else weights > 0
         if not counts.any():
             return
         found = measure_importance(

@@ -44,9 +44,8 @@ class PiecewiseLinear(nn.Module):
             least[at, 0] = -_UNBOUNDED
             most[at, num - 1] = _UNBOUNDED
         for name, values in (("low", low), ("scale", scale), ("least", least), ("most", most)):
-            self.register_buffer(
-                name, values.clone()
-            )  # memory of its own, which safetensors asks for
+            # memory of its own, which safetensors asks for
+            self.register_buffer(name, values.clone())
         self.linear = nn.Parameter(torch.empty(len(edges), width))
         self.bias = nn.Parameter(torch.empty(len(edges), width))
         self.steps = nn.Parameter(torch.zeros(len(edges), num_bins, width))

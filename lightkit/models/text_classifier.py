@@ -107,7 +107,8 @@ class TextClassifier(ClassifyingModule, LightningModule):
     ) -> None:
         super().__init__()
         self.set_labels(
-            multilabel=multilabel, num_classes=num_classes, class_names=class_names, label_smoothing=label_smoothing,
+            multilabel=multilabel, num_classes=num_classes, class_names=class_names,
+            label_smoothing=label_smoothing,
             class_weight=class_weight, pos_weight=pos_weight,
         )  # fmt: skip
         self.save_hyperparameters()
@@ -171,8 +172,8 @@ class TextClassifier(ClassifyingModule, LightningModule):
         """
         if not isinstance(preprocessing, TextPreprocessing) or not class_names:
             raise ConfigError(
-                f"model: {type(self).__name__} takes texts, and the weights are not of such a"
-                " model."
+                f"model: {type(self).__name__} takes texts, and the"
+                " weights are not of such a model."
             )
         self.build_for(class_names)
         self.row_preprocessing = preprocessing

@@ -195,8 +195,8 @@ def import_transformers() -> Any:
         ) from error
     if int(transformers.__version__.partition(".")[0]) < 5:
         raise ConfigError(
-            f"{_KEY}: expected transformers 5 or newer, found {transformers.__version__}: {INSTALL}"
-            " --upgrade."
+            f"{_KEY}: expected transformers 5 or newer, found"
+            f" {transformers.__version__}: {INSTALL} --upgrade."
         )
     logging.disable_progress_bar()
     logging.set_verbosity_error()

@@ -17,16 +17,8 @@ from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, build
 _PROBED_SIDE = 128
 """Side in pixels of the picture that shows which layers of a backbone make maps of another size."""
 _CHAINS = (
-    (
-        "conv1",
-        "bn1",
-        "relu",
-        "maxpool",
-        "layer1",
-        "layer2",
-        "layer3",
-        "layer4",
-    ),  # ResNet and its kin
+    # ResNet and its kin
+    ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4"),
     ("conv1", "maxpool", "stage2", "stage3", "stage4", "conv5"),  # ShuffleNet
     ("stem", "trunk_output"),  # RegNet
     ("layers",),  # MNASNet

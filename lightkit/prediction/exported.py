@@ -25,9 +25,8 @@ from lightkit.prediction.table import Prediction
 
 _BATCH_SIZE = 32
 _DTYPES = ("uint8", "float16", "float32", "float64")
-_MAX_PIXELS = (
-    4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
-)
+# of a batch whose images are resized in the graph, which keeps 8 bytes a value
+_MAX_PIXELS = 4_000_000
 Array = np.ndarray[Any, Any]
 
 

@@ -59,8 +59,8 @@ class MaskFiles:
         """
         if image is not None and Path(image).resolve() == (self.folder / name).resolve():
             raise ConfigError(
-                f"{self.folder / name}: the mask would replace the image. Name another table by"
-                " --output."
+                f"{self.folder / name}: the mask would replace the image."
+                " Name another table by --output."
             )
         size = None if image is None else _find_size(Path(image))
         mask = decide_mask(values, values.shape[-2:] if size is None else size)
@@ -95,9 +95,8 @@ def decide_mask(values: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     height, width = size
     best = np.full(size, -np.inf, np.float32)
     mask = np.zeros(size, np.int64)
-    for number, of_class in enumerate(
-        values.astype(np.float32)
-    ):  # one at a time: of a large image each is large
+    # one at a time: of a large image each is large
+    for number, of_class in enumerate(values.astype(np.float32)):
         enlarged = np.asarray(
             Image.fromarray(of_class).resize((width, height), Image.Resampling.BILINEAR)
         )

@@ -1,6 +1,6 @@
 """Tables of predictions: their columns, the same in each format, as CSV, JSON lines and Parquet.
 
-And thumbnails.
+Thumbnails of images are written, too.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ _NUMERAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _PROBABILITY = "probability"
 _NUMBER = "prediction_"
 _NUMBERS = (_PROBABILITY, _NUMBER, SHARE_COLUMN)
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-)  # not tabs and line breaks, which CSV quotes
+# not tabs and line breaks, which CSV quotes
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _MAX_BAD = 100
 """Images without a prediction that are kept, and listed on a page."""
 _MAX_THUMBNAILS = 200
@@ -288,9 +287,8 @@ class _Csv(_TextTable):
 
 class _JsonLines(_TextTable):
     def add(self, row: Sequence[Any]) -> None:
-        cells = [
-            float(str(cell)) if isinstance(cell, np.floating) else cell for cell in row
-        ]  # 0.1 is 0.1
+        # 0.1 is 0.1
+        cells = [float(str(cell)) if isinstance(cell, np.floating) else cell for cell in row]
         content = finite(dict(zip(self.names, cells, strict=True)))
         self.file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
@@ -487,8 +485,8 @@ def _refuse_rows(output: Path, contact_sheet: Path | None) -> None:
         ConfigError: If there is one.
     """
     what = (
-        "the model's predictions are no rows of numbers, one an image, but have parts of unequal"
-        " size"
+        "the model's predictions are no rows of numbers, one an image,"
+        " but have parts of unequal size"
     )
     if output == STANDARD_OUTPUT or output.suffix.lower() != ".jsonl":
         raise ConfigError(

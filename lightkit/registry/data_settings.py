@@ -95,7 +95,7 @@ def _is_same_class(first: str, second: str) -> bool:
 def _list_conventional(kind: type) -> set[str]:
     """List the arguments that choose samples by convention.
 
-    And those whose values are files or folders of data.
+    Also list those whose values are files or folders of data.
     """
     places = (
         getattr(kind, name, ())

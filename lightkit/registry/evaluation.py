@@ -340,8 +340,8 @@ class EvaluationData(LightningDataModule):
             given = torch.cat(self._given_labels).cpu().numpy()
             if given.shape == predictions.target.shape and (given != predictions.target).any():
                 raise ConfigError(
-                    f"gate: {self._describe_order()}, and what was renumbered is not what its steps"
-                    " take"
+                    f"gate: {self._describe_order()}, and what was"
+                    " renumbered is not what its steps take"
                 )
         names = self.class_names
         is_complete = names is not None and len(names) == len(predictions.class_names)

@@ -509,8 +509,8 @@ def _check_margin(compared: _Comparison, found: Mapping[str, Any] | None) -> Ite
     if margin is None or compared.baseline is None:
         return
     asks = (
-        f"less than {margin:g} worse than {compared.baseline.name}, with {compared.confidence:.4g}"
-        " confidence"
+        f"less than {margin:g} worse than {compared.baseline.name}, with"
+        f" {compared.confidence:.4g} confidence"
     )
     # as for a drop: a baseline that gives NaN is no measure, and the thresholds are
     passed = compared.drops_at_most(0.0, compared.reference) if found is None else found["passed"]
@@ -607,8 +607,8 @@ def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
     if found is None:
         raise ConfigError(
             f"gate.margin: {compared.candidate.name} and {compared.baseline.name} were not scored"
-            " on the same samples, which a paired interval is made of. Set gate.max_drop in its"
-            " place."
+            " on the same samples, which a paired interval is made of."
+            " Set gate.max_drop in its place."
         )
     found |= {"margin": margin, "confidence": compared.confidence, "passed": found["low"] > -margin}
     if found["method"] == "paired score interval":
@@ -654,9 +654,8 @@ def _describe_bound(margin: float, found: Mapping[str, Any] | None) -> str:
 
     if found is None:
         return ""
-    words = format_difference(
-        found["difference"], found["low"], found["high"], mode="max"
-    )  # positive is better
+    # positive is better
+    words = format_difference(found["difference"], found["low"], found["high"], mode="max")
     text = f"; it is {words}"
     least = found.get("smallest_margin", 0.0)
     if margin <= least:

@@ -126,9 +126,8 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
             scripted: nn.Module = torch.jit.load(program, map_location="cpu")  # type: ignore[no-untyped-call]
             return scripted.eval()
         if graph.exists():
-            return torch.export.load(graph).module(
-                check_guards=False
-            )  # an export of it makes its own
+            # an export of it makes its own
+            return torch.export.load(graph).module(check_guards=False)
         import mlflow.pytorch  # 2 s
 
         with hide_advice(), set_environment({"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true"}):

@@ -285,7 +285,7 @@ def require_no_hold(registry: Registry, name: str, alias: str) -> None:
 def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
     """Write a move to ``promoted.json`` of the run that an alias points to now.
 
-    And of those that it has left.
+    Also write it to those of the runs that it has left.
 
     `lightkit runs` marks the champion by it, and `lightkit gc` asks the registries in it. Run
     folders on other machines are left alone.
@@ -378,9 +378,8 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
         if move.kind == "promote" and move.before != move.to:
             require_no_hold(registry, name, move.alias)
         moves = read_moves(registry, name)
-        if (
-            move.before == move.to
-        ):  # moved before, perhaps by a process that was killed, or outside lightkit
+        # moved before, perhaps by a process that was killed, or outside lightkit
+        if move.before == move.to:
             last = next((other for other in reversed(moves) if other.alias == move.alias), None)
             if last is not None and last.kind != OUTSIDE:
                 return last

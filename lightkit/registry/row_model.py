@@ -61,9 +61,8 @@ def write_row_model(metadata: Metadata, tensors: Path, folder: Path) -> None:
     (data / METADATA_FILE).write_text(metadata.dumps(), encoding="utf-8")
     model.flavors = {}
     model.saved_input_example_info = None  # type: ignore[assignment]  # as it was
-    model.add_flavor(
-        "pytorch", **{**own, "model_data": f"data/{data.name}"}
-    )  # where the next call puts it
+    # where the next call puts it
+    model.add_flavor("pytorch", **{**own, "model_data": f"data/{data.name}"})
     mlflow.pyfunc.save_model(
         str(folder),
         loader_module=__name__,
@@ -168,8 +167,8 @@ def _load_pyfunc(path: str) -> RowModel:
     program = load_program(data)
     if program is None:
         raise DataError(
-            f"{data / GRAPH}: this is not the graph that lightkit register wrote. Register the run"
-            " again."
+            f"{data / GRAPH}: this is not the graph that lightkit register"
+            " wrote. Register the run again."
         )
     return RowModel(wrap_module(program), metadata, data)
 

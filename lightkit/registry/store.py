@@ -128,8 +128,8 @@ def check_name(name: str, *, in_catalog: bool = False) -> str:
         and not {*name} & {*"/:"}
     )
     rule = (
-        "1 to 256 printable characters without a slash, a colon or space around them, such as"
-        " flowers"
+        "1 to 256 printable characters without a slash, a colon or"
+        " space around them, such as flowers"
     )
     if is_name and in_catalog:
         is_name = name.count(".") == 2 and all(name.split("."))
@@ -215,9 +215,8 @@ class Registry:
             message = f"MLflow at {self.address.shown} cannot {action}: {text}."
             is_refusal = (
                 is_of_storage
-                or isinstance(
-                    error, (FileNotFoundError, ModuleNotFoundError)
-                )  # the latter: boto3, for artifacts in S3
+                # the latter: boto3, for artifacts in S3
+                or isinstance(error, (FileNotFoundError, ModuleNotFoundError))
                 or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
             )
             waits = can_pass(error, self.address)

@@ -139,7 +139,7 @@ def describe_difference(
 ) -> tuple[str, str]:
     """Write in words whether two models differ on the same samples.
 
-    And the numbers of the tests, a line a metric.
+    Also write the numbers of the tests, a line a metric.
 
     Accuracies are compared by McNemar's exact test, all other metrics by the paired bootstrap. The
     metrics are the one that the task is judged by, and those others of the task that both models
@@ -227,8 +227,8 @@ def _summarize_differences(
     if main in metrics:
         return f"{names[1]} is {word} than {names[0]}."
     return (
-        f"{names[1]} is {word} than {names[0]} in {', '.join(metrics)}; no difference beyond noise"
-        f" in {main}."
+        f"{names[1]} is {word} than {names[0]} in {', '.join(metrics)}; no"
+        f" difference beyond noise in {main}."
     )
 
 

@@ -173,8 +173,8 @@ def read_facts(run: Run) -> RunFacts:
     gate = read_object("gate.json")
     if find_value(gate, "checkpoint", "sha256") not in (None, sha256) and sha256 is not None:
         problems.append(
-            "gate.json is of another checkpoint than the best, and is not shown; `lightkit gate`"
-            " judges it"
+            "gate.json is of another checkpoint than the best, and is not"
+            " shown; `lightkit gate` judges it"
         )
         gate = {}
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
@@ -227,7 +227,7 @@ def _select_importance(
 ) -> Mapping[str, Any]:
     """Return importance.json where it is of the best weights of a fit and of its data.
 
-    Or of a run that is no fit.
+    That of a run that is no fit counts, too.
     """
     is_fit = manifest.get("subcommand", "fit") == "fit"
     own = (sha256, find_value(manifest, "data", "fingerprint"))
@@ -315,9 +315,8 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
             scores[score.metric] = score
     logged = find_value(facts.summary, "metrics", "best") or {}
     tested = facts.own_scores.get("test")
-    if (
-        tested is None and "scores" not in facts.summary
-    ):  # of an earlier version, which did not say of what it is
+    # of an earlier version, which did not say of what it is
+    if tested is None and "scores" not in facts.summary:
         tested = StageScore("test", find_value(facts.summary, "stages", "test") or {})
     tested = tested or StageScore("test", {})
     validated = find_value(facts.summary, "samples", "val")
@@ -378,9 +377,8 @@ def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: in
     if num_samples == 0 or abs(value * num_samples - num_right) > max(
         _SHARE_ERROR, num_samples * _ROUNDING
     ):
-        return Score(
-            metric, value, num_samples=num_samples, is_loss=is_loss
-        )  # a mean over classes, or over batches
+        # a mean over classes, or over batches
+        return Score(metric, value, num_samples=num_samples, is_loss=is_loss)
     return Score(metric, value, wilson_interval(num_right, num_samples), num_samples)
 
 
@@ -405,7 +403,7 @@ def split_order(metric: str) -> int:
 def describe_verdict(facts: RunFacts) -> str:
     """Write in one sentence how good the model is, against chance and the champion.
 
-    Or why that is unknown.
+    Write why that is unknown where it is.
     """
     score = find_score(facts)
     state = {

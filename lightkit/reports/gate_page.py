@@ -112,9 +112,8 @@ def _describe_margin(found: Mapping[str, Any]) -> str:
     """
     if not all(isinstance(found.get(key), (int, float)) for key in ("difference", "low")):
         return ""
-    return format_difference(
-        found["difference"], found["low"], found.get("high"), mode="max"
-    )  # positive is better
+    # positive is better
+    return format_difference(found["difference"], found["low"], found.get("high"), mode="max")
 
 
 def _describe_samples(run: Run, decision: Mapping[str, Any]) -> dict[str, list[PageSample]]:

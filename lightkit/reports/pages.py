@@ -175,9 +175,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: (
-            visible(value) if type(value) is str else value
-        ),  # names of the user's, not markup
+        # names of the user's, not markup
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     env.filters |= {
         "number": format_number,
@@ -226,6 +225,7 @@ def render_page(
         names.insert(0, "uplot/uPlot.iife.min.js")
         style += _read_part("uplot/uPlot.min.css")
     scripts = [_read_part(name) for name in names]
+    uplot_license = Markup(_read_part("uplot/LICENSE").strip()) if has_plots else ""  # noqa: S704 - as below
     return (
         environment()
         .get_template("base.html")
@@ -242,7 +242,7 @@ def render_page(
             script_digests=[_digest(script) for script in scripts],
             charts=dump_charts(charts),
             rates=rates,
-            uplot_license=(Markup(_read_part("uplot/LICENSE").strip()) if has_plots else ""),  # noqa: S704 - as above
+            uplot_license=uplot_license,
             now=format_moment(datetime.now(UTC).isoformat()),
         )
     )
@@ -617,7 +617,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
 def draw_predictions(found: Predictions) -> list[PageFigure]:
     """Draw the confusion matrix and reliability diagram of a classifier.
 
-    Or predictions over targets of a regressor.
+    Draw predictions over targets of a regressor.
     """
     about = f"{format_count(len(found), 'sample')} of the {found.split} split"
     if "scatter" in found.task.report_blocks:

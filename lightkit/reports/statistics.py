@@ -1,6 +1,6 @@
 """Intervals of a metric, tests of the difference of two models on the same samples.
 
-And calibration. No torch.
+Also calibration. No torch.
 """
 
 from __future__ import annotations
@@ -567,9 +567,8 @@ def bound_difference(
         high = found["high"]
         if mode == "min":
             difference, low, high = 0.0 - difference, 0.0 - high, 0.0 - low
-        if (
-            len(candidate) < _MIN_SAMPLES_OF_MARGIN
-        ):  # drawn again and again, a few samples seem to differ too little
+        # drawn again and again, a few samples seem to differ too little
+        if len(candidate) < _MIN_SAMPLES_OF_MARGIN:
             low = -math.inf
             high = math.inf
         method = "paired bootstrap"
@@ -650,9 +649,8 @@ def describe_significance(
         )
     words = format_difference(found["difference"], found["low"], found["high"], mode=mode)
     text = f"{metric} against {baseline}: {words}."
-    if (
-        "only_challenger" in found and found["test"] == MCNEMAR
-    ):  # of another test these counts are no evidence
+    # of another test these counts are no evidence
+    if "only_challenger" in found and found["test"] == MCNEMAR:
         text += (
             f" Of {format_count(found['num_samples'], 'sample')}, {model} alone is right on "
             f"{found['only_challenger']} and {baseline} alone on {found['only_baseline']}."

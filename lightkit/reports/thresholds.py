@@ -117,7 +117,7 @@ class Thresholds:
     def choose_points(self, most: int) -> Counts:
         """Choose positions that lie evenly on both curves, with both ends.
 
-        And those of the rows of the table.
+        Also choose those of the rows of the table.
 
         A precision falls from one right sample to the next. So both are chosen: the first position
         that reaches a recall, and the one before it.
@@ -194,9 +194,8 @@ def compute_rates(
         return None
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
-    last = np.append(
-        np.flatnonzero(np.diff(ranked)), len(ranked) - 1
-    )  # of each group of equal scores
+    # of each group of equal scores
+    last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
     right = np.cumsum(is_positive[order])[last]
     return Thresholds(
         name=name,

@@ -33,8 +33,8 @@ def read_frame(frame: Any, names: Sequence[str]) -> pa.RecordBatch:
             raise missing_column(name, own)
         if own.count(name) > 1:
             raise DataError(
-                f"the table has {own.count(name)} columns {name!r}, expected one. Rename the"
-                " others."
+                f"the table has {own.count(name)} columns {name!r},"
+                " expected one. Rename the others."
             )
         arrays.append(_convert_column(name, frame.iloc[:, own.index(name)]))
     return pa.RecordBatch.from_arrays(arrays, names=list(names))

@@ -77,7 +77,8 @@ class DataFile:
             raise OSError("it was written over after the table was opened")
         # neither mapped nor read ahead: either would have a whole row group in memory
         return pq.ParquetFile(
-            self.filesystem.open_input_file(self.path), metadata=pq.read_metadata(pa.BufferReader(footer)),
+            self.filesystem.open_input_file(self.path),
+            metadata=pq.read_metadata(pa.BufferReader(footer)),
             memory_map=False, buffer_size=_BUFFER_BYTES, pre_buffer=False,
         )  # fmt: skip
 
@@ -300,8 +301,8 @@ def open_table(
     snapshot = (open_delta if kind == "delta" else open_parquet)(place, options, version, timestamp)
     if not snapshot.groups:
         raise DataError(
-            f"{place}: this table is empty. Write rows to it, or set data.init_args.path to"
-            " another."
+            f"{place}: this table is empty. Write rows to it, or set"
+            " data.init_args.path to another."
         )
     return snapshot
 
@@ -519,9 +520,8 @@ def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Foot
     Raises:
         DataError: If a file is missing, damaged or no Parquet file.
     """
-    schemas: dict[
-        str, pa.Schema
-    ] = {}  # one object for all files with the same, which are thousands
+    # one object for all files with the same, which are thousands
+    schemas: dict[str, pa.Schema] = {}
 
     def read(path: str) -> _Footer:
         with _translate_read_errors(path):

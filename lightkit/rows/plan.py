@@ -308,8 +308,8 @@ def choose_target_type(target: str, guess: TypeGuess, asked: TargetType = "auto"
     if asked == "value" and guess.kind != "number":
         raise DataError(
             f"data.init_args.target_type: column {target!r} is of the type {guess.kind}, which is"
-            " no number to predict. Set it to class, or data.init_args.target to a column of"
-            " numbers."
+            " no number to predict. Set it to class, or"
+            " data.init_args.target to a column of numbers."
         )
     if asked != "auto":
         return asked
@@ -487,7 +487,7 @@ class PlanMaker:
     ) -> None:
         """Note the splits of a batch, or the times that decide them.
 
-        And a hash of the columns of the model.
+        Also note a hash of the columns of the model.
         """
         settings = self._settings
         by_column = settings.find_split_column(self._source.names)
@@ -679,8 +679,8 @@ def _check_weights(batch: RowBatch, column: pa.ChunkedArray, name: str) -> None:
     if (weights < 0).any():
         row = int(np.flatnonzero(weights < 0)[0])
         raise DataError(
-            f"{batch.name_rows([row])[0]}: column {name!r} has {weights[row]:g}, expected 0 or"
-            " more."
+            f"{batch.name_rows([row])[0]}: column {name!r} has"
+            f" {weights[row]:g}, expected 0 or more."
         )
 
 

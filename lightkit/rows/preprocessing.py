@@ -64,7 +64,7 @@ class RowPreprocessing(ABC):
     def open_axes(self) -> Mapping[int, int | None]:
         """Axes of the inputs, besides the batch, that have any length, each with the longest one.
 
-        The same of all.
+        They are the same for all inputs.
         """
         return {}
 
@@ -83,9 +83,8 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If it is missing, empty or of another kind.
         """
-        from lightkit.rows.reader import (
-            open_rows,
-        )  # here: pyarrow, which models of images need not load
+        # here: pyarrow, which models of images need not load
+        from lightkit.rows.reader import open_rows
 
         return open_rows(word, setting="FILE of lightkit predict")
 
@@ -125,9 +124,8 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If a column is not there.
         """
-        from lightkit.rows.values import (
-            read_columns,
-        )  # here: pyarrow, which models of images need not load
+        # here: pyarrow, which models of images need not load
+        from lightkit.rows.values import read_columns
 
         return read_columns(batch, self.columns)
 

@@ -165,8 +165,8 @@ def open_rows(place: str, *, setting: str = "data.init_args.path", **state: Any)
         kinds = {is_json(each) for each in texts}
         if len(kinds) > 1:
             raise DataError(
-                f"{place}: this folder has files of CSV and of JSON lines; expected one kind. Part"
-                " them."
+                f"{place}: this folder has files of CSV and of JSON lines;"
+                " expected one kind. Part them."
             )
         return _join_files(place, [_open_text(filesystem, each, each) for each in texts])
     if not is_remote(place):
@@ -373,8 +373,11 @@ class _TextFile:
     def _open_lines(self) -> Iterator[io.TextIOWrapper]:
         with self._open() as stream:
             yield io.TextIOWrapper(
-                io.BufferedReader(stream), "utf-8", errors="surrogateescape", newline=""
-            )  # type: ignore[type-var]
+                io.BufferedReader(stream),  # type: ignore[type-var]
+                "utf-8",
+                errors="surrogateescape",
+                newline="",
+            )
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -435,9 +438,8 @@ class _CsvFile(_TextFile):
                     )
                     if longest > MAX_CELL:
                         raise self._explain(f"a cell of {longest:,} bytes")
-                    yield (
-                        part.slice(1) if number == 0 else part
-                    )  # the first row is that of the names
+                    # the first row is that of the names
+                    yield (part.slice(1) if number == 0 else part)
             except pa.ArrowInvalid as error:
                 raise self._explain(str(error).splitlines()[0]) from error
 

@@ -93,9 +93,8 @@ class DateColumn:
 
         The trend, and where in year, week and day it is.
         """
-        moments = (
-            dates.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64)
-        )  # NaN for nulls
+        # NaN for nulls
+        moments = dates.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64)
         days = moments / _DAY_US
         whole = np.floor(days)
         year_day = np.asarray(pc.day_of_year(dates).to_numpy(zero_copy_only=False), np.float64)
@@ -179,7 +178,7 @@ class TablePreprocessing(RowPreprocessing):
     def make_example(self) -> pa.Table:
         """Return a row of the middle of each column and its first category.
 
-        And one whose cells are all missing.
+        Also return one whose cells are all missing.
         """
         numbers = {each.name: pa.array([each.mean, None], pa.float64()) for each in self.numbers}
         days = {

@@ -64,8 +64,8 @@ class TableRules(RowRules):
         for name, kind in named.items():
             if name == settings.target:
                 raise DataError(
-                    f"data.init_args.columns: {name!r} is the target, which is no input. Leave it"
-                    " out."
+                    f"data.init_args.columns: {name!r} is the target,"
+                    " which is no input. Leave it out."
                 )
             if name not in guesses:
                 raise DataError(f"data.init_args.columns: {missing_column(name, list(guesses))}")
@@ -92,8 +92,8 @@ class TableRules(RowRules):
             if typo is not None:
                 notes.append(
                     f"column {name!r} has {typo!r}, and numbers in nearly all other rows, so that"
-                    " it is one of categories. Correct such cells (0.5, not 0,5), or leave them"
-                    " empty."
+                    " it is one of categories. Correct such cells (0.5,"
+                    " not 0,5), or leave them empty."
                 )
             reason = explain_left_out(name, guess)
             if reason is None and guess.kind is not None:
@@ -129,8 +129,8 @@ class TableRules(RowRules):
         if self.columns == "auto":
             return "\nCorrect them, or leave the rows out of the table."
         return (
-            f"\nCorrect them, or set data.init_args.columns to another type of {column!r}, such as"
-            " category."
+            "\nCorrect them, or set data.init_args.columns to another type of"
+            f" {column!r}, such as category."
         )
 
 

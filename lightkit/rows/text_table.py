@@ -23,20 +23,8 @@ from lightkit.texts.text_files import is_text_folder, read_folder
 from lightkit.texts.text_rows import Copies, TextIndex, TextRow, index_texts
 
 TEXT_COLUMNS = (
-    *(
-        "text",
-        "texts",
-        "content",
-        "body",
-        "sentence",
-        "document",
-        "article",
-        "message",
-        "review",
-        "comment",
-        "tweet",
-    ),
-    *("title", "description"),
+    *("text", "texts", "content", "body", "sentence", "document", "article", "message", "review"),
+    *("comment", "tweet", "title", "description"),
 )
 """Columns of texts; the first that a table has."""
 FOLDER_COLUMN = "text"

@@ -27,20 +27,8 @@ ColumnType = Literal["number", "category", "date", "text"]
 """Type of a column of a model's rows."""
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
 MISSING = (
-    "",
-    "?",
-    "NA",
-    "N/A",
-    "n/a",
-    "#N/A",
-    "<NA>",
-    "NaN",
-    "nan",
-    "NULL",
-    "null",
-    "None",
-    "none",
-    "NaT",
+    *("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"),
+    *("none", "NaT"),
 )
 """Cells of text that are no number and no date, and stand for a missing one."""
 _EXPECTED = {
@@ -356,9 +344,8 @@ class TypeGuess:
         """
         if self.kind != "category" or self._not_number is None:
             return None
-        texts = [
-            value.replace(",", ".") for value in self.values
-        ]  # those with a decimal comma are meant as numbers
+        # those with a decimal comma are meant as numbers
+        texts = [value.replace(",", ".") for value in self.values]
         numbers, _ = convert(pa.array(texts, pa.string()), "number")
         is_number = np.asarray(numbers.is_valid())
         counts = np.array(list(self.values.values()))

@@ -284,9 +284,8 @@ def make_way_for_folder(path: Path) -> None:
     """
     if not path.is_dir():
         return
-    if (
-        path.name != "last.ckpt" or find_fault(path) is not None
-    ):  # what was kept before is worth more then
+    # what was kept before is worth more then
+    if path.name != "last.ckpt" or find_fault(path) is not None:
         sidecar(path).unlink(missing_ok=True)
         shutil.rmtree(path)
         return
@@ -315,8 +314,8 @@ def _find_folder_fault(folder: Path) -> str | None:
         lines = sidecar(folder).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return (
-            f"it has no {sidecar(folder).name}, so that some of its files may be missing or cut"
-            " short"
+            f"it has no {sidecar(folder).name}, so that some of its"
+            " files may be missing or cut short"
         )
     for line in lines:
         value, _, name = line.partition("  ")
@@ -413,6 +412,6 @@ def refusal(path: Path | str, names: Collection[str]) -> str:
     names = join_names(sorted(names)) or "objects"
     return (
         f"{path} holds {names} besides tensors and plain values. Loading that can run code, so"
-        " nothing of it was loaded. If you know who made the file, --trust on the command line"
-        " allows it."
+        " nothing of it was loaded. If you know who made the file, --trust"
+        " on the command line allows it."
     )

@@ -103,9 +103,8 @@ class CiReport:
         add_step_summary(markdown)
 
     def __enter__(self) -> CiReport:
-        if (
-            self._junit is not None and self._junit.is_file() and not self._junit.is_symlink()
-        ):  # and no device
+        # and no device
+        if self._junit is not None and self._junit.is_file() and not self._junit.is_symlink():
             with suppress(OSError):  # writing it reports the error
                 self._junit.unlink()
         return self
@@ -217,8 +216,8 @@ def add_step_summary(markdown: str) -> None:
             file.write(f"{markdown.strip()}\n\n")
     except OSError as error:
         message = (
-            f"{STEP_SUMMARY}: {name} cannot be written ({error.strerror or error}); the step has no"
-            " summary"
+            f"{STEP_SUMMARY}: {name} cannot be written"
+            f" ({error.strerror or error}); the step has no summary"
         )
         logging.getLogger("lightkit").warning(message)
 

@@ -7,9 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_CLOCK = getattr(
-    time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC
-)  # on macOS the latter counts sleep as well
+# on macOS the latter counts sleep as well
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def elapsed_s() -> float:

@@ -99,8 +99,8 @@ def parse_deadline(
     if (seconds := parse_duration(stripped)) is not None:
         if not 0 < seconds <= _LONGEST_S:
             raise ConfigError(
-                "--deadline: expected a duration of more than nothing and at most a year, got"
-                f" {text!r}"
+                "--deadline: expected a duration of more than nothing"
+                f" and at most a year, got {text!r}"
             )
         return Deadline(now.astimezone(UTC) + timedelta(seconds=seconds), elapsed_s() + seconds)
     has_time = re.match(r"\d{4}-\d{2}-\d{2}[T ]\d", stripped)

@@ -12,34 +12,39 @@ resume      training goes on in a run folder that an earlier process left behind
             fields: run (string), stage (string), checkpoint (string or null), epoch (integer), step
             (integer)
 epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in
-            metrics.csv fields: epoch (integer), step (integer), metrics (object), seconds (number)
+            metrics.csv
+            fields: epoch (integer), step (integer), metrics (object), seconds (number)
 checkpoint  a checkpoint is on disk, with its digest; ``path`` is relative to the run folder
             fields: path (string), epoch (integer), step (integer), kind (string)
 result      a validate, test or predict stage is complete
             fields: stage (string), metrics (object)
 bad_images  ``count`` images or rows are left out: ``reasons`` says how many for which reason,
             ``found`` when it was found (scan, epoch 3, test), and ``path``, relative to the run
-            folder, where each is listed fields: count (integer), reasons (object), found (string),
-            path (string)
+            folder, where each is listed
+            fields: count (integer), reasons (object), found (string), path (string)
 stall       nothing was finished for ``seconds`` in ``phase`` (train, validate, ...); ``path`` has
             the stacks of all threads and loading processes, and ``at`` the line at which the
-            blocked one stands fields: phase (string), seconds (number), path (string), at (string
-            or null)
+            blocked one stands
+            fields: phase (string), seconds (number), path (string), at (string or null)
 nonfinite   the loss of a batch was NaN or infinite; ``indices`` of its samples in the split, null
             where they are unknown; ``action`` is stop or skip
             fields: epoch (integer), step (integer), batch (integer), indices (list or null), action
             (string)
 fallback    a checkpoint was passed over for an older one: ``path`` is not what was written,
-            ``used`` is fields: path (string), used (string or null), reason (string)
+            ``used`` is
+            fields: path (string), used (string or null), reason (string)
 gate        the gate decided: ``passed``, the ``scores`` of the model and the baseline, ``reasons``
-            where it failed fields: passed (boolean), scores (object), reasons (list)
+            where it failed
+            fields: passed (boolean), scores (object), reasons (list)
 promotion   an alias of the registry moved: ``name``, ``alias``, ``from`` and ``to`` (versions;
-            null: none) fields: name (string), alias (string), from (string or null), to (string or
-            null)
+            null: none)
+            fields: name (string), alias (string), from (string or null), to (string or null)
 stage       a stage of ``lightkit retrain``: ``stage``, and its ``status`` (begun, done, failed,
-            skipped) fields: stage (string), status (string)
+            skipped)
+            fields: stage (string), status (string)
 unchanged   ``fit --if-changed`` found nothing to do: ``run`` is made from the same; on standard
-            output only fields: run (string), data (object)
+            output only
+            fields: run (string), data (object)
 warning     a warning, which was printed too
             fields: message (string), source (string)
 end         the last line of this process
@@ -95,7 +100,7 @@ class EventStream:
     def write(self, event: str, /, **fields: Any) -> None:
         """Append one event, with the present time.
 
-        And the token of the job's lock where this process holds it.
+        Also append the token of the job's lock where this process holds it.
 
         Raises:
             RunLocked: If it has lost the lock.
@@ -175,11 +180,8 @@ def _format(event: str, fields: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
-_FOR_AUTHORS = (
-    DeprecationWarning,
-    PendingDeprecationWarning,
-    FutureWarning,
-)  # of a package, not for who runs it
+# of a package, not for who runs it
+_FOR_AUTHORS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
 class WarningWatch(logging.Handler):
@@ -227,9 +229,8 @@ class WarningWatch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Report a record of a logger."""
         is_captured = record.name == "py.warnings" and warnings.showwarning == self._show_and_report
-        if (
-            not is_captured
-        ):  # else logging.captureWarnings makes it of a warning that is reported itself
+        # else logging.captureWarnings makes it of a warning that is reported itself
+        if not is_captured:
             self._report_once(record.getMessage(), record.name)
 
     def _show_and_report(

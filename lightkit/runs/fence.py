@@ -39,7 +39,8 @@ class Fence:
 
     def covers(self, path: Path) -> bool:
         """Check whether a file is one of the job's."""
-        return any(folder in place.parents for place in (path.absolute(), path.parent.resolve() / path.name)
+        return any(folder in place.parents for place in (path.absolute(),
+                                                         path.parent.resolve() / path.name)
                    for folder in self._folders)  # fmt: skip
 
     def aside_of(self, path: Path) -> Path:

@@ -24,9 +24,8 @@ from lightkit.runs.records import RECORDS, find_excess, find_mismatch
 DAMAGED = ".damaged"
 """Ending of what could not be read, and was replaced."""
 _log = logging.getLogger("lightkit")
-_damaged: dict[
-    str, str
-] = {}  # files that could not be read, each with the reason that a warning gave
+# files that could not be read, each with the reason that a warning gave
+_damaged: dict[str, str] = {}
 
 
 @contextmanager

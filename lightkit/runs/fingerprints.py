@@ -145,10 +145,8 @@ def _compare_values(old: Inputs, new: Inputs) -> Iterator[str]:
         if key in hidden and (old.hidden.get(key), before) != (new.hidden.get(key), now):
             yield f"{key} has another value, which is not shown"
         elif before != now:
-            yield (
-                f"{key}"
-                f" {' -> '.join(t if len(t) <= _MAX_CHARS else f'{t[:_MAX_CHARS]}...' for t in (before, now))}"
-            )
+            shown = (t if len(t) <= _MAX_CHARS else f"{t[:_MAX_CHARS]}..." for t in (before, now))
+            yield f"{key} {' -> '.join(shown)}"
 
 
 def _digest(value: Any) -> str:

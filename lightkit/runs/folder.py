@@ -182,8 +182,8 @@ def _explain_missing(reference: str, root: Path, name: str | None) -> ConfigErro
     there = [f"{run.name}/{run.id}" for run in list_runs(root)]
     if not there:
         return ConfigError(
-            f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the"
-            " first."
+            f"There is no run {reference!r}: there are no runs in {root}."
+            " `lightkit fit` makes the first."
         )
     hint = near(reference, [*there, *(run.split("/")[0] for run in there)]) or "."
     asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
@@ -234,7 +234,7 @@ def _folders(parent: Path) -> Iterator[Path]:
 def _is_run(folder: Path) -> bool:
     """Return whether a path is a run's folder.
 
-    And not, say, the folder of the data that has the name of a job.
+    The folder of the data may have the name of a job.
     """
     if not folder.is_dir():
         return False
@@ -247,9 +247,8 @@ def _is_run(folder: Path) -> bool:
 def _latest(job: Path) -> Run | None:
     if (job / _LATEST).is_dir():
         return open_run(job / _LATEST)
-    return next(
-        iter(list_runs(job.parent, job.name)), None
-    )  # killed before it was set, or copied without links
+    # killed before it was set, or copied without links
+    return next(iter(list_runs(job.parent, job.name)), None)
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

@@ -134,15 +134,14 @@ def has_unknown_needs(each: IndexedRun) -> bool:
     """Check whether it is unknown from which run a run began: its manifest is damaged, or lost."""
     if each.run.manifest_path.exists():
         return inspect_json(each.run.manifest_path)[1] is not None
-    return (
-        next(each.run.checkpoints.glob("*.ckpt"), None) is not None
-    )  # else it was killed before it had anything
+    # else it was killed before it had anything
+    return next(each.run.checkpoints.glob("*.ckpt"), None) is not None
 
 
 def list_needs(each: IndexedRun) -> Iterator[Path]:
     """List the paths of what a run began from.
 
-    And all that its config names, such as weights or a teacher.
+    Also list all that its config names, such as weights or a teacher.
     """
     yield from map(Path, each.needs)
     for _, value in flatten(read_config(each.run)):
@@ -209,9 +208,8 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     status = UNREADABLE if damage else _read_status(summary, may_be_worked_on=may_be_worked_on)
     metric = metric or find_value(summary, "best", "monitor")
     retrain = records["retrain.json"]
-    began_in = Path(
-        manifest.get("working_directory") or ""
-    )  # which is rarely that of `lightkit gc`
+    # which is rarely that of `lightkit gc`
+    began_in = Path(manifest.get("working_directory") or "")
     return IndexedRun(
         run,
         status=status,

@@ -190,7 +190,7 @@ class Lock:
     def _take(self) -> str | None:
         """Write this process into the lock file.
 
-        Or return a sentence that names the process which runs the job.
+        Else return a sentence that names the process which runs the job.
         """
         with self._guard() as now_s:
             remove_leftovers(self.path.parent, "lock.json")

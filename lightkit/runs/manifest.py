@@ -35,16 +35,8 @@ def build_manifest(
             stays under ``earlier``.
     """
     kept = (
-        "created",
-        "command",
-        "lightkit",
-        "python",
-        "packages",
-        "git",
-        "data",
-        "seed",
-        "hardware",
-        "auto",
+        *("created", "command", "lightkit", "python", "packages", "git", "data", "seed"),
+        *("hardware", "auto"),
     )
     earlier = (
         []

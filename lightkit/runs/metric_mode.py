@@ -13,42 +13,13 @@ from typing import Any, Literal
 Mode = Literal["min", "max"]
 
 _SMALL_IS_GOOD = {
-    *(
-        "loss",
-        "error",
-        "err",
-        "mae",
-        "mse",
-        "rmse",
-        "mape",
-        "perplexity",
-        "nll",
-        "wer",
-        "cer",
-        "fid",
-        "brier",
-        "ece",
-    ),
-    *("kl", "crossentropy", "distance", "smape", "msle", "rmsle", "logloss"),
+    *("loss", "error", "err", "mae", "mse", "rmse", "mape", "perplexity", "nll", "wer", "cer"),
+    *("fid", "brier", "ece", "kl", "crossentropy", "distance", "smape", "msle", "rmsle", "logloss"),
 }
 _LARGE_IS_GOOD = {
-    *(
-        "accuracy",
-        "acc",
-        "f1",
-        "auc",
-        "auroc",
-        "precision",
-        "recall",
-        "iou",
-        "miou",
-        "dice",
-        "map",
-        "psnr",
-        "ssim",
-    ),
-    *("r2", "bleu", "rouge", "mcc", "kappa", "specificity", "sensitivity", "ndcg", "mrr"),
-    *("ap", "mar", "auprc", "oks", "pq"),
+    *("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall", "iou", "miou", "dice", "map"),
+    *("psnr", "ssim", "r2", "bleu", "rouge", "mcc", "kappa", "specificity", "sensitivity", "ndcg"),
+    *("mrr", "ap", "mar", "auprc", "oks", "pq"),
 }
 _UNKNOWN = {
     *("neg", "negative", "inverse", "minus"),

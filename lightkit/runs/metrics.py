@@ -155,7 +155,7 @@ def _parse_row(names: list[str], cells: list[str]) -> dict[str, float] | None:
 def _read_events(path: Path) -> tuple[dict[int, dict[str, float]], set[int]]:
     """Read the rows that the events of epochs give, by epoch.
 
-    And the epochs that have been recorded at any time.
+    Also read the epochs that have been recorded at any time.
     """
     rows: dict[int, dict[str, float]] = {}
     known = set()

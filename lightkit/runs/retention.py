@@ -210,9 +210,8 @@ def _list_protected(
 def _apply_rules(
     job: Sequence[IndexedRun], rules: RetentionRules, now: float
 ) -> Iterator[tuple[IndexedRun, str]]:
-    whole = [
-        each for each in job if each.status != PRUNED
-    ]  # of what a sweep has stopped nothing is kept for its age
+    # of what a sweep has stopped nothing is kept for its age
+    whole = [each for each in job if each.status != PRUNED]
     yield from ((each, "one of the newest") for each in whole[: rules.keep_last or 0])
     yield from ((each, "one of the best") for each in _list_best(job, rules))
     if rules.older_than_s is not None:
@@ -259,9 +258,8 @@ def _sort_trainings(
             f"gc: --keep-best: neither the runs of {trainings[0].run.name} nor its name tell"
             f" whether a small or a large {metric} is good. Set --mode min or --mode max."
         )
-    return sorted(
-        trainings, key=lambda each: rank_value(each.value, mode or "min")
-    )  # unknown where all are kept
+    # unknown where all are kept
+    return sorted(trainings, key=lambda each: rank_value(each.value, mode or "min"))
 
 
 def _has_good_checkpoint(each: IndexedRun) -> bool:

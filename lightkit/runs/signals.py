@@ -221,9 +221,8 @@ class SignalWatch:
             self._is_handed_over = False
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        if (
-            os.getpid() != self._pid
-        ):  # a loader's, which Ctrl-C reaches too: the batch that is being saved may need it
+        # a loader's, which Ctrl-C reaches too: the batch that is being saved may need it
+        if os.getpid() != self._pid:
             if signum == signal.SIGTERM:
                 signal.signal(signum, signal.SIG_DFL)
                 os.kill(os.getpid(), signum)

@@ -24,9 +24,8 @@ from urllib.parse import urlsplit, urlunsplit
 from lightkit.errors import ConfigError, exception_chain
 
 _log = logging.getLogger(__name__)
-logging.getLogger("urllib3.connectionpool").setLevel(
-    logging.ERROR
-)  # its lines print the path, a secret
+# its lines print the path, a secret
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that the end of a process waits for unsent messages."""
 Sign = Literal["start", "ok", "fail"]
@@ -71,10 +70,8 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
         response = requests.post(
             url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False
         )
-    except (
-        requests.RequestException,
-        ValueError,
-    ) as error:  # their texts hold the host, or the headers
+    except (requests.RequestException, ValueError) as error:
+        # their texts hold the host, or the headers
         *_, cause = exception_chain(error)
         raise DeliveryError(f"it cannot be sent ({type(cause).__name__})") from None
     status = response.status_code
@@ -195,9 +192,8 @@ def close_all(senders: Iterable[BackgroundSender], timeout_s: float = CLOSE_TIME
     """Wait until the queues of all senders are sent, at most ``timeout_s`` together."""
     deadline_s = time.monotonic() + timeout_s
     for sender in senders:
-        sender.close(
-            max(0.1, deadline_s - time.monotonic())
-        )  # one with an empty queue ends at once
+        # one with an empty queue ends at once
+        sender.close(max(0.1, deadline_s - time.monotonic()))
 
 
 def heartbeat_sign(code: int) -> Literal["ok", "fail"] | None:

@@ -130,9 +130,8 @@ class Predictor:
     @staticmethod
     def _encode(items: Sequence[Item], preprocessing: RowPreprocessing) -> Samples | Refusal:
         """Prepare rows of a table by the code of `lightkit predict`."""
-        from lightkit.rows.values import (
-            table_of_records,
-        )  # here: pyarrow, which models of images need not load
+        # here: pyarrow, which models of images need not load
+        from lightkit.rows.values import table_of_records
 
         records = [item.content for item in items if isinstance(item.content, dict)]
         rows, defects = preprocessing.read(table_of_records(records, list(preprocessing.columns)))
@@ -214,11 +213,8 @@ def _decode_picture(metadata: Metadata, item: Item) -> Array | Refusal:
         return Refusal(422, f"{name}: this picture cannot be decoded ({error.reason})")
     try:
         return prepare_image(metadata, image)
-    except (
-        MemoryError,
-        OverflowError,
-        ValueError,
-    ) as error:  # of one that is a thousand times as long as wide
+    except (MemoryError, OverflowError, ValueError) as error:
+        # of one that is a thousand times as long as wide
         reason = str(error) or "too much memory"
         return Refusal(
             422, f"{name}: {image.width} x {image.height} pixels cannot be prepared ({reason})"

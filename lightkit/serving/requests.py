@@ -19,8 +19,8 @@ _FIELD = "image"
 _NUM_SHOWN = 3  # columns in the words of an error
 _EXPECTED_IMAGES = (
     "expected a picture: as the field `image` of a form, such as curl -F image=@photo.jpg, which"
-    " may come several times, or as the body itself, with its type, such as Content-Type:"
-    " image/jpeg"
+    " may come several times, or as the body itself, with its type,"
+    " such as Content-Type: image/jpeg"
 )
 _EXPECTED_ROWS = 'expected Content-Type: application/json and {"rows": [[1.5, 2.0], ...]}'
 
@@ -165,8 +165,8 @@ async def _read_records(request: Request, columns: Sequence[str]) -> list[Item]:
                 found = json.dumps(row[name])[:40]
                 raise HTTPException(
                     422,
-                    f"rows[{at}]: column {name!r} has {found}, expected a text, a number, a boolean"
-                    " or null",
+                    f"rows[{at}]: column {name!r} has {found}, expected a"
+                    " text, a number, a boolean or null",
                 )
     return [Item(str(at), row) for at, row in enumerate(rows)]
 

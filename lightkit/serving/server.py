@@ -218,9 +218,8 @@ def serve_model(file: Path, metadata: Metadata, settings: ServerSettings) -> Non
     )
     server.app.state.rules = RequestRules(settings.max_bytes, row_length, columns)
     with _leave_no_process(), _signals_as_keyboard_interrupt(), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # of forks beside threads: uvicorn's processes are LitServe's choice
+        # of forks beside threads: uvicorn's processes are LitServe's choice
+        warnings.simplefilter("ignore")
         server.run(
             host=settings.host,
             port=settings.port,
@@ -246,15 +245,13 @@ def _signals_as_keyboard_interrupt() -> Iterator[None]:
     server = os.getpid()
 
     def interrupt(signum: int, _frame: object) -> None:
-        if (
-            os.getpid() != server
-        ):  # a process of uvicorn's, which has ended its requests and repeats the signal
+        # a process of uvicorn's, which has ended its requests and repeats the signal
+        if os.getpid() != server:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
             return
-        signal.signal(
-            signum, signal.SIG_IGN
-        )  # it ends already; a second wish is the clock's of the command
+        # it ends already; a second wish is the clock's of the command
+        signal.signal(signum, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = {}

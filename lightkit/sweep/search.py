@@ -120,9 +120,8 @@ class Search:
             from scipy.stats import qmc  # here: it takes half a second
 
             engine = qmc.Sobol(len(space.dimensions), scramble=True, rng=self._plan.seed)
-            with (
-                warnings.catch_warnings()
-            ):  # a power of two is advised, and no trial count is known before
+            # a power of two is advised, and no trial count is known before
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 shares = engine.random(number + attempt * 1021 + 1)[-1]
             return space.from_unit([float(share) for share in shares])
@@ -301,7 +300,7 @@ def compute_importance(
 ) -> tuple[dict[str, float], int]:
     """Compute the share of each key in the metric by PED-ANOVA.
 
-    And the number of trials that it is made of.
+    Also compute the number of trials that it is made of.
 
     https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed or there are too few
     trials.

@@ -33,9 +33,7 @@ _BOUNDS = ("min", "max")
 
 @dataclass
 class SweepSettings:
-    """A search for the best values of some keys, by `lightkit sweep`.
-
-    `lightkit fit` passes it over.
+    """A search for the best values of keys by `lightkit sweep`; `lightkit fit` passes it over.
 
     Args:
         metric: Logged metric that is searched for its best value, such as `val/loss`. `null`: the
@@ -346,8 +344,8 @@ class _Reader:
         )
         if not is_right or block["top"] < 1 or block["seeds"] < 2:
             text = (
-                "expected {top: 3, seeds: 3}: points, at least 1, and seeds, at least 2; got"
-                f" {given!r}"
+                "expected {top: 3, seeds: 3}: points, at least 1, and"
+                f" seeds, at least 2; got {given!r}"
             )
             self._note("confirm", text)
             return {}
@@ -402,8 +400,8 @@ def require_space(plan: Plan) -> None:
     if not plan.space.dimensions and plan.sampler != "seeds":
         raise ConfigError(
             "sweep: nothing is searched: set sweep.space in the config, such as"
-            " model.learning_rate: {log: [1e-5, 1e-1]}, or give --space KEY=VALUE,VALUE, or"
-            " --seeds N"
+            " model.learning_rate: {log: [1e-5, 1e-1]}, or give --space"
+            " KEY=VALUE,VALUE, or --seeds N"
         )
 
 

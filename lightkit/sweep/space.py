@@ -119,7 +119,7 @@ class Dimension:
     def clean(self, value: Any) -> Any:
         """Return a value as the config has it: an integer.
 
-        Or a number without the error of a sum of steps.
+        Other numbers come without the error of a sum of steps.
         """
         return self._round(value) if self.is_range else value
 

@@ -19,7 +19,7 @@ from 1."""
 def as_floats(values: Array) -> Array:
     """Convert numbers to float32.
 
-    Float64 and whole numbers, which float32 would round, to float64.
+    Convert float64 and whole numbers, which float32 would round, to float64.
     """
     is_wide = values.dtype == np.float64 or values.dtype.kind in "iu"
     return values.astype(np.float64 if is_wide else np.float32, copy=False)

@@ -107,7 +107,7 @@ class ClassForm(PredictionForm):
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
         """Return the columns ``label`` and ``predicted`` with the names of the classes.
 
-        And their probabilities.
+        Also return their probabilities.
 
         These are ``probability``, ``label_probability``, and ``probability_NAME`` of each class,
         where they are recorded and no two classes have one name.
@@ -256,9 +256,9 @@ class ClassForm(PredictionForm):
         targets = predictions.target
         num = len(predictions.class_names)
         hits = targets[self.find_correct(predictions)]
-        return tuple(
+        return tuple(  # type: ignore[return-value]
             np.bincount(each, minlength=num) for each in (hits, predictions.prediction, targets)
-        )  # type: ignore[return-value]
+        )
 
 
 def _macro(precision_weight: float, recall_weight: float) -> Statistic:

@@ -405,9 +405,8 @@ class Task:
             targets: Tensor, as that function takes it.
             options: Of the function, such as ``reduction="none"``.
         """
-        functional = import_module(
-            "torch.nn.functional"
-        )  # by its name: a report asks a task too, and has no torch
+        # by its name: a report asks a task too, and has no torch
+        functional = import_module("torch.nn.functional")
         return getattr(functional, str(self.loss))(outputs, targets, **options)
 
     def build_metrics(self, num_outputs: int) -> dict[str, Any]:
@@ -509,7 +508,7 @@ class Task:
     ) -> tuple[str, ...] | None:
         """Return the names of classes or labels if each output is known to be a probability.
 
-        Or to become one.
+        An output that becomes one counts, too.
 
         This one rule holds for checkpoints and exported files: numbers of unknown meaning are no
         probabilities.

@@ -119,7 +119,7 @@ class LabelForm(PredictionForm):
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
         """Return the columns ``labels`` and ``predicted`` with lists of names.
 
-        And ``probability_NAME`` of each.
+        Also return ``probability_NAME`` of each.
         """
         import pyarrow as pa  # 0.1 s, which a fit needs at its end alone
 

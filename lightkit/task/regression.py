@@ -51,11 +51,7 @@ class ValueForm(PredictionForm):
         }
         return (
             columns
-            | {
-                "probability": none,
-                "label_probability": none,
-                "counts": find_counted(tensors),
-            },
+            | {"probability": none, "label_probability": none, "counts": find_counted(tensors)},
             0,
         )
 

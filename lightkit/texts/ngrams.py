@@ -30,8 +30,10 @@ PRIME = 0x100000001B3
 MAX_WORD = 64
 """Characters of a word that count in n-grams of words."""
 SEPARATORS = (
-    (0x00, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0xA9), (0xAB, 0xB4), (0xB6, 0xB9), (0xBB, 0xBF), (0xD7, 0xD7),
-    (0xF7, 0xF7), (0x2000, 0x206F), (0x20A0, 0x20CF), (0x2190, 0x21FF), (0x2E00, 0x2E7F), (0x3000, 0x303F),
+    (0x00, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0xA9), (0xAB, 0xB4), (0xB6, 0xB9),
+    (0xBB, 0xBF), (0xD7, 0xD7),
+    (0xF7, 0xF7), (0x2000, 0x206F), (0x20A0, 0x20CF), (0x2190, 0x21FF), (0x2E00, 0x2E7F),
+    (0x3000, 0x303F),
 )  # fmt: skip
 """Ranges of code points that are in no word. They are written out, for what a letter is differs
 between versions of Unicode, and so between those of Python."""
@@ -291,9 +293,8 @@ def _hash_characters(
         is_part = room[:last] >= length
         if length == 1:
             is_part &= ~is_space
-        if (
-            length == 2
-        ):  # of two spaces in a row there are none, of a text without words there is one
+        # of two spaces in a row there are none, of a text without words there is one
+        if length == 2:
             is_part &= ~(is_space[:last] & is_space[1:])
         yield owner[:last][is_part], hashes[is_part]
 

@@ -92,7 +92,8 @@ def read_folder(root: Path, *, encoding: str) -> Iterator[TextRow]:
                 yield TextRow(str(path), text, name, split if has_splits else None)
     if others:
         log.warning(
-            "%d of the files are not in UTF-8 and are read as Windows-1252 (data.init_args.encoding: auto): %s",
+            "%d of the files are not in UTF-8 and are read as Windows-1252 "
+            "(data.init_args.encoding: auto): %s",
             len(others), join_names(others),
         )  # fmt: skip
 
@@ -133,6 +134,6 @@ def read_text(path: Path, *, encoding: str) -> tuple[str, str]:
     line = content[:start].count(b"\n") + 1
     raise DataError(
         f"{path}, line {line}: this text is not in {encoding} (byte"
-        f" {content[start : start + 1].hex()}). Set data.init_args.encoding to its encoding, or to"
-        " auto."
+        f" {content[start : start + 1].hex()}). Set"
+        " data.init_args.encoding to its encoding, or to auto."
     )

@@ -323,7 +323,8 @@ def require_classes(index: TextIndex, root: str) -> None:
         for name, count in zip(index.class_names, counts, strict=True):
             if count in (0, len(targets)):
                 log.warning(
-                    "%s: %s of the %d texts of the training split has the label %r, of which nothing is learned",
+                    "%s: %s of the %d texts of the training split has the label %r, of which "
+                    "nothing is learned",
                     root, "each" if count else "none", len(targets), visible(name, in_line=True),
                 )  # fmt: skip
         return
@@ -341,7 +342,8 @@ def _warn_of_empty(table: _Table, root: str) -> None:
     if table.num_empty:
         log.warning(
             "%s: %d of %d texts are empty, and are trained and scored as such: %s",
-            root, table.num_empty, len(table), join_names([visible(place, in_line=True) for place in table.empty]),
+            root, table.num_empty, len(table),
+            join_names([visible(place, in_line=True) for place in table.empty]),
         )  # fmt: skip
 
 
@@ -385,8 +387,8 @@ def _keep_one_of_each_class(table: _Table, assigned: NDArray[np.uint8]) -> None:
                 assigned[other] = 0
     if moved:
         log.warning(
-            "all texts of %s are held out by val_fraction and test_fraction; one of each class is trained on instead. "
-            "Add texts of them",
+            "all texts of %s are held out by val_fraction and test_fraction; one of each class is "
+            "trained on instead. Add texts of them",
             join_names([visible(name, in_line=True) for name in sorted(moved)]),
         )  # fmt: skip
 
@@ -462,8 +464,8 @@ def _list_classes(
     names = {label for at in np.flatnonzero(assigned == 0).tolist() for label in labels[at]}
     if len(names) > _MAX_CLASSES:
         raise DataError(
-            f"{root}: the labels have more than {_MAX_CLASSES:,} different values, too many for"
-            " classes."
+            f"{root}: the labels have more than {_MAX_CLASSES:,} different"
+            " values, too many for classes."
         )
     check_spelling(names, place=f"{root}: the column of labels")
     return sort_classes(names)

@@ -51,8 +51,8 @@ class Tokenizing:
         )
         if not is_fine or known["max_length"] < 1:
             raise TypeError(
-                "expected the tokenizer as text, max_length of 1 or more, and the number of the"
-                " padding"
+                "expected the tokenizer as text, max_length of 1 or more,"
+                " and the number of the padding"
             )
         return cls(**known)
 
@@ -76,9 +76,8 @@ class Tokenizing:
         """
         # a lone surrogate is no text to the tokenizer, which is written in Rust
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        rows = [
-            each.ids or [self.padding] for each in self._loaded.encode_batch(clean)
-        ]  # a network needs one token
+        # a network needs one token
+        rows = [each.ids or [self.padding] for each in self._loaded.encode_batch(clean)]
         width = max(map(len, rows), default=1)
         ids = np.full((len(rows), width), self.padding, np.int64)
         mask = np.zeros((len(rows), width), np.int64)

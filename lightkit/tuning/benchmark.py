@@ -363,9 +363,8 @@ class _EndlessLoader:
         if self._held is None:
             return loaded
         self._held += islice(loaded, _NUM_BATCHES - len(self._held))
-        return (
-            apply_to_collection(batch, Tensor, Tensor.clone) for batch in cycle(self._held)
-        )  # a step may change it
+        # a step may change it
+        return (apply_to_collection(batch, Tensor, Tensor.clone) for batch in cycle(self._held))
 
 
 class _StepTimer(Callback):
@@ -377,9 +376,8 @@ class _StepTimer(Callback):
         self._num_steps = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        seed_everything(
-            self._seed, verbose=False
-        )  # building and setting up may have drawn less or more
+        # building and setting up may have drawn less or more
+        seed_everything(self._seed, verbose=False)
         self._last_s = time.perf_counter()
 
     def on_train_batch_end(

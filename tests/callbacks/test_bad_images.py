@@ -70,8 +70,10 @@ def run(tmp_path: Path) -> Iterator[runs.Run]:
 
 def trainer_for(run: runs.Run, **options: Any) -> Trainer:
     return Trainer(
-        accelerator="cpu", max_epochs=3, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, reload_dataloaders_every_n_epochs=1, default_root_dir=run.folder,
+        accelerator="cpu", max_epochs=3, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False, reload_dataloaders_every_n_epochs=1,
+        default_root_dir=run.folder,
         callbacks=[RunRecorder(run, events=runs.EventStream(run.events_path))], **options,
     )  # fmt: skip
 

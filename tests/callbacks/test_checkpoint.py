@@ -86,8 +86,10 @@ def fit(
 ) -> list[int]:
     saves = Saves()
     trainer = pl.Trainer(
-        max_epochs=max_epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[ResumeState(), saves, keeper], plugins=[plugin or VerifiedCheckpointIO()], **settings,
+        max_epochs=max_epochs, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[ResumeState(), saves, keeper],
+        plugins=[plugin or VerifiedCheckpointIO()],
+        **settings,
     )  # fmt: skip
     data = torch.ones(20, 4)
     loader: DataLoader[Any] = DataLoader(TensorDataset(data), batch_size=4)

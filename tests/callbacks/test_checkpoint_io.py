@@ -127,9 +127,8 @@ def test_one_that_was_damaged_meanwhile_does_not_replace_the_one_before_it(tmp_p
     for step in range(2):
         _saved(VerifiedCheckpointIO(), tmp_path, step)
     (tmp_path / "last.ckpt").write_bytes(b"damaged")
-    _saved(
-        VerifiedCheckpointIO(), tmp_path, 2
-    )  # as a process that has resumed from the one before does
+    # as a process that has resumed from the one before does
+    _saved(VerifiedCheckpointIO(), tmp_path, 2)
     assert _steps(tmp_path) == {"last": 2, "last-1": 0}
 
 

@@ -59,9 +59,8 @@ def test_an_epoch_that_becomes_slow_is_ended_in_time_for_its_validation(tmp_path
     assert torch.load(tmp_path / "last.ckpt")["global_step"] == trainer.global_step
 
 
-@pytest.mark.filterwarnings(
-    "ignore:You're resuming from a checkpoint that ended"
-)  # said by lightkit where it is so
+# said by lightkit where it is so
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended")
 def test_without_time_for_one_epoch_it_is_saved_and_goes_on_the_next_night(tmp_path: Path) -> None:
     with pytest.raises(
         OutOfTime, match=r"no time for the first epoch; the same command goes on from .*last\.ckpt"

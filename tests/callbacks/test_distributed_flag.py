@@ -83,13 +83,11 @@ def test_between_short_batches_few_messages_pass_and_all_know_after_the_same_one
 ) -> None:
     answers, num_messages = agreed(monkeypatch, lambda rank, batch: 0.001)
     assert not any(answers[0] + answers[1])
-    assert num_messages == len(
-        [1, 3, 7, *range(15, NUM_BATCHES, MOST_BATCHES)]
-    )  # after these batches
+    # after these batches
+    assert num_messages == len([1, 3, 7, *range(15, NUM_BATCHES, MOST_BATCHES)])
     answers, _ = agreed(monkeypatch, lambda rank, batch: 0.001, wants_from=24)
-    assert (
-        answers[0] == answers[1] == [batch >= 30 for batch in range(NUM_BATCHES)]
-    )  # and asked again
+    # and asked again
+    assert answers[0] == answers[1] == [batch >= 30 for batch in range(NUM_BATCHES)]
 
 
 def test_they_ask_before_something_long(monkeypatch: pytest.MonkeyPatch) -> None:

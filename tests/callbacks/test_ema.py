@@ -101,9 +101,8 @@ def test_the_average_is_that_of_the_formula_in_validation_checkpoint_and_model(
 def test_the_average_follows_the_weights_until_its_start(tmp_path: Path) -> None:
     watch = Watch()
     module = fit(tmp_path, EMA(update_starting_at_epoch=1), watch, num_sanity_val_steps=0)
-    torch.testing.assert_close(
-        module.scored[0], watch.weights[5]
-    )  # the validation before the start
+    # the validation before the start
+    torch.testing.assert_close(module.scored[0], watch.weights[5])
     torch.testing.assert_close(
         module.layer.weight.detach(), average(watch.weights[6:], decay=0.999)
     )

@@ -47,8 +47,9 @@ def fit(
         stop = StopOnSignal(watch, last_good=lambda: runs.last_good(folder))
         keeper = Checkpoint(None, dirpath=str(folder))
         trainer = pl.Trainer(
-            max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-            callbacks=[Knock(hook, step), ResumeState(), stop, keeper], plugins=[VerifiedCheckpointIO()], **settings,
+            max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False,
+            enable_model_summary=False, callbacks=[Knock(hook, step), ResumeState(), stop, keeper],
+            plugins=[VerifiedCheckpointIO()], **settings,
         )  # fmt: skip
         data = Keyed(torch.ones(20, 4))
         train: Any = train_loader(data, batch_size=4, seed=1)
@@ -110,8 +111,9 @@ def test_lightnings_handler_is_gone_before_the_loaders_are_made(tmp_path: Path) 
     with SignalWatch() as watch:
         ours, seen = signal.getsignal(signal.SIGTERM), list[Any]()
         trainer = pl.Trainer(
-            max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-            num_sanity_val_steps=0, default_root_dir=tmp_path, enable_checkpointing=False,
+            max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False,
+            enable_model_summary=False, num_sanity_val_steps=0, default_root_dir=tmp_path,
+            enable_checkpointing=False,
             callbacks=[StopOnSignal(watch, last_good=lambda: None)],
         )  # fmt: skip
 

@@ -65,9 +65,8 @@ def test_batches_that_become_much_slower_are_stopped_in_time_by_the_first_ranks_
 ) -> None:
     found = _case(ranks, "slower")
     assert found["stopped"] == ["deadline"]
-    assert (
-        BATCHES + 20 + 10 < found["steps"] < 2 * BATCHES
-    )  # of the time that was left, most is used
+    # of the time that was left, most is used
+    assert BATCHES + 20 + 10 < found["steps"] < 2 * BATCHES
     assert found["took_s"] <= 105
 
 

@@ -319,9 +319,8 @@ def test_losses_that_wait_are_judged_before_a_checkpoint(tmp_path: Path) -> None
 
 
 def watched(training: Training) -> FiniteLoss:
-    (found,) = [
-        callback for callback in training.trainer.callbacks if isinstance(callback, FiniteLoss)
-    ]  # type: ignore[attr-defined]
+    callbacks = training.trainer.callbacks  # type: ignore[attr-defined]
+    (found,) = [callback for callback in callbacks if isinstance(callback, FiniteLoss)]
     return found
 
 

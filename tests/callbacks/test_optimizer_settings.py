@@ -235,9 +235,8 @@ def test_a_schedule_that_is_new_stands_where_the_training_does(tmp_path: Path) -
 
 
 def test_a_plateau_schedule_keeps_what_it_has_reached(tmp_path: Path) -> None:
-    def plateau(
-        **options: Any,
-    ) -> Make:  # no loss is 10 below the one before, so that each epoch is a bad one
+    # no loss is 10 below the one before, so that each epoch is a bad one
+    def plateau(**options: Any) -> Make:
         return lambda each: schedules.ReduceLROnPlateau(
             each, threshold=10, threshold_mode="abs", **options
         )

@@ -56,10 +56,12 @@ NAMED = [{"label": "cat", "score": 0.5}, {"label": "dog", "score": 0.25}]
         ("ab", 2, None),
         (None, 2, None),
     ],
-    ids=["list", "list of any length", "short list", "rows", "fewer rows", "number of torch", "array", "no array",
-         "columns by name", "named tuple", "dataclass", "short columns", "unequal columns", "a number for the batch",
-         "no column", "columns", "columns of any length", "tuple of samples", "tuple of texts", "short tuple",
-         "tuple of any length", "empty tuple", "text", "nothing"],
+    ids=["list", "list of any length", "short list", "rows", "fewer rows", "number of torch",
+         "array", "no array",
+         "columns by name", "named tuple", "dataclass", "short columns", "unequal columns",
+         "a number for the batch", "no column", "columns", "columns of any length",
+         "tuple of samples", "tuple of texts", "short tuple", "tuple of any length", "empty tuple",
+         "text", "nothing"],
 )  # fmt: skip
 def test_a_prediction_is_divided_where_it_has_a_part_for_each_sample(
     prediction: Any, num_samples: int | None, expected: list[Any] | None

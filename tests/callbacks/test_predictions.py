@@ -105,7 +105,8 @@ def test_a_row_of_no_finite_probabilities_has_the_reason_alone(
     rows = predict(tmp_path, ThreeAtOnce(names=["rose", "tulip"]))
     reason = "the model's output has values that are not finite"
     assert rows == [
-        ["label", "probability", "error"], ["tulip", "0.750000", ""], ["", "", reason], ["rose", "1.000000", ""],
+        ["label", "probability", "error"], ["tulip", "0.750000", ""], ["", "", reason],
+        ["rose", "1.000000", ""],
     ]  # fmt: skip
     assert "1 rows have no prediction" in caplog.text
 
@@ -229,7 +230,8 @@ def test_a_tuple_of_columns_is_one_line_a_sample(tmp_path: Path) -> None:
             return batch.bfloat16(), batch[:, 1] / 0
 
     assert predict_lines(tmp_path, Data(), Columns()) == [
-        {"prediction": [[0.25, 0.75], None]}, {"prediction": [[0.5, 0.125], None]}, {"prediction": [[0.0, 1.0], None]},
+        {"prediction": [[0.25, 0.75], None]}, {"prediction": [[0.5, 0.125], None]},
+        {"prediction": [[0.0, 1.0], None]},
     ]  # fmt: skip
 
 
@@ -319,10 +321,7 @@ def test_the_data_is_asked_once(tmp_path: Path) -> None:
     assert asked == ["class_names", "predict_paths"]
 
 
-def ranks(
-    folder: Path,
-    shares: Sequence[Sequence[tuple[list[int] | None, Any]]],
-) -> Path:
+def ranks(folder: Path, shares: Sequence[Sequence[tuple[list[int] | None, Any]]]) -> Path:
     """Let ranks write their shares of batches, each with its indices; gives what rank 0 leaves."""
     data = SimpleNamespace(predict_paths=[f"{index}.jpg" for index in range(9)])
     gathered: list[Any] = []
@@ -346,9 +345,8 @@ def ranks(
     ]
     tables = [PredictionTable(folder) for _ in shares]
     module: Any = Scores()
-    for table, trainer, share in reversed(
-        [*zip(tables, trainers, shares, strict=True)]
-    ):  # rank 0 comes last
+    # rank 0 comes last
+    for table, trainer, share in reversed([*zip(tables, trainers, shares, strict=True)]):
         table.on_predict_start(trainer, module)
         for number, (indices, prediction) in enumerate(share):
             table.write_on_batch_end(trainer, module, prediction, indices, None, number, 0)

@@ -390,12 +390,7 @@ def test_a_resume_that_fails_at_once_keeps_what_was_known(run: runs.Run) -> None
     runs.write_summary(
         run.summary_path,
         runs.new_summary("line/1")
-        | {
-            "status": "preempted",
-            "exit_code": 75,
-            "epochs": 4,
-            "metrics": metrics,
-        },
+        | {"status": "preempted", "exit_code": 75, "epochs": 4, "metrics": metrics},
     )
     with pytest.raises(ConfigError), _recording(_recorder(runs.open_run(run.folder, resumed=True))):
         raise ConfigError("no such class")

@@ -80,9 +80,8 @@ class Net(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
-        if (
-            self.num_steps
-        ):  # makes the training data's loader, and an iterator over it, before any hook of the fit
+        # makes the training data's loader, and an iterator over it, before any hook of the fit
+        if self.num_steps:
             total = int(self.trainer.estimated_stepping_batches)
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=total)
             return [optimizer], [{"scheduler": schedule, "interval": "step"}]
@@ -113,9 +112,10 @@ class Kill(Callback):
 
 
 def train(
-    folder: Path, *, exact: bool, plateau: bool = False, kill: Callable[[pl.Trainer], bool] | None = None,
-    resume: bool = False, accumulate: int = 1, save_steps: int | None = 1,
-    max_steps: int = -1, validate_every: int = 1, num_steps: bool = False, data: type[Data] = Data,
+    folder: Path, *, exact: bool, plateau: bool = False,
+    kill: Callable[[pl.Trainer], bool] | None = None, resume: bool = False, accumulate: int = 1,
+    save_steps: int | None = 1, max_steps: int = -1, validate_every: int = 1,
+    num_steps: bool = False, data: type[Data] = Data,
 ) -> dict[str, Any]:  # fmt: skip
     pl.seed_everything(3, workers=True, verbose=False)
     np.random.seed(3)
@@ -124,8 +124,10 @@ def train(
         torch.rand(17)  # whatever ran before in this process must not matter
     checkpoint = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_steps)
     trainer = pl.Trainer(
-        max_epochs=4 if max_steps == -1 else None, max_steps=max_steps, accelerator="cpu", logger=False,
-        enable_progress_bar=False, enable_model_summary=False, check_val_every_n_epoch=validate_every,
+        max_epochs=4 if max_steps == -1 else None, max_steps=max_steps, accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False, enable_model_summary=False,
+        check_val_every_n_epoch=validate_every,
         accumulate_grad_batches=accumulate,
         callbacks=[ResumeState(), checkpoint, *([Kill(kill)] if kill else [])],
     )  # fmt: skip
@@ -268,9 +270,8 @@ def test_random_states_are_restored_by_value() -> None:
 
 
 def test_the_indices_of_a_batch_are_those_of_a_known_order_alone() -> None:
-    own = SubsetRandomSampler(
-        range(20)
-    )  # which Lightning divides among ranks by a sampler of its own
+    # which Lightning divides among ranks by a sampler of its own
+    own = SubsetRandomSampler(range(20))
     known: DistributedSampler[Any] = DistributedSampler(Noise(), 2, 1, shuffle=False)
     unknown: DistributedSampler[Any] = DistributedSamplerWrapper(own, 2, 1, shuffle=False)
     loaders = [DataLoader(Noise(), batch_size=3, sampler=sampler) for sampler in (known, unknown)]

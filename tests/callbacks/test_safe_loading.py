@@ -79,8 +79,8 @@ def test_another_pickle_protocol_is_reported_with_the_reason_and_what_reads_it(
     assert (
         str(caught.value)
         == f"{path} cannot be read as a checkpoint: it is damaged, cut short, or something else"
-        " (Unsupported operand 149). If you know who made it, --trust on the command line may"
-        " read it."
+        " (Unsupported operand 149). If you know who made it, --trust on"
+        " the command line may read it."
     )
     with runs.trusting():
         if makes == "torch.save":

@@ -117,9 +117,8 @@ def plans(draw: st.DrawFn) -> Plan:
     )
     if plan.max_epochs is not None and draw(st.booleans()):
         plan = replace(plan, max_epochs=None, max_steps=draw(st.integers(3, 12)))
-    if (
-        data == "short"
-    ):  # Lightning takes no step for what is left of an epoch, and would never reach its steps
+    # Lightning takes no step for what is left of an epoch, and would never reach its steps
+    if data == "short":
         plan = replace(plan, accumulate=min(plan.accumulate, num_batches))
 
     # whole numbers within the epoch, or across epochs; fractions of data with a length
@@ -345,9 +344,8 @@ def assert_names_are_right(run: runs.Run) -> None:
 @given(plan=plans())
 def test_the_best_checkpoint_holds_the_weights_that_were_scored(plan: Plan) -> None:
     if plan.averaging == "epoch" and plan.own:
-        plan = replace(
-            plan, averaging="step"
-        )  # Lightning's callback writes behind the epoch's update
+        # Lightning's callback writes behind the epoch's update
+        plan = replace(plan, averaging="step")
     with tempfile.TemporaryDirectory() as folder:
         run = runs.create(folder, "job")
         module = train(run, plan, can_be_killed=True)
@@ -380,9 +378,8 @@ def check_best(
     assert newest["global_step"] == summary["steps"]
 
     best = summary["best"]
-    if (
-        best is None
-    ):  # nothing was validated before the end, or not when a callback of the user's asked
+    # nothing was validated before the end, or not when a callback of the user's asked
+    if best is None:
         assert plan.own or not (earlier or scored)
         return
     path = run.folder / summary["paths"]["best_checkpoint"]
@@ -395,9 +392,8 @@ def check_best(
         return
     assert summary["metrics"]["best"][best["monitor"]] == best["value"]
     assert weight in {value for value, _ in (*earlier, *scored)}
-    if (
-        not plan.own
-    ):  # Lightning's callback passes some validations over, such as one before the first step
+    # Lightning's callback passes some validations over, such as one before the first step
+    if not plan.own:
         assert weight <= min((value for value, _ in scored), default=weight)
         assert was_killed or (weight, best["step"]) == min(scored)
 
@@ -405,7 +401,7 @@ def check_best(
 class Shadow(Callback):
     """Keeps a weight of its own, puts it in place for validations and at the end.
 
-    And leaves no checkpoint alone.
+    It leaves no checkpoint alone.
     """
 
     def __init__(self) -> None:
@@ -523,11 +519,8 @@ def test_the_average_of_stochastic_weight_averaging_is_kept_and_said(
     assert text.startswith(
         "final.ckpt holds the weights that StochasticWeightAveraging has put in place"
     )
-    starts = [
-        50.0,
-        4 * 37 % 101,
-        8 * 37 % 101,
-    ]  # what it averages: the weights at the begin of each epoch
+    # what it averages: the weights at the begin of each epoch
+    starts = [50.0, 4 * 37 % 101, 8 * 37 % 101]
     assert float(read(final)["state_dict"]["weight"]) == pytest.approx(sum(starts) / 3)
     assert float(read(run.checkpoints / "last.ckpt")["state_dict"]["weight"]) == 12 * 37 % 101
 

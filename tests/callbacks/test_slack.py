@@ -30,7 +30,8 @@ def texts(body: dict[str, Any]) -> list[str]:
     ("message", "expected"),
     [
         (
-            made("start", job="flowers", status="running", stage="fit", epoch=0, step=0, folder="/r/1", **WHERE),
+            made("start", job="flowers", status="running", stage="fit", epoch=0, step=0,
+                 folder="/r/1", **WHERE),
             ["*flowers: fit begins*", "/r/1 · night"],
         ),
         (
@@ -59,16 +60,19 @@ def texts(body: dict[str, Any]) -> list[str]:
             ],
         ),
         (
-            made("end", job="flowers", status="done", stage="test", metrics={"test/loss": 2}, seconds=61, **WHERE),
+            made("end", job="flowers", status="done", stage="test", metrics={"test/loss": 2},
+                 seconds=61, **WHERE),
             ["*flowers: test is done*", "```test/loss  2```", "night · 61 s"],
         ),
         (
             made("end", job="flowers", status="preempted", stage="fit", error="signal 15",
                     mlflow_command="mlflow ui", **WHERE),
-            ["*flowers: fit was interrupted; the same command goes on with it*", "`mlflow ui` · night"],
+            ["*flowers: fit was interrupted; the same command goes on with it*",
+             "`mlflow ui` · night"],
         ),
         (
-            made("failure", job="a<b>&c", status="failed", stage="fit", exit_code=3, error="no <photos> & ```x```",
+            made("failure", job="a<b>&c", status="failed", stage="fit", exit_code=3,
+                 error="no <photos> & ```x```",
                     **WHERE),
             [
                 "*a&lt;b&gt;&amp;c: fit has failed with exit code 3*",
@@ -90,7 +94,7 @@ def texts(body: dict[str, Any]) -> list[str]:
                 "*flowers: the gate says no*",
                 "```test/f1  0.7```",
                 "```test/f1 is 0.7```",
-                "night",
+                "night"
             ],
         ),
         (
@@ -102,9 +106,12 @@ def texts(body: dict[str, Any]) -> list[str]:
                 gate={
                     "baseline": "champion (version 3)",
                     "checks": [
-                        {"name": "test/f1", "challenger": 0.7, "asks": "at least 0.6", "passed": True},
-                        {"name": "test/f1 of <roses>", "challenger": 0.5, "asks": "at least 0.6", "passed": False},
-                        {"name": "test/f1 of late", "challenger": None, "asks": "at most 0.1 worse", "passed": False},
+                        {"name": "test/f1", "challenger": 0.7, "asks": "at least 0.6",
+                         "passed": True},
+                        {"name": "test/f1 of <roses>", "challenger": 0.5, "asks": "at least 0.6",
+                         "passed": False},
+                        {"name": "test/f1 of late", "challenger": None, "asks": "at most 0.1 worse",
+                         "passed": False},
                     ],
                 },
                 **WHERE,
@@ -124,7 +131,8 @@ def texts(body: dict[str, Any]) -> list[str]:
             ["*flowers: the gate says yes*", "night"],
         ),
     ],
-    ids=["start", "resume", "epoch", "end", "preempted", "failure", "gate-no", "gate-checks", "gate-yes"],
+    ids=["start", "resume", "epoch", "end", "preempted", "failure", "gate-no", "gate-checks",
+         "gate-yes"],
 )  # fmt: skip
 def test_each_kind_reads_as_it_should(message: Message, expected: list[str]) -> None:
     body = sent(message)

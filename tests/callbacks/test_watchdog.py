@@ -147,9 +147,8 @@ class Watched:
         if exact:
             checkpoint = ckpt_path and torch.load(ckpt_path, weights_only=True)
             loader = train_loader(data, batch_size=4, seed=1, trainer=trainer)
-            if (
-                checkpoint
-            ):  # as a data module's loader, which is made once the checkpoint is restored
+            # as a data module's loader, which is made once the checkpoint is restored
+            if checkpoint:
                 epoch = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
                 current = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
                 loader.sampler.resume(epoch=epoch, batches=current["processed"])

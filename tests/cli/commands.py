@@ -42,8 +42,15 @@ class Knock(Callback):
         to_group: Send it to all processes of the group, as a terminal does.
     """
 
-    def __init__(self, at: str, step: int = 0, signals: list[int] | None = None, to_group: bool = False):
-        self.at, self.step, self.signals, self.to_group = at, step, signals or [signal.SIGTERM], to_group
+    def __init__(
+        self, at: str, step: int = 0, signals: list[int] | None = None, to_group: bool = False
+    ):
+        self.at, self.step, self.signals, self.to_group = (
+            at,
+            step,
+            signals or [signal.SIGTERM],
+            to_group,
+        )
 
     def _knock(self, trainer, at):
         knocked = Path("knocked")
@@ -51,7 +58,9 @@ class Knock(Callback):
             return
         knocked.touch()
         for number in self.signals:
-            (os.killpg if self.to_group else os.kill)(os.getpgid(0) if self.to_group else os.getpid(), number)
+            (os.killpg if self.to_group else os.kill)(
+                os.getpgid(0) if self.to_group else os.getpid(), number
+            )
             time.sleep(0.05)
         Path("survived").touch()
 
@@ -81,12 +90,16 @@ class Pause(Callback):
 
 
 class Leash(Callback):
-    """Does no more optimizer steps than the file `leash` says, as long as it is there and no signal has come."""
+    """Does no more optimizer steps than the file `leash` says, as long as it is there and no signal
+    has come."""
 
     def on_train_batch_start(self, trainer, module, batch, index):
         while trainer.global_step >= self._longest():
             Path("held").touch()
-            if any(getattr(getattr(each, "_watch", None), "received", None) for each in trainer.callbacks):
+            if any(
+                getattr(getattr(each, "_watch", None), "received", None)
+                for each in trainer.callbacks
+            ):
                 Path("leash").unlink(missing_ok=True)
             time.sleep(0.02)
 
@@ -98,7 +111,8 @@ class Leash(Callback):
 
 
 class Leaving(Callback):
-    """Writes down, when the interpreter ends, whether this rank still belongs to a process group."""
+    """Writes down, when the interpreter ends, whether this rank still belongs to a process
+    group."""
 
     def on_fit_start(self, trainer, module):
         left = Path(f"left-{trainer.global_rank}")
@@ -153,7 +167,9 @@ class Net(LightningModule):
     def __init__(self, fails_at: int | None = None):
         super().__init__()
         self.fails_at = fails_at
-        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+        )
 
     def training_step(self, batch, index):
         if self.global_step == self.fails_at:
@@ -293,9 +309,8 @@ def processes_of(session: int) -> list[int]:
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
-        is_ending = (
-            int(fields[6]) & _PF_EXITING
-        )  # it has let go of its files, so that others may know already
+        # it has let go of its files, so that others may know already
+        is_ending = int(fields[6]) & _PF_EXITING
         if int(fields[3]) == session and fields[0] not in "ZX" and not is_ending:
             found.append(int(stat.parent.name))
     return found
@@ -320,9 +335,8 @@ def events(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     lines = (
         files[0].read_text(encoding="utf-8").splitlines() if files and files[0].is_file() else []
     )
-    found = [
-        json.loads(line) for line in lines if line.endswith("}")
-    ]  # others are cut off by a kill
+    # others are cut off by a kill
+    found = [json.loads(line) for line in lines if line.endswith("}")]
     return [event for event in found if kind is None or event["event"] == kind]
 
 

@@ -36,7 +36,9 @@ class Net(LightningModule):
     def __init__(self, hidden: int = 4, name: str = "net", tags: list[str] | None = None):
         super().__init__()
         self.save_hyperparameters()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(3, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(3, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 1)
+        )
 
     def forward(self, x):
         return self.layers(x)

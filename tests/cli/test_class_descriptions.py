@@ -171,7 +171,7 @@ NAMES = {
 def _values_of_arguments() -> Iterator[dict[str, Any]]:
     """Give every value to every argument of every section.
 
-    And of every class that has a place at the top.
+    Also to those of every class that has a place at the top.
     """
     for section in ("trainer", "run"):
         for name in CATALOGUE.sections[section].arguments:
@@ -250,7 +250,7 @@ class _Judges:
 def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> bool:
     """Tell whether Lightning's parser takes what crashes when the classes are made.
 
-    Or an unknown key of nothing.
+    An unknown key of nothing counts, too.
     """
     if re.search(r"needs (total_steps|monitor, text: the metric)", str(problem)):
         return True

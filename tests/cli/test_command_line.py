@@ -1,7 +1,5 @@
 """Parsing the command line by the table of commands."""
 
-# ruff: noqa: E501 - an error's words read best on one line
-
 from __future__ import annotations
 
 import re
@@ -47,30 +45,42 @@ ROOT = Path(__file__).parents[2]
                 )
             },
         ),
-        ("test --x.y -3 --z -.5 --w -inf", {"overrides": (Flag("x.y", "-3", "--x.y -3"), Flag("z", "-.5", "--z -.5"), Flag("w", "-inf", "--w -inf"))}),
-        ("test --x - --y=--z", {"overrides": (Flag("x", "-", "--x -"), Flag("y", "--z", "--y=--z"))}),
+        ("test --x.y -3 --z -.5 --w -inf",
+         {"overrides": (Flag("x.y", "-3", "--x.y -3"), Flag("z", "-.5", "--z -.5"),
+                        Flag("w", "-inf", "--w -inf"))}),
+        ("test --x - --y=--z", {"overrides": (Flag("x", "-", "--x -"),
+                                              Flag("y", "--z", "--y=--z"))}),
         ("test --run latest --quiet --run other", {"options": {"run": "other", "quiet": True}}),
         ("test --print_config", {"options": {"print_config": True}}),
         ("test --print_config=skip_null", {"options": {"print_config": "skip_null"}}),
-        ("test --print_config a=1", {"options": {"print_config": True}, "overrides": (Flag("a", "1", "a=1"),)}),
-        ("test --model.help Net --data.help=Flowers --trainer.logger.help", {"passthrough": ("--model.help", "Net", "--data.help=Flowers", "--trainer.logger.help")}),
-        ("test --model.help a=1", {"passthrough": ("--model.help",), "overrides": (Flag("a", "1", "a=1"),)}),
+        ("test --print_config a=1",
+         {"options": {"print_config": True}, "overrides": (Flag("a", "1", "a=1"),)}),
+        ("test --model.help Net --data.help=Flowers --trainer.logger.help",
+         {"passthrough": ("--model.help", "Net", "--data.help=Flowers", "--trainer.logger.help")}),
+        ("test --model.help a=1",
+         {"passthrough": ("--model.help",), "overrides": (Flag("a", "1", "a=1"),)}),
         ("test --root there", {"overrides": (Flag("run.root", "there", "--root there"),)}),
-        ("-c a test --run.name=x", {"files": ("a",), "overrides": (Flag("run.name", "x", "--run.name=x"),)}),
+        ("-c a test --run.name=x",
+         {"files": ("a",), "overrides": (Flag("run.name", "x", "--run.name=x"),)}),
         ("runs --run.root there -o csv", {"options": {"root": "there", "output": "csv"}}),
-        ("runs --metric a,b --metric c --sort -val/loss", {"options": {"metric": ("a", "b", "c"), "sort": "-val/loss"}}),
+        ("runs --metric a,b --metric c --sort -val/loss",
+         {"options": {"metric": ("a", "b", "c"), "sort": "-val/loss"}}),
         ("gc --keep-last 3", {"options": {"keep-last": 3}}),
         ("predict - a.jpg -- --odd.jpg", {"inputs": ("-", "a.jpg", "--odd.jpg")}),
-        ("predict --model Net x.png", {"inputs": ("x.png",), "overrides": (Flag("model", "Net", "--model Net"),)}),
-        ("predict --model=Net.ONNX x.png", {"inputs": ("x.png",), "options": {"model": "Net.ONNX"}}),
-        ("check test --run latest --deep", {"inputs": ("test",), "options": {"run": "latest", "deep": True}}),
+        ("predict --model Net x.png",
+         {"inputs": ("x.png",), "overrides": (Flag("model", "Net", "--model Net"),)}),
+        ("predict --model=Net.ONNX x.png",
+         {"inputs": ("x.png",), "options": {"model": "Net.ONNX"}}),
+        ("check test --run latest --deep",
+         {"inputs": ("test",), "options": {"run": "latest", "deep": True}}),
         ("completion words bash -- fit --qu", {"inputs": ("words", "bash", "fit", "--qu")}),
         ("devices --traceback", {"options": {"traceback": True}}),
     ],
     ids=[
-        "nothing", "files", "overrides", "appends", "negative-numbers", "dashes", "the-last-wins", "optional-without",
-        "optional-with", "optional-before-an-override", "class-help", "class-help-without", "alias-of-a-key",
-        "file-before-the-command", "alias-of-an-option", "lists", "counts", "inputs", "class", "file", "stage", "raw",
+        "nothing", "files", "overrides", "appends", "negative-numbers", "dashes", "the-last-wins",
+        "optional-without", "optional-with", "optional-before-an-override", "class-help",
+        "class-help-without", "alias-of-a-key", "file-before-the-command", "alias-of-an-option",
+        "lists", "counts", "inputs", "class", "file", "stage", "raw",
         "general",
     ],
 )  # fmt: skip

@@ -54,7 +54,14 @@ OWN = """
 from pathlib import Path
 
 class Base:
-    def __init__(self, path: str = "rows.csv", kind: str = "of no file", *, folder=Path("photos"), gone="gone.csv"): ...
+    def __init__(
+        self,
+        path: str = "rows.csv",
+        kind: str = "of no file",
+        *,
+        folder=Path("photos"),
+        gone="gone.csv",
+    ): ...
 
 class Mine(Base):
     number = 3
@@ -204,16 +211,8 @@ def test_in_a_git_work_tree_the_files_count_that_git_knows_or_would_add(folder: 
         (MINE, {"size": 3, "text": "x" * 5000, "name": "~nobody-of-this-name/x"}, {}, ()),
     ],
     ids=[
-        "folder",
-        "file",
-        "remote",
-        "default",
-        "download",
-        "made",
-        "own",
-        "nested",
-        "address",
-        "nothing",
+        *("folder", "file", "remote", "default", "download", "made", "own", "nested"),
+        *("address", "nothing"),
     ],
 )
 def test_the_files_count_that_the_data_section_names(

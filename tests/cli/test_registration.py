@@ -106,8 +106,8 @@ def test_exports_of_the_weights_alone_are_gathered(
         "model.onnx"
     ]
     assert left == [
-        f"{exports / 'model.pt2'} is not this checkpoint's, and is left out; `lightkit export`"
-        " renews it"
+        f"{exports / 'model.pt2'} is not this checkpoint's, and is left"
+        " out; `lightkit export` renews it"
     ]
 
 

@@ -378,18 +378,16 @@ def _seconds_before(hands: Stagehands, left_s: float) -> float:
 
 def test_training_is_given_less_time_than_there_is(hands: Stagehands) -> None:
     assert hands.retrain(left_s=1000.0) == 0
-    assert _seconds_before(hands, 1000.0) == pytest.approx(
-        250.0, abs=20
-    )  # the first time a quarter
+    # the first time a quarter
+    assert _seconds_before(hands, 1000.0) == pytest.approx(250.0, abs=20)
     hands.calls = []
     hands.seconds = 100.0
     assert hands.retrain(left_s=1000.0) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (2 + 2) + 10, abs=5)
     hands.calls = []
     assert hands.retrain(left_s=1000.0) == 0
-    assert _seconds_before(hands, 1000.0) == pytest.approx(
-        1.5 * (51 + 51) + 10, abs=5
-    )  # medians of two
+    # medians of two
+    assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (51 + 51) + 10, abs=5)
     hands.calls = []
     assert hands.retrain(left_s=1000.0, options={"reserve": "33s"}) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(33, abs=5)
@@ -436,9 +434,8 @@ CODES = {
 
 
 ENDS = [(stage, code, True) for stage, codes in CODES.items() for code in codes]
-ENDS += [
-    ("fit", code, False) for code in CODES["fit"] if code != 6
-]  # of a training that removes its folder
+# of a training that removes its folder
+ENDS += [("fit", code, False) for code in CODES["fit"] if code != 6]
 
 
 @pytest.mark.parametrize(("stage", "code", "has_folder"), ENDS, ids=str)

@@ -171,8 +171,8 @@ def test_warnings_of_other_modules_are_shown_whatever_the_fork_server_has_import
     """
     lines = ("import logging, runpy", "logging.basicConfig(level=logging.ERROR)")
     command = (
-        "runpy.run_module = lambda *_, **__: logging.getLogger('mine').warning('a warning of my"
-        " own')"
+        "runpy.run_module = lambda *_, **__:"
+        " logging.getLogger('mine').warning('a warning of my own')"
     )
     (tmp_path / "loud.py").write_text("\n".join((*lines, command)), encoding="utf-8")
     program = (

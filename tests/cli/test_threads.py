@@ -28,9 +28,7 @@ def test_the_cores_are_divided_among_the_ranks(
 def test_cores_that_the_launcher_has_bound_are_divided_among_those_that_share_them(
     num_own: int, num_ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, launcher = (
-        set(range(num_own)),
-        set(range(16)),
-    )  # `mpirun` binds more than two ranks to sockets
+    # `mpirun` binds more than two ranks to sockets
+    own, launcher = (set(range(num_own)), set(range(16)))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)
     assert share_cores(num_own, num_ranks) == threads

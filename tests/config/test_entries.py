@@ -63,16 +63,8 @@ def test_named_entries_come_first_in_their_order(tmp_path: Path) -> None:
         ("{logger+: A}", [{"class_path": "lightkit.loggers.CSV"}, "A"]),
     ],
     ids=[
-        "nothing",
-        "null-trainer",
-        "true",
-        "null",
-        "false",
-        "false-text",
-        "name",
-        "one",
-        "list",
-        "append",
+        *("nothing", "null-trainer", "true", "null", "false", "false-text", "name", "one"),
+        *("list", "append"),
     ],
 )
 def test_what_the_user_says_under_trainer_still_counts(

@@ -1,7 +1,5 @@
 """References to other keys and to the environment, and how they are saved."""
 
-# ruff: noqa: E501 - an error's words read best on one line
-
 from __future__ import annotations
 
 import os
@@ -82,7 +80,8 @@ def test_a_secret_that_lightning_moved_is_a_reference_too(tmp_path: Path) -> Non
 
 
 def test_logs_are_masked_with_the_longest_match_first(tmp_path: Path) -> None:
-    resolved = resolved_from(tmp_path, "a: ${oc.env:A}\nb: x-${oc.env:A}\nc: ${oc.env:ENV}\nn: ${oc.env:N}",
+    resolved = resolved_from(tmp_path,
+                             "a: ${oc.env:A}\nb: x-${oc.env:A}\nc: ${oc.env:ENV}\nn: ${oc.env:N}",
                              A="s3cret", ENV="oc.env", N="3")  # fmt: skip
     assert (
         resolved.masked("x-s3cret, s3cret, oc.env, 3")
@@ -128,30 +127,44 @@ def test_omegaconf_reads_the_real_environment_afterwards(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: ${b.c}\nb: {d: 1}", "a: cannot resolve '${b.c}': it refers to b.c, which is not set; did you mean 'b.d'?\n"
+        ("a: ${b.c}\nb: {d: 1}",
+         "a: cannot resolve '${b.c}': it refers to b.c, which is not set; did you mean 'b.d'?\n"
          "  --> x.yaml:1:4\n    1 | a: ${b.c}\n      |    ^^^^^^"),
-        ("model: {class_path: N, hidden: 1}\na: ${model.hidden}", "a: cannot resolve '${model.hidden}': it refers to "
-         "model.hidden, which is not set; did you mean 'model.init_args.hidden'?\n  --> x.yaml:2:4\n"),
-        ("data: {class_path: N, root: 1}\na: ${data.rot}", "a: cannot resolve '${data.rot}': it refers to data.rot, "
+        ("model: {class_path: N, hidden: 1}\na: ${model.hidden}",
+         "a: cannot resolve '${model.hidden}': it refers to "
+         "model.hidden, which is not set; did you mean 'model.init_args.hidden'?\n  --> "
+         "x.yaml:2:4\n"),
+        ("data: {class_path: N, root: 1}\na: ${data.rot}",
+         "a: cannot resolve '${data.rot}': it refers to data.rot, "
          "which is not set; did you mean 'data.init_args.root'?\n  --> x.yaml:2:4\n"),
-        ("data: {class_path: N, image_size: 1}\na: ${imag_size}", "a: cannot resolve '${imag_size}': it refers to "
-         "imag_size, which is not set; did you mean 'data.init_args.image_size'?\n  --> x.yaml:2:4\n"),
-        ("a: {image_size: 1, crop: '${.imag_size}'}", "a.crop: cannot resolve '${.imag_size}': it refers to .imag_size, "
+        ("data: {class_path: N, image_size: 1}\na: ${imag_size}",
+         "a: cannot resolve '${imag_size}': it refers to "
+         "imag_size, which is not set; did you mean 'data.init_args.image_size'?\n  --> "
+         "x.yaml:2:4\n"),
+        ("a: {image_size: 1, crop: '${.imag_size}'}",
+         "a.crop: cannot resolve '${.imag_size}': it refers to .imag_size, "
          "which is not set; did you mean 'a.image_size'?\n  --> x.yaml:1:26\n"),
-        ("image_size: ${imag_size}", "image_size: cannot resolve '${imag_size}': it refers to imag_size, which is not "
+        ("image_size: ${imag_size}",
+         "image_size: cannot resolve '${imag_size}': it refers to imag_size, which is not "
          "set\n  --> x.yaml:1:13\n"),
-        ("a: {b: ['${oc.env:NOPE}']}", "a.b.0: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "
+        ("a: {b: ['${oc.env:NOPE}']}",
+         "a.b.0: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "
          "set it, or give a default: ${oc.env:NOPE,...}\n  --> x.yaml:1:9\n"),
-        ("b: ${a}\na: ${oc.env:NOPE}", "a: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "),
-        ("b: ${a}\na: ${nope}", "a: cannot resolve '${nope}': it refers to nope, which is not set\n  --> x.yaml:2:4"),
+        ("b: ${a}\na: ${oc.env:NOPE}",
+         "a: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "),
+        ("b: ${a}\na: ${nope}",
+         "a: cannot resolve '${nope}': it refers to nope, which is not set\n  --> x.yaml:2:4"),
         ("a: 1\nb: ${", "b: '${' is not a valid interpolation: a } is missing; "
          "write \\${ where the text itself is meant\n  --> x.yaml:2:4\n"),
-        ("a: ${nope:1}", "a: cannot resolve '${nope:1}': there is no nope; ${key} is another key, "),
+        ("a: ${nope:1}",
+         "a: cannot resolve '${nope:1}': there is no nope; ${key} is another key, "),
         ("a: ${b}\nb: ${a}", "a: cannot resolve '${b}': "),
         ("a: {b: '${a}'}", "a.b: cannot resolve '${a}': "),
-        ("a: '" + "x" * 500 + "${b}'", "a: cannot resolve '" + "x" * 80 + "'...: it refers to b, which is not set"),
+        ("a: '" + "x" * 500 + "${b}'",
+         "a: cannot resolve '" + "x" * 80 + "'...: it refers to b, which is not set"),
     ],
-    ids=["key", "key-in-short", "near-in-short", "near-name", "near-relative", "itself", "variable", "variable-afar",
+    ids=["key", "key-in-short", "near-in-short", "near-name", "near-relative", "itself", "variable",
+         "variable-afar",
          "key-afar", "grammar", "resolver", "cycle", "parent", "long"],
 )  # fmt: skip
 def test_what_cannot_be_resolved_shows_its_place(

@@ -41,16 +41,8 @@ def saved(resolved: Resolved) -> str:
         ("data: {}", [f"data={{token: '{CANARY}'}}"]),
     ],
     ids=[
-        "file",
-        "flag",
-        "nested",
-        "interpolated",
-        "password",
-        "quoted",
-        "query",
-        "default",
-        "replaced",
-        "mapping",
+        *("file", "flag", "nested", "interpolated", "password", "quoted", "query", "default"),
+        *("replaced", "mapping"),
     ],
 )
 def test_a_secret_is_in_no_saved_config_and_masked_in_texts(

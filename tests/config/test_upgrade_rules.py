@@ -76,9 +76,8 @@ def test_the_path_of_a_renamed_class_can_be_imported(old: str) -> None:
     assert find_class(today) is None
 
 
-@pytest.mark.parametrize(
-    "old", [old for old in REMOVED_CLASSES if "Bf16" not in old]
-)  # these still warn alone
+# these still warn alone
+@pytest.mark.parametrize("old", [old for old in REMOVED_CLASSES if "Bf16" not in old])
 def test_a_class_that_is_gone_cannot_be_used(old: str) -> None:
     assert find_class(f"pytorch_lightning.{old}") == (None, REMOVED_CLASSES[old])
     try:

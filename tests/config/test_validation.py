@@ -237,8 +237,8 @@ WRONG = {
     "a word that is near to none": (
         "trainer: {profiler: qqq}",
         (
-            "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla', a Profiler or null,"
-            " got 'qqq'"
+            "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla',"
+            " a Profiler or null, got 'qqq'"
         ),
     ),
     "run": ("run: {nmae: x}", "run.nmae: there is no such argument; did you mean 'name'?"),
@@ -277,8 +277,8 @@ RIGHT = {
     "a strategy's class": "trainer: {strategy: DDPStrategy}",
     "an old strategy": "trainer: {strategy: ddp_cpu, profiler: SimpleProfiler}",
     "numbers for keys of a value": (
-        "callbacks: {x: {class_path: GradientAccumulationScheduler, init_args: {scheduling: {4:"
-        " 2}}}}"
+        "callbacks: {x: {class_path: GradientAccumulationScheduler,"
+        " init_args: {scheduling: {4: 2}}}}"
     ),
     "the plateau's metric": (
         "lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val/loss}}"
@@ -345,8 +345,8 @@ def test_an_argument_of_the_class_that_was_replaced_is_reported_as_such(tmp_path
     upper = "optimizer: {class_path: SGD}"
     findings = findings_in(tmp_path, base, upper, flags=("optimizer.init_args.betas=[0.9, 0.99]",))
     says = (
-        "optimizer.init_args.betas: SGD has no such argument; it is one of Adam, which SGD has"
-        " replaced"
+        "optimizer.init_args.betas: SGD has no such argument; it is one"
+        " of Adam, which SGD has replaced"
     )
     assert messages_of(findings) == [says]
     assert "1.yaml:1:" in str(findings.problems[0][1])

@@ -1,7 +1,5 @@
 """Reading YAML files: places, and what each kind of broken file says."""
 
-# ruff: noqa: E501 - an error's words read best on one line
-
 from __future__ import annotations
 
 import tracemalloc
@@ -76,10 +74,7 @@ def test_places_do_not_care_for_line_ends_and_byte_order_marks(tmp_path: Path) -
     assert to_plain(tree) == {"a": 1, "b": {"c": 2}}
     assert [
         (str(node.origin)[-3:], node.value) for _, node in walk(tree) if isinstance(node, Leaf)
-    ] == [
-        ("1:4", 1),
-        ("3:6", 2),
-    ]
+    ] == [("1:4", 1), ("3:6", 2)]
 
 
 BROKEN: dict[str, tuple[str | bytes, str]] = {
@@ -119,8 +114,8 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "not-utf-8": (
         b"a: 1\nb: \xff",
         (
-            "x.yaml: expected UTF-8 text, got the byte 0xff at line 2, column 4; save the file as"
-            " UTF-8"
+            "x.yaml: expected UTF-8 text, got the byte 0xff at line 2,"
+            " column 4; save the file as UTF-8"
         ),
     ),
     "utf-16": (
@@ -131,8 +126,8 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "scalar": (
         "abc",
         (
-            "x.yaml: expected a mapping of keys to values, got the single value 'abc'\n  -->"
-            " x.yaml:1:1"
+            "x.yaml: expected a mapping of keys to values, got the single"
+            " value 'abc'\n  --> x.yaml:1:1"
         ),
     ),
     "unsafe-tag": (
@@ -149,8 +144,8 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "wrong-tag": (
         "a: !!int ten",
         (
-            "x.yaml: cannot read 'ten' as an integer; put quotes around it if it is text\n  -->"
-            " x.yaml:"
+            "x.yaml: cannot read 'ten' as an integer; put quotes around"
+            " it if it is text\n  --> x.yaml:"
         ),
     ),
     "wrong-collection-tag": ("a: !!map [1]", "x.yaml: the tag !!map is not allowed here"),
@@ -247,12 +242,22 @@ def test_what_is_no_file_says_so(name: str, says: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extends", "says"),
     [
-        ("nope", "{tmp}/x.yaml extends 'nope', but {tmp}/nope.yaml does not exist; files next to it: base, logger/mlflow, x"),
-        ("logger/mlfow", "{tmp}/x.yaml extends 'logger/mlfow', but {tmp}/logger/mlfow.yaml does not exist; did you mean "
-         "'logger/mlflow'?\n  --> {tmp}/x.yaml:1:10\n    1 | extends: logger/mlfow\n      |          ^^^^^^^^^^^^"),
-        ("x", "{tmp}/x.yaml extends {tmp}/x.yaml: a file cannot extend itself\n  --> {tmp}/x.yaml:1:10\n"),
-        ("base", "{tmp}/x.yaml extends {tmp}/base.yaml extends {tmp}/x.yaml: a file cannot extend itself\n  --> {tmp}/base."),
-        ("[3]", "{tmp}/x.yaml: extends takes file names, such as [base, logger/mlflow]\n  --> {tmp}/x.yaml:1:11\n"),
+        ("nope",
+         "{tmp}/x.yaml extends 'nope', but {tmp}/nope.yaml does not exist; files next to it: base, "
+         "logger/mlflow, x"),
+        ("logger/mlfow",
+         "{tmp}/x.yaml extends 'logger/mlfow', but {tmp}/logger/mlfow.yaml does not exist; did you "
+         "mean 'logger/mlflow'?\n  --> {tmp}/x.yaml:1:10\n    1 | extends: logger/mlfow\n      |   "
+         "       ^^^^^^^^^^^^"),
+        ("x",
+         "{tmp}/x.yaml extends {tmp}/x.yaml: a file cannot extend itself\n  --> "
+         "{tmp}/x.yaml:1:10\n"),
+        ("base",
+         "{tmp}/x.yaml extends {tmp}/base.yaml extends {tmp}/x.yaml: a file cannot extend itself\n "
+         " --> {tmp}/base."),
+        ("[3]",
+         "{tmp}/x.yaml: extends takes file names, such as [base, logger/mlflow]\n  --> "
+         "{tmp}/x.yaml:1:11\n"),
     ],
     ids=["missing", "near", "itself", "cycle", "number"],
 )  # fmt: skip

@@ -216,16 +216,8 @@ def registered_original(made_once: Once, exported_original: Path) -> Path:
         workspace.write("register.out", registered.out)
         workspace.run("fit", "-c", "small.yaml", "--trainer.logger=null", "--logger.mlflow={}").ok()
         words = (
-            "--run",
-            "latest",
-            "--name",
-            "net",
-            "--alias",
-            "tried",
-            "--alias",
-            "kept",
-            "--format",
-            "torchscript",
+            *("--run", "latest", "--name", "net", "--alias", "tried", "--alias", "kept"),
+            *("--format", "torchscript"),
         )
         workspace.run("register", *words).ok()
 
@@ -236,7 +228,7 @@ def registered_original(made_once: Once, exported_original: Path) -> Path:
 def registered(registered_original: Path, workspace: Workspace) -> Workspace:
     """The run of `exported` as version 1 of `flowers` (champion).
 
-    And one that MLflow tracked as version 1 of `net`.
+    Also one that MLflow tracked as version 1 of `net`.
 
     MLflow's artifacts are those of the original, so they are only read.
     """

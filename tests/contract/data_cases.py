@@ -39,9 +39,18 @@ class Lose(Callback):
     """
 
     def __init__(
-        self, delete: list[str] = (), spoil: list[str] = (), epoch: int = 1, before_predict: list[str] = ()
+        self,
+        delete: list[str] = (),
+        spoil: list[str] = (),
+        epoch: int = 1,
+        before_predict: list[str] = (),
     ):
-        self.delete, self.spoil, self.epoch, self.before_predict = delete, spoil, epoch, before_predict
+        self.delete, self.spoil, self.epoch, self.before_predict = (
+            delete,
+            spoil,
+            epoch,
+            before_predict,
+        )
 
     def on_predict_start(self, trainer, module):
         for pattern in self.before_predict:
@@ -59,7 +68,8 @@ class Lose(Callback):
 
 
 class NoteBatches(Callback):
-    """Writes the shapes of the tensors of each training batch, and the weights, to batches.jsonl."""
+    """Writes the shapes of the tensors of each training batch, and the weights, to
+    batches.jsonl."""
 
     def on_train_batch_start(self, trainer, module, batch, index):
         note = {"epoch": trainer.current_epoch, "shapes": [list(part.shape) for part in batch]}

@@ -34,7 +34,9 @@ class Net(LightningModule):
     def __init__(self, hidden: int = 8, name: str = "net", tags: list[str] | None = None):
         super().__init__()
         self.save_hyperparameters()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(3, hidden), torch.nn.Dropout(0.5), torch.nn.Linear(hidden, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(3, hidden), torch.nn.Dropout(0.5), torch.nn.Linear(hidden, 1)
+        )
 
     def forward(self, x):
         return self.layers(x)
@@ -128,7 +130,9 @@ class Points(LightningDataModule):
 
     def _loader(self, shuffle):
         x = torch.randn(self.count, 3, generator=torch.Generator().manual_seed(3))
-        return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=self.batch_size, shuffle=shuffle)
+        return DataLoader(
+            TensorDataset(x, x.sum(1, keepdim=True)), batch_size=self.batch_size, shuffle=shuffle
+        )
 
     def train_dataloader(self):
         return self._loader(True)
@@ -140,7 +144,8 @@ class Points(LightningDataModule):
 
 
 class Hold(Callback):
-    """Does no more optimizer steps than the file `hold` says, as long as it is there; `held` appears when it waits."""
+    """Does no more optimizer steps than the file `hold` says, as long as it is there; `held`
+    appears when it waits."""
 
     def on_train_batch_start(self, trainer, module, batch, index):
         while trainer.global_step >= self._most():
@@ -170,7 +175,11 @@ class SendSignal(Callback):
         setattr(self, hook, self._send)
 
     def _send(self, trainer, *_, **__):
-        if trainer.global_rank != self.rank or trainer.global_step < self.step or Path("sent").exists():
+        if (
+            trainer.global_rank != self.rank
+            or trainer.global_step < self.step
+            or Path("sent").exists()
+        ):
             return
         Path("sent").touch()
         os.kill(os.getpid(), self.signum)
@@ -189,7 +198,11 @@ class FailOnRank(Callback):
         self.kind, self.rank, self.step = kind, rank, step
 
     def on_train_batch_start(self, trainer, module, batch, index):
-        if trainer.global_rank != self.rank or trainer.global_step < self.step or Path("failed").exists():
+        if (
+            trainer.global_rank != self.rank
+            or trainer.global_step < self.step
+            or Path("failed").exists()
+        ):
             return
         Path("failed").touch()
         if self.kind == "raise":

@@ -86,7 +86,11 @@ class Brighter(ImageFolder):
     """Its loader does more to images than its `preprocessing` says."""
 
     def val_dataloader(self):
-        rows = [(image + 1, label) for batch in super().val_dataloader() for image, label in zip(batch[0], batch[1])]
+        rows = [
+            (image + 1, label)
+            for batch in super().val_dataloader()
+            for image, label in zip(batch[0], batch[1])
+        ]
         return DataLoader(rows, batch_size=8)
 
 
@@ -103,7 +107,9 @@ class Two(LightningModule):
         return {"logits": self.head(torch.cat([features, extra], 1)), "features": features}
 
     def _loss(self, batch):
-        return torch.nn.functional.cross_entropy(self(batch["image"], batch["extra"])["logits"], batch["y"])
+        return torch.nn.functional.cross_entropy(
+            self(batch["image"], batch["extra"])["logits"], batch["y"]
+        )
 
     def training_step(self, batch, index):
         return self._loss(batch)
@@ -120,7 +126,10 @@ class Rows(LightningDataModule):
 
     def _loader(self):
         generator = torch.Generator().manual_seed(3)
-        rows = [{"image": torch.randn(3, generator=generator), "extra": torch.ones(2), "y": i % 2} for i in range(9)]
+        rows = [
+            {"image": torch.randn(3, generator=generator), "extra": torch.ones(2), "y": i % 2}
+            for i in range(9)
+        ]
         return DataLoader(rows, batch_size=4)
 
     train_dataloader = val_dataloader = _loader
@@ -177,7 +186,9 @@ class Grey(LightningDataModule):
     batch_size = 2
 
     def preprocessing(self, image):
-        pixels = torch.tensor(list(image.resize((2, 2)).convert("L").tobytes()), dtype=torch.float32)
+        pixels = torch.tensor(
+            list(image.resize((2, 2)).convert("L").tobytes()), dtype=torch.float32
+        )
         return pixels.reshape(1, 2, 2) / 255 - 0.5
 
 

@@ -1,6 +1,6 @@
 """Trainings that are killed, hang, or meet a disk that takes no more.
 
-And a job that resumes at every second step.
+Also a job that resumes at every second step.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from lightkit.data import train_loader
 
 
 class LimitFileSize(Callback):
-    """Lets no file become larger, from a step on, once in a folder (the file `limited` remembers it).
+    """Lets no file become larger, from a step on, once in a folder (the file `limited` remembers
+    it).
 
     Args:
         size: Bytes.
         step: Number of optimizer steps by then.
-        is_killed: Whether the kernel kills the process in the middle of such a write, which fails otherwise.
+        is_killed: Whether the kernel kills the process in the middle of such a write, which fails
+            otherwise.
     """
 
     def __init__(self, size: int, step: int, is_killed: bool = False):
@@ -82,9 +84,11 @@ class SendSignals(Callback):
 
 
 class KillBetweenNames(Callback):
-    """Kills the process between the two names of one checkpoint, once in a folder (the file `killed` remembers it).
+    """Kills the process between the two names of one checkpoint, once in a folder (the file
+    `killed` remembers it).
 
-    The window is from the moment at which `last.ckpt` is in place, after some step, to the digest of `best.ckpt`.
+    The window is from the moment at which `last.ckpt` is in place, after some step, to the digest
+    of `best.ckpt`.
 
     Args:
         number: Number of the file operation of the window before which it is killed, from 1.
@@ -155,9 +159,15 @@ class ListRun(Callback):
         if trainer.current_epoch == 1:
             run = Path(trainer.checkpoint_callback.dirpath).parent
             rows = (run / "metrics.csv").read_text().splitlines()
-            events = [line for line in (run / "events.jsonl").read_text().splitlines() if '"epoch"' in line]
+            events = [
+                line
+                for line in (run / "events.jsonl").read_text().splitlines()
+                if '"epoch"' in line
+            ]
             names = sorted(path.name for path in (run / "checkpoints").iterdir())
-            Path("found.txt").write_text(f"{len(rows) - 1} rows, {len(events) > 0}, {' '.join(names)}")
+            Path("found.txt").write_text(
+                f"{len(rows) - 1} rows, {len(events) > 0}, {' '.join(names)}"
+            )
 
 
 class Large(Net):
@@ -172,7 +182,8 @@ class Large(Net):
 
 
 class FillDisk(Callback):
-    """Leaves no more than some bytes free on the disk of `runs` when the second epoch begins, once in a folder.
+    """Leaves no more than some bytes free on the disk of `runs` when the second epoch begins, once
+    in a folder.
 
     Args:
         free: The bytes.
@@ -230,7 +241,8 @@ class Hanging(Points):
     Args:
         num_workers: Processes that load.
         is_stubborn: Whether nothing wakes it.
-        is_exact: Whether they can be resumed within an epoch; else they are not shuffled, and the first one hangs.
+        is_exact: Whether they can be resumed within an epoch; else they are not shuffled, and the
+            first one hangs.
     """
 
     def __init__(self, num_workers: int = 0, is_stubborn: bool = False, is_exact: bool = True):
@@ -239,9 +251,13 @@ class Hanging(Points):
 
     def train_dataloader(self):
         if not self.is_exact:
-            return DataLoader(Noise(self.is_stubborn, at=0), batch_size=4, num_workers=self.num_workers)
+            return DataLoader(
+                Noise(self.is_stubborn, at=0), batch_size=4, num_workers=self.num_workers
+            )
         points = Noise(self.is_stubborn)
-        return train_loader(points, batch_size=4, seed=1, trainer=self.trainer, num_workers=self.num_workers)
+        return train_loader(
+            points, batch_size=4, seed=1, trainer=self.trainer, num_workers=self.num_workers
+        )
 
     def test_dataloader(self):
         return DataLoader(Noise(False), batch_size=4)
@@ -256,7 +272,8 @@ class Described(Points):
 
 
 class Measured(Net):
-    """A network with a learning rate that falls with each step, and with a metric beside what it logs."""
+    """A network with a learning rate that falls with each step, and with a metric beside what it
+    logs."""
 
     def __init__(self):
         super().__init__()
@@ -293,7 +310,9 @@ class NaNOnRank(Net):
 
     def training_step(self, batch, index):
         loss = super().training_step(batch, index)
-        return loss * float("nan") if self.global_step == 4 and self.trainer.global_rank == 1 else loss
+        return (
+            loss * float("nan") if self.global_step == 4 and self.trainer.global_rank == 1 else loss
+        )
 
 
 class Random(Net):

@@ -94,9 +94,8 @@ def main(address: str) -> None:
     package = importlib.import_module("lightkit")
     for module in pkgutil.walk_packages(package.__path__, "lightkit."):
         if not module.name.endswith("__main__"):
-            with contextlib.suppress(
-                ImportError
-            ):  # needs an extra that is not installed, or onnxruntime
+            # needs an extra that is not installed, or onnxruntime
+            with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
     for name in UNFORKABLE:
         del sys.modules[name]

@@ -24,9 +24,8 @@ class FileServer:
     etag: str = ETAG
     cut_after: list[int] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
-    requests: list[tuple[str, str | None, int]] = field(
-        default_factory=list
-    )  # path, range, status of the answer
+    # path, range, status of the answer
+    requests: list[tuple[str, str | None, int]] = field(default_factory=list)
     address: str = ""
 
     def url(self, path: str) -> str:

@@ -34,9 +34,8 @@ def started(
     """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    path = os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ["PATH"]]
-    )  # it starts `uvicorn` by name
+    # it starts `uvicorn` by name
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     variables = {
         **os.environ,
         "PATH": path,

@@ -1,6 +1,6 @@
 """A job for two ranks whose numbers are those of one process with twice the batch.
 
-And the ways to start its ranks.
+Also the ways to start its ranks.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Trace(Callback):
-    """Writes for each rank the weights before each training step with its batch, and those of each validation.
+    """Writes for each rank the weights before each training step with its batch, and those of each
+    validation.
 
     Args:
         name: Of the files.
@@ -42,10 +43,14 @@ class Trace(Callback):
         self.name, self.steps, self.validations = name, [], []
 
     def on_train_batch_start(self, trainer, module, batch, index):
-        rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        rates = [
+            group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups
+        ]
         weights = copy.deepcopy(dict(module.state_dict()))
         batch = [each.clone() for each in batch]
-        self.steps.append({"epoch": trainer.current_epoch, "weights": weights, "batch": batch, "rates": rates})
+        self.steps.append(
+            {"epoch": trainer.current_epoch, "weights": weights, "batch": batch, "rates": rates}
+        )
 
     def on_validation_end(self, trainer, module):
         if not trainer.sanity_checking:
@@ -71,7 +76,12 @@ class Sides(LightningModule):
         logits = self(batch[0])
         loss = functional.cross_entropy(logits, batch[1])
         self.log(f"{split}/loss", loss, on_step=False, on_epoch=True)
-        self.log(f"{split}/accuracy", (logits.argmax(1) == batch[1]).float().mean(), on_step=False, on_epoch=True)
+        self.log(
+            f"{split}/accuracy",
+            (logits.argmax(1) == batch[1]).float().mean(),
+            on_step=False,
+            on_epoch=True,
+        )
         return loss, logits
 
     def training_step(self, batch, index):
@@ -84,7 +94,10 @@ class Sides(LightningModule):
         return {"logits": self._score("test", batch)[1], "target": batch[1]}
 
     def configure_optimizers(self):
-        groups = [{"params": self.hidden.parameters()}, {"params": self.head.parameters(), "lr": 0.05}]
+        groups = [
+            {"params": self.hidden.parameters()},
+            {"params": self.head.parameters(), "lr": 0.05},
+        ]
         optimizer = torch.optim.SGD(groups, lr=0.2, momentum=0.9)
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 

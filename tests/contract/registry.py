@@ -29,7 +29,9 @@ class Skilled(LightningModule):
         returns_outputs: Whether its test gives the prediction for each sample.
     """
 
-    def __init__(self, skill: int = 90, classes: list[str] | None = None, returns_outputs: bool = True):
+    def __init__(
+        self, skill: int = 90, classes: list[str] | None = None, returns_outputs: bool = True
+    ):
         super().__init__()
         self.returns_outputs = returns_outputs
         self.skill = torch.nn.Parameter(torch.tensor(float(skill)))
@@ -40,7 +42,9 @@ class Skilled(LightningModule):
 
     def forward(self, x):
         names = self.class_names or ["reds", "blues", "greens"]
-        order = torch.tensor([names.index(name) if name in names else 0 for name in ("reds", "blues", "greens")])
+        order = torch.tensor(
+            [names.index(name) if name in names else 0 for name in ("reds", "blues", "greens")]
+        )
         wrong = (x[:, 0] >= self.skill).long()
         answer = order[(x[:, 1].long() + wrong) % 3]
         return torch.nn.functional.one_hot(answer, len(names)).float()
@@ -53,7 +57,9 @@ class Skilled(LightningModule):
 
     def test_step(self, batch, index):
         self._log("test", batch)
-        return {"probabilities": self(batch[0]), "target": batch[1]} if self.returns_outputs else None
+        return (
+            {"probabilities": self(batch[0]), "target": batch[1]} if self.returns_outputs else None
+        )
 
     def _log(self, split, batch):
         right = (self(batch[0]).argmax(1) == batch[1]).float().mean()
@@ -154,7 +160,10 @@ for model in client.search_registered_models():
             "run_metrics": run.data.metrics,
             "artifacts": sorted(artifacts(client, version.run_id)),
         }
-    found[model.name] = {"aliases": {name: str(number) for name, number in model.aliases.items()}, "versions": versions}
+    found[model.name] = {
+        "aliases": {name: str(number) for name, number in model.aliases.items()},
+        "versions": versions,
+    }
 print(json.dumps(found))
 """
 

@@ -74,8 +74,8 @@ ip addr add {address}/24 dev v0
 ip link set v0 up
 ip link set v1 up
 ip link set lo up
-bin/munged --foreground --force --key-file=munge.key --socket=run/munge.socket --pid-file=run/munged.pid \\
-  --log-file=munged.log --seed-file=run/munged.seed 2>>munged.err &
+bin/munged --foreground --force --key-file=munge.key --socket=run/munge.socket \\
+  --pid-file=run/munged.pid --log-file=munged.log --seed-file=run/munged.seed 2>>munged.err &
 while [ ! -S run/munge.socket ]; do sleep 0.05; done
 bin/slurmctld -D -c >>slurmctld.log 2>&1 &
 touch run/up
@@ -346,9 +346,8 @@ class SlurmCluster:
         ]
 
 
-if (
-    __name__ == "__main__"
-):  # python -m tests.contract.slurm_cluster FOLDER: a cluster to try things on
+# python -m tests.contract.slurm_cluster FOLDER: a cluster to try things on
+if __name__ == "__main__":
     cluster = SlurmCluster(Path(sys.argv[1]).absolute())
     cluster.folder.mkdir(parents=True)
     try:

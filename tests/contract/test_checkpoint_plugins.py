@@ -135,7 +135,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
             f"{name}.yaml",
             {
                 "seed_everything": 1,
-                "model": {"class_path": "parts.Net", "init_args": {"api_key": "${oc.env:MY_API_KEY}"}},
+                "model": {"class_path": "parts.Net",
+                          "init_args": {"api_key": "${oc.env:MY_API_KEY}"}},
                 "data": {"class_path": "parts.Data"},
                 "trainer": {
                     "accelerator": "cpu", "devices": 1, "max_epochs": 2, "logger": False,

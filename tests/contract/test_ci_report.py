@@ -53,13 +53,16 @@ ENDINGS = {
     "promote 4": Ending(("promote", WORSE), 4, "at most 0.02 worse"),
     "promote 75": Ending(("promote", WORSE, AWAY), 75, "--tracking-uri"),
     "fit 0": Ending(("fit", *SMALL, "--trainer.max_epochs=1"), 0),
-    "fit 1": Ending(("fit", *SMALL, "--model=my_project.FailsInStep"), 1, "batches are out of stock"),
+    "fit 1": Ending(("fit", *SMALL, "--model=my_project.FailsInStep"), 1,
+                    "batches are out of stock"),
     "fit 2": Ending(("fit", *SMALL, "--model.hiden=3"), 2, "hiden"),
     "fit 3": Ending(("fit", *SMALL, *NOWHERE), 3, "nowhere"),
-    "retrain 1": Ending(("retrain", *SMALL, "--model=my_project.FailsInInit"), 1, "hidden layers are out of stock"),
+    "retrain 1": Ending(("retrain", *SMALL, "--model=my_project.FailsInInit"), 1,
+                        "hidden layers are out of stock"),
     "retrain 2": Ending(("retrain", *SMALL, "--model.hiden=3"), 2, "hiden"),
     "retrain 3": Ending(("retrain", *SMALL, *NOWHERE), 3, "nowhere"),
-    "retrain 75": Ending(("retrain", *SMALL, f"--deadline={IN_23_HOURS}", "--reserve=23h30m"), 75, "--reserve"),
+    "retrain 75": Ending(("retrain", *SMALL, f"--deadline={IN_23_HOURS}", "--reserve=23h30m"), 75,
+                         "--reserve"),
 }  # fmt: skip
 
 

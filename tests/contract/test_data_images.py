@@ -33,18 +33,22 @@ from tests.contract.data_cases import (
 from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json
 
 GOOD = {  # upright height and width
-    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64), "chi.gif": (240, 320),
-    "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512), "dispose_bgnd_rgba.gif": (100, 100),
-    "exif_imagemagick_orientation.png": (512, 512), "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640),
-    "hopper.avif": (128, 128), "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
+    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64),
+    "chi.gif": (240, 320), "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512),
+    "dispose_bgnd_rgba.gif": (100, 100), "exif_imagemagick_orientation.png": (512, 512),
+    "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640), "hopper.avif": (128, 128),
+    "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
     "hopper.webp": (128, 128), "hopper_bad_exif.jpg": (500, 500), "hopper_gray.jpg": (128, 128),
     "hopper_idat_after_image_end.png": (128, 128), "hopper_orientation_3.jpg": (128, 128),
     "hopper_orientation_5.jpg": (128, 128), "hopper_orientation_6.webp": (128, 128),
-    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200), "iss634.webp": (245, 245),
-    "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128), "mode_palette_1bit_alpha.png": (64, 128),
-    "num_plays.png": (64, 128), "p_16.png": (128, 128), "pal1.bmp": (64, 127), "pil123p.png": (150, 162),
-    "pil_sample_cmyk.jpg": (100, 100), "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
-    "tiff_strip_cmyk_jpeg.tif": (100, 100), "transparent.gif": (150, 200), "transparent.webp": (150, 200),
+    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200),
+    "iss634.webp": (245, 245), "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128),
+    "mode_palette_1bit_alpha.png": (64, 128), "num_plays.png": (64, 128), "p_16.png": (128, 128),
+    "pal1.bmp": (64, 127), "pil123p.png": (150, 162), "pil_sample_cmyk.jpg": (100, 100),
+    "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
+    "tiff_strip_cmyk_jpeg.tif": (100, 100),
+    "transparent.gif": (150, 200),
+    "transparent.webp": (150, 200),
     "xmp_tags_orientation.png": (268, 326),
 }  # fmt: skip
 BAD = {
@@ -90,9 +94,8 @@ def verdicts(
         folder.mkdir(parents=True)
         names = {}
         for path in (SHARED / "odd_images").iterdir():
-            name = (
-                path.name if path.suffix not in ("", ".ico") else f"{path.name}.png"
-            )  # not passed over by its name
+            # not passed over by its name
+            name = path.name if path.suffix not in ("", ".ico") else f"{path.name}.png"
             (folder / name).symlink_to(path)
             names[name] = path.name
         workspace.run(
@@ -229,7 +232,7 @@ def losing(
 ) -> Iterator[tuple[Workspace, Result]]:
     """A fit on given splits with two bad images, of which three more vanish or break in epoch 1.
 
-    And how it ended.
+    Also how it ended.
     """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         write_given_splits(workspace.folder / "pictures")
@@ -284,10 +287,8 @@ def test_each_command_refuses_splits_without_a_training_one_and_images_with_thei
             path = root / kind / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png(number + 100 * (kind == "masks")))
-    if name in (
-        "check",
-        "init --data",
-    ):  # the one opens no class folder, the other writes a config for masks
+    # the one opens no class folder, the other writes a config for masks
+    if name in ("check", "init --data"):
         return
     refused = workspace.run(*words)
     assert refused.code == code
@@ -499,9 +500,8 @@ def test_a_lack_of_descriptors_or_memory_is_an_error_and_no_bad_photo(tmp_path: 
     data = _numbered(tmp_path)
     batches = iter(data.train_dataloader())
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (3, before[1])
-    )  # all that are open stay open, and none is added
+    # all that are open stay open, and none is added
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     try:
         with pytest.raises(LightkitError, match=r"Too many open files.*ulimit -n") as raised:
             next(batches)
@@ -561,7 +561,7 @@ def messy(
 ) -> Iterator[tuple[Workspace, str]]:
     """A table made of a folder with links, odd names, copies and classes of one image.
 
-    And what was told of it.
+    Also what was told of it.
     """
     with module_workspace(tmp_path_factory, fork_server) as workspace:
         folder = workspace.folder / "messy"

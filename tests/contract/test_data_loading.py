@@ -135,7 +135,8 @@ def test_evaluation_from_decoded_photos_equals_that_from_the_files(trained: Trai
     found = []
     for name in ("disk", "files"):
         result = trained.workspace.run(
-            "validate", "-c", f"{name}.yaml", "--ckpt_path", str(trained.runs["files"] / "checkpoints" / "last.ckpt"),
+            "validate", "-c", f"{name}.yaml", "--ckpt_path",
+            str(trained.runs["files"] / "checkpoints" / "last.ckpt"),
             "--output", "json",
         )  # fmt: skip
         result.ok()
@@ -372,8 +373,17 @@ given = {
     "table": lambda: Table("table", features="x", label="y", shuffle_buffer=8, **shared),
 }
 for name, make in given.items():
-    Trainer(accelerator="cpu", devices=2, strategy="ddp_fork", max_epochs=3, logger=False, limit_val_batches=0,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False).fit(Note(name), make())
+    Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp_fork",
+        max_epochs=3,
+        logger=False,
+        limit_val_batches=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(Note(name), make())
 '''
 
 

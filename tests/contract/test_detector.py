@@ -15,7 +15,8 @@ import pytest
 from tests.contract.workspace import ForkServer, Workspace, read_json
 
 DETECTOR = '''\
-"""A detector of bright columns in a row of pixels, with its data, a callback that scores it, and an export."""
+"""A detector of bright columns in a row of pixels, with its data, a callback that scores it, and an
+export."""
 
 import json
 from pathlib import Path
@@ -67,7 +68,9 @@ class Detector(LightningModule):
         wanted = torch.zeros(len(images), self.hparams.width)
         for row, target in zip(wanted, targets):
             row[target["boxes"][:, 0]] = 1.0
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(self.layer(torch.stack(images)), wanted)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            self.layer(torch.stack(images)), wanted
+        )
         self.log("train/loss", loss, batch_size=len(images))
         return loss
 
@@ -103,7 +106,9 @@ class Detector(LightningModule):
         (folder / "about.json").write_text(json.dumps({"width": self.hparams.width}))
 
     def check_export(self, folder, format):
-        weight, bias = (torch.load(folder / "weights" / f"{name}.pt") for name in ("weight", "bias"))
+        weight, bias = (
+            torch.load(folder / "weights" / f"{name}.pt") for name in ("weight", "bias")
+        )
         images = [image for batch, _ in self.trainer.datamodule.val_dataloader() for image in batch]
         gap = max((image @ weight.T + bias - self.layer(image)).abs().max() for image in images)
         if gap > 1e-5:
@@ -128,9 +133,14 @@ class Rows(LightningDataModule):
             columns = torch.randperm(8, generator=generator)[: 1 + number % 3].sort().values
             image = torch.zeros(8)
             image[columns] = 1.0
-            target = {"boxes": torch.stack([columns, columns + 1], 1), "labels": torch.ones(len(columns))}
+            target = {
+                "boxes": torch.stack([columns, columns + 1], 1),
+                "labels": torch.ones(len(columns)),
+            }
             samples.append((image, target))
-        return DataLoader(samples, batch_size=4, collate_fn=lambda batch: tuple(map(list, zip(*batch))))
+        return DataLoader(
+            samples, batch_size=4, collate_fn=lambda batch: tuple(map(list, zip(*batch)))
+        )
 
     def train_dataloader(self):
         return self.load(24, 1)

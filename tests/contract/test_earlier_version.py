@@ -155,7 +155,8 @@ def test_runs_of_an_earlier_version_are_listed_and_kept_where_the_registry_needs
     found = {(each["name"], each["status"]) for each in _list(earlier)}
     assert found == {
         *((job, "done") for job in ("small", "table", "net", "night")),
-        ("preempted", "preempted"), ("failed", "failed"), ("killed", "killed"), ("tracked", "killed"),
+        ("preempted", "preempted"), ("failed", "failed"), ("killed", "killed"),
+        ("tracked", "killed"),
     }  # fmt: skip
     assert [each["promoted"] for each in _list(earlier)].count(True) == 2
     kept = earlier.run("gc", "--keep-last", "1", "--dry-run").ok().out

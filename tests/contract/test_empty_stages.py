@@ -49,7 +49,9 @@ class Nothing(IterableDataset):
 
 
 class Rows(LightningDataModule):
-    def __init__(self, num_train: int = 8, batch_size: int = 4, num_test: int = 4, streams: bool = False):
+    def __init__(
+        self, num_train: int = 8, batch_size: int = 4, num_test: int = 4, streams: bool = False
+    ):
         super().__init__()
         self.save_hyperparameters()
 
@@ -59,7 +61,9 @@ class Rows(LightningDataModule):
     def train_dataloader(self):
         if self.hparams.streams:
             return DataLoader(Nothing(), batch_size=None)
-        return DataLoader(self._rows(self.hparams.num_train), batch_size=self.hparams.batch_size, drop_last=True)
+        return DataLoader(
+            self._rows(self.hparams.num_train), batch_size=self.hparams.batch_size, drop_last=True
+        )
 
     def val_dataloader(self):
         return DataLoader(self._rows(4), batch_size=4)

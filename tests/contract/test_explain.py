@@ -1,6 +1,6 @@
 """`lightkit explain`: what set a value, and what that replaced.
 
-And `--print_config`, which prints what counts.
+Also `--print_config`, which prints what counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`lightkit diff` prints what differs between configs and runs.
 
-And `lightkit schema` what an editor needs.
+`lightkit schema` prints what an editor needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ model: {class_path: my_project.Net, init_args: {tags: [a, b], name: "${oc.env:TO
 callbacks: {lr_monitor: {}}
 """
 NEW = """\
-trainer: {max_epochs: 20, callbacks: [{class_path: Timer, init_args: {verbose: false}}, {class_path: ModelSummary}]}
+trainer: {max_epochs: 20, callbacks: [{class_path: Timer, init_args: {verbose: false}}, \
+{class_path: ModelSummary}]}
 model: {class_path: my_project.Net, init_args: {tags: [a, c], name: "${oc.env:TOKEN}", hidden: 4}}
 """
 FILES = {
@@ -315,7 +316,11 @@ NO_TORCH = """\
 import sys
 from lightkit.main import main
 codes = [main(words.split()) for words in sys.argv[1:]]
-loaded = [name for name in ("torch", "pytorch_lightning", "jsonargparse", "mlflow", "numpy") if name in sys.modules]
+loaded = [
+    name
+    for name in ("torch", "pytorch_lightning", "jsonargparse", "mlflow", "numpy")
+    if name in sys.modules
+]
 print(codes, loaded, file=sys.stderr)
 """
 

@@ -49,9 +49,10 @@ def run_file(path: Path, *inputs: Array) -> list[Array]:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = [value.name for value in session.get_inputs()]
         return list(session.run(None, dict(zip(names, inputs, strict=True))))
-    module: Any = (
-        torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)
-    )  # type: ignore[no-untyped-call]
+    if path.suffix == ".pt2":
+        module: Any = torch.export.load(path).module()
+    else:
+        module = torch.jit.load(path)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         outputs = module(*map(torch.from_numpy, inputs))
     tensors = outputs.values() if isinstance(outputs, dict) else [outputs]
@@ -280,16 +281,8 @@ def reduced(
         exported_original, Workspace(tmp_path_factory.mktemp("reduced") / "work", fork_server)
     )
     words = (
-        "--ckpt_path",
-        "last",
-        "--format",
-        "onnx",
-        "--half",
-        "--int8",
-        "--opset",
-        "19",
-        "--output",
-        "small",
+        *("--ckpt_path", "last", "--format", "onnx", "--half", "--int8", "--opset", "19"),
+        *("--output", "small"),
     )
     workspace.run("export", "--run", "latest", *words, timeout_s=280).ok()
     workspace.close()
@@ -656,8 +649,8 @@ def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place:
             ["--format", "onx", "--input-shape", "1,3:int46", "--num-samples", "0", "--rtol=-1"],
             2,
             (
-                r"(?s)'onx'; did you mean 'onnx'\?.*'int46'; did you mean 'int64'.*--num-samples:"
-                r" .*--rtol: "
+                r"(?s)'onx'; did you mean 'onnx'\?.*'int46'; did you mean"
+                r" 'int64'.*--num-samples: .*--rtol: "
             ),
         ),
     ],

@@ -91,7 +91,8 @@ from pytorch_lightning import LightningModule
 
 
 class Marked(LightningModule):
-    """Has a loss of NaN for the batch with row 37 of a table, and writes down which rows it is of."""
+    """Has a loss of NaN for the batch with row 37 of a table, and writes down which rows it is
+    of."""
 
     def __init__(self):
         super().__init__()

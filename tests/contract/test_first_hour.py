@@ -152,9 +152,8 @@ def test_a_module_without_forward_trains_and_is_not_registered(numbers: Workspac
 
 def test_a_loss_of_each_output_with_each_target_is_refused(numbers: Workspace) -> None:
     table = pq.read_table(numbers.folder / "t.parquet")
-    pq.write_table(
-        table.set_column(2, "label", table["a"]), numbers.folder / "t.parquet"
-    )  # targets (batch, 1)
+    # targets (batch, 1)
+    pq.write_table(table.set_column(2, "label", table["a"]), numbers.folder / "t.parquet")
     step = "nn.functional.cross_entropy(self.layer(batch[0]), batch[1])"
     assert step in NETS
     numbers.write(

@@ -190,16 +190,20 @@ KEEPS: dict[str, Any] = {
 }
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEEP: dict[str, list[str]] = {
-    "report": ["callbacks.lr_monitor={}", "logger.mlflow={}", "logger.csv={}", "--trainer.logger=null"],
+    "report": ["callbacks.lr_monitor={}", "logger.mlflow={}", "logger.csv={}",
+               "--trainer.logger=null"],
     "json": [
-        "--model=my_parts.Talks", "--output=json", "--trainer.accumulate_grad_batches=4", "--trainer.logger=null",
+        "--model=my_parts.Talks", "--output=json", "--trainer.accumulate_grad_batches=4",
+        "--trainer.logger=null",
     ],
     "quiet": ["--quiet"],
-    "secret": ["logger.mlflow.init_args.tracking_uri=${oc.env:MY_TRACKER}", "--trainer.logger=null"],
+    "secret": ["logger.mlflow.init_args.tracking_uri=${oc.env:MY_TRACKER}",
+               "--trainer.logger=null"],
     "comet": ["logger.comet.init_args.online=false", "--trainer.logger=null"],
     "schedule": ["--model=my_parts.Scheduled", "--trainer.max_epochs=20"],
     "monitors": ["-c", "monitors.yaml"],
-    "parts": ["--model=my_project.FailsInInit", "--data=my_parts.Missing", "callbacks.mine=my_parts.Refuses"],
+    "parts": ["--model=my_project.FailsInInit", "--data=my_parts.Missing",
+              "callbacks.mine=my_parts.Refuses"],
     "best three": ["-c", "three.yaml", "--output=json"],
     "each fifth epoch": ["-c", "fifth.yaml", "--output=json"],
     "several callbacks": ["-c", "several.yaml", "--output=json"],
@@ -210,7 +214,8 @@ DEEP: dict[str, list[str]] = {
     ],
     "16 bit": ["--trainer.precision=16-mixed"],
     "ranks": [
-        "launch.engine=torchrun", "launch.processes=1000", "accelerator.strategy=ddp", "trainer.accelerator=null",
+        "launch.engine=torchrun", "launch.processes=1000", "accelerator.strategy=ddp",
+        "trainer.accelerator=null",
         "accelerator=cpu", "--output=json",
     ],
 }  # fmt: skip
@@ -474,7 +479,8 @@ def test_a_config_is_checked_for_the_stage_that_is_named(checked: dict[str, Answ
 
 
 def test_a_config_is_checked_for_other_hardware(checked: dict[str, Answer]) -> None:
-    assert {name: checked[name].code for name in ("no GPU", "any hardware", "for GPUs", "for a GPU", "for what")} == {
+    assert {name: checked[name].code for name in ("no GPU", "any hardware", "for GPUs", "for a GPU",
+                                                  "for what")} == {
         "no GPU": 2, "any hardware": 0, "for GPUs": 0, "for a GPU": 2, "for what": 2,
     }  # fmt: skip
     assert "trainer.devices: 99: this machine shows" in checked["no GPU"].err
@@ -508,9 +514,8 @@ def test_a_deep_check_says_what_it_saw(deep: dict[str, Answer]) -> None:
     )
     assert re.search(r"lr-AdamW, test/loss, train/loss, val/loss", lines[3])
     assert re.search(r"\d x [\d.]+ k?B in .*; .*B free", lines[4])
-    assert (
-        len(re.findall(r"[\d.]+ [kMGT]?B\b", lines[4])) == 2
-    )  # that of one checkpoint, and that of the disk
+    # that of one checkpoint, and that of the disk
+    assert len(re.findall(r"[\d.]+ [kMGT]?B\b", lines[4])) == 2
     assert {line.split()[2] for line in lines[6:8]} == {"logger.mlflow:", "logger.csv:"}
     assert lines[-1] == "no mistakes found"
 
@@ -554,9 +559,8 @@ def test_a_deep_check_keeps_the_epochs_and_schedules_of_the_config(deep: dict[st
     assert deep["schedule"].ok().err == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("best three", 4), ("each fifth epoch", 3)]
-)  # with one while written
+# with one while written
+@pytest.mark.parametrize(("name", "count"), [("best three", 4), ("each fifth epoch", 3)])
 def test_a_deep_check_counts_the_checkpoints_that_a_run_keeps(
     name: str, count: int, deep: dict[str, Answer]
 ) -> None:

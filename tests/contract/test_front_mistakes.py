@@ -101,9 +101,8 @@ def lay_out(case: str, folder: Path) -> Path:
         (folder / name).write_text(text, encoding="utf-8")
     if (CORPUS / case).is_dir():
         shutil.copytree(CORPUS / case, folder, dirs_exist_ok=True)
-        for module in folder.glob(
-            "*.py.txt"
-        ):  # so named because linters would find fault with them
+        # so named because linters would find fault with them
+        for module in folder.glob("*.py.txt"):
             module.rename(module.with_suffix(""))
     if (CORPUS / f"{case}.yaml").is_file():
         shutil.copy(CORPUS / f"{case}.yaml", folder)
@@ -121,7 +120,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 def stable(said: str, folder: Path) -> str:
     """Leave out of a message what is not the same everywhere.
 
-    And the commands, of which there may be more.
+    Also leave out the commands, of which there may be more.
     """
     said = said.replace(f"{folder.resolve()}", "<folder>")
     return said.replace(f"Commands: {', '.join(COMMANDS)}.", "Commands: <commands>.")
@@ -590,9 +589,15 @@ class Adapter:
 
 class Own(LightningModule):
     def __init__(
-        self, required: Required, options: Options = Options(), maybe: Optional[Options] = None,
-        typed: Optional[Typed] = None, several: Optional[list[Options]] = None,
-        parts: Optional[list[Union[Part, str]]] = None, either: Union[list[int], list[Part], None] = None, h: int = 3,
+        self,
+        required: Required,
+        options: Options = Options(),
+        maybe: Optional[Options] = None,
+        typed: Optional[Typed] = None,
+        several: Optional[list[Options]] = None,
+        parts: Optional[list[Union[Part, str]]] = None,
+        either: Union[list[int], list[Part], None] = None,
+        h: int = 3,
         adapter: Callable[[int, int], Adapter] = Adapter,
     ) -> None:
         super().__init__()
@@ -625,10 +630,8 @@ CHOSEN: tuple[dict[str, str | None], ...] = (
 WRONG = {
     "parts": [{"class_path": "own.Part", "init_args": {"q": 3}}],
     "h": "x",
-    "adapter": {
-        "class_path": "own.Adapter",
-        "init_args": {"gain": 2.0},
-    },  # right: it is called with two numbers
+    # right: it is called with two numbers
+    "adapter": {"class_path": "own.Adapter", "init_args": {"gain": 2.0}},
 }
 
 
@@ -638,12 +641,11 @@ def answers_to_right(
 ) -> dict[str, Judgement]:
     """What is said of the configs that come with lightkit.
 
-    And of classes of a user's with arguments of many types.
+    Also of classes of a user's with arguments of many types.
     """
     folder = tmp_path_factory.mktemp("right")
-    (folder / "data" / "flowers_delta").mkdir(
-        parents=True
-    )  # the table that configs/flowers_delta.yaml names
+    # the table that configs/flowers_delta.yaml names
+    (folder / "data" / "flowers_delta").mkdir(parents=True)
     for number in range(40):  # likewise of configs/text.yaml
         file = folder / "data" / "texts" / "ab"[number % 2] / f"{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)

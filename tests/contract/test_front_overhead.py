@@ -28,7 +28,10 @@ HOOKS = {
     "on_train_batch_start", "on_before_zero_grad", "on_before_backward",
     "on_after_backward", "on_before_optimizer_step", "on_train_batch_end",
 }
-READS = [(torch.Tensor, name) for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu")]
+READS = [
+    (torch.Tensor, name)
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__", "numpy", "cpu")
+]
 OPENS = [(builtins, "open"), (io, "open"), (os, "open")]
 
 
@@ -49,7 +52,12 @@ class Counting(Callback):
 
     def on_train_end(self, trainer, module):
         self.end()
-        counts = {"reads": self.reads, "opened": self.opened, "hooks": self.hooks, "steps": self.steps}
+        counts = {
+            "reads": self.reads,
+            "opened": self.opened,
+            "hooks": self.hooks,
+            "steps": self.steps,
+        }
         with open("counts.json", "w") as file:
             json.dump(counts, file)
 
@@ -77,7 +85,8 @@ class Counting(Callback):
         return function
 
     def read(self, frame, *_):
-        if os.path.join("torch", "optim") not in frame.f_code.co_filename:  # its count of steps, which is on the CPU
+        # its count of steps, which is on the CPU
+        if os.path.join("torch", "optim") not in frame.f_code.co_filename:
             self.reads[frame.f_code.co_name] += 1
 
     def open(self, frame, path, *_):
@@ -117,9 +126,8 @@ def test_a_training_step_reads_no_value_calls_few_hooks_and_opens_no_file(
     run = workspace.fit("-c", "job.yaml")
     counts = read_json(workspace.folder / "counts.json")
     assert counts["steps"] > 20
-    log_points = (
-        NUM_EPOCHS + counts["steps"] // 50
-    )  # trainer.log_every_n_steps: what was logged is read there
+    # trainer.log_every_n_steps: what was logged is read there
+    log_points = NUM_EPOCHS + counts["steps"] // 50
     # Each step's loss is compared with NaN on the CPU; on a GPU, 16 at once and late.
     assert sum(counts["reads"].values()) <= counts["steps"] + 2 * log_points, counts["reads"]
     own = [file for file in counts["hooks"] if "/lightkit/" in file]
@@ -128,6 +136,5 @@ def test_a_training_step_reads_no_value_calls_few_hooks_and_opens_no_file(
     in_epochs = [
         event["event"] for event in read_events(run) if event["event"] not in ("start", "end")
     ]
-    assert len(in_epochs) <= 3 * NUM_EPOCHS + 1, (
-        in_epochs
-    )  # the epoch, its best and its last checkpoint; the images
+    # the epoch, its best and its last checkpoint; the images
+    assert len(in_epochs) <= 3 * NUM_EPOCHS + 1, in_epochs

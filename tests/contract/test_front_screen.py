@@ -295,9 +295,8 @@ def test_standard_output_that_cannot_be_written_is_code_74_and_one_line(
 ) -> None:
     with FULL.open("wb", buffering=0) as full:
         result = room.run(*words.split(), stdout=full)
-        at_once = room.run_cold(
-            *words.split(), stdout=full, environ={"PYTHONUNBUFFERED": "1"}
-        )  # as in a container
+        # as in a container
+        at_once = room.run_cold(*words.split(), stdout=full, environ={"PYTHONUNBUFFERED": "1"})
     assert (result.code, result.err) == (at_once.code, at_once.err) == (74, f"{LOST}\n")
 
 

@@ -87,14 +87,16 @@ def test_a_run_that_is_worse_than_the_champion_is_rejected_with_4(planted: Works
         (["--gate.metric=test/error", "--gate.mode=min", "--gate.max_drop=0.02"], 4),
         (["--gate.metric=test/odd", "--gate.min=0"], 4),
         (["--gate.metric=test/accuracy", "--gate.slices={greens: 0.9}"], 4),
-        (["--gate.metric=test/accuracy", "--gate.slices={greens: 0}", "--data.init_args.count=5"], 4),
+        (["--gate.metric=test/accuracy", "--gate.slices={greens: 0}", "--data.init_args.count=5"],
+         4),
         (["--gate.metric=test/accuracy", "--gate.drift={window: 3, max_drop: 0.15}"], 0),
         (["--gate.metric=test/accuracy", "--gate.drift={window: 3, max_drop: 0.05}"], 4),
         (["--gate.metric=val/accuracy", "--gate.min=0.85"], 4),
     ],
     ids=["below min", "below max", "above max", "lower is better and it is lower",
-         "lower is better and it is higher", "NaN", "class below its bound", "class without samples",
-         "near the best of late", "slid from the best of late", "validation split"],
+         "lower is better and it is higher", "NaN", "class below its bound",
+         "class without samples", "near the best of late", "slid from the best of late",
+         "validation split"],
 )  # fmt: skip
 def test_a_gate_passes_by_its_conditions(planted: Workspace, words: list[str], code: int) -> None:
     of_file = [

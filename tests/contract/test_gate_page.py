@@ -60,7 +60,8 @@ def test_the_page_of_a_refusal_says_in_words_what_decides(judged_original: Path)
         r" \(champion\) has 0\.9",
         text,
     )
-    parts = ("What was asked", "What was found", "What decides", "Slices", "The samples that decide",
+    parts = ("What was asked", "What was found", "What decides", "Slices",
+             "The samples that decide",
              "History of the champion", "Next step", "Details")  # fmt: skip
     places = [text.rindex(part) for part in parts]
     assert places == sorted(places)
@@ -102,20 +103,28 @@ def decision(*, num_slices: int, num_samples: int) -> dict[str, Any]:
     }
     asks = {"challenger": 0.3, "baseline": None, "asks": HOSTILE, "passed": False}
     names = [f"{HOSTILE} {index}" for index in range(num_slices)]
-    move = {"kind": "promote", "alias": "champion", "from": None, "to": "1", "by": HOSTILE, "reason": HOSTILE,
+    move = {"kind": "promote", "alias": "champion", "from": None, "to": "1", "by": HOSTILE,
+            "reason": HOSTILE,
             "metric": HOSTILE, "scores": {"challenger": 0.5}, "time": HOSTILE}  # fmt: skip
     return {
-        "schema": 1, "passed": False, "metric": "test/accuracy", "baseline": HOSTILE, "num_samples": 9,
-        "scores": {"challenger": {"test/accuracy": 0.3}, "baseline": {"test/accuracy": 0.4, HOSTILE: 1.0}},
+        "schema": 1, "passed": False, "metric": "test/accuracy", "baseline": HOSTILE,
+        "num_samples": 9,
+        "scores": {"challenger": {"test/accuracy": 0.3},
+                   "baseline": {"test/accuracy": 0.4, HOSTILE: 1.0}},
         "intervals": {"confidence": 0.95, "challenger": interval, "baseline": interval},
         "slices": {name: {**asks, "num_samples": 5, "interval": interval} for name in names},
-        "significance": {"test": "bootstrap", "p_value": 0.2, "counts": False, "difference": -0.1, "low": -0.2,
+        "significance": {"test": "bootstrap", "p_value": 0.2, "counts": False, "difference": -0.1,
+                         "low": -0.2,
                          "high": 0.0, "num_samples": 9, "only_challenger": 3, "only_baseline": 4},
-        "checks": [{"name": f"test/accuracy of {name}", **asks} for name in names], "reasons": [HOSTILE] * num_slices,
-        "samples": [{**sample, "index": index} for index in range(num_samples)], "history": [move] * 20,
-        "settings": {"name": HOSTILE, "metric": HOSTILE, "baseline": "champion"}, "notices": [HOSTILE],
-        "against": {"run": HOSTILE}, "checkpoint": {"path": HOSTILE, "sha256": HOSTILE}, "time": HOSTILE,
-        "data": {"fingerprint": HOSTILE, "split": "test"}, "lightkit": HOSTILE, "run": HOSTILE,
+        "checks": [{"name": f"test/accuracy of {name}", **asks} for name in names],
+        "reasons": [HOSTILE] * num_slices,
+        "samples": [{**sample, "index": index} for index in range(num_samples)],
+        "history": [move] * 20,
+        "settings": {"name": HOSTILE, "metric": HOSTILE, "baseline": "champion"},
+        "notices": [HOSTILE],
+        "against": {"run": HOSTILE}, "checkpoint": {"path": HOSTILE, "sha256": HOSTILE},
+        "time": HOSTILE, "data": {"fingerprint": HOSTILE, "split": "test"}, "lightkit": HOSTILE,
+        "run": HOSTILE,
     }  # fmt: skip
 
 
@@ -140,9 +149,8 @@ def test_a_thousand_slices_and_pictures_make_no_large_page(planted: Workspace) -
     thumbnails.mkdir(exist_ok=True)
     random = np.random.default_rng(3)
     for index in range(60):
-        pixels = random.integers(
-            0, 255, (160, 160, 3), np.uint8
-        )  # noise: no photo of that size is larger
+        # noise: no photo of that size is larger
+        pixels = random.integers(0, 255, (160, 160, 3), np.uint8)
         Image.fromarray(pixels).save(thumbnails / f"test-{index}.jpg", quality=80)
     page = write_page(planted, json.dumps(decision(num_slices=1000, num_samples=1000)))
     check_page(page)

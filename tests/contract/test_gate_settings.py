@@ -20,7 +20,8 @@ from tests.contract.workspace import ForkServer, Result, Workspace, read_json
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine
 
 KINDS = '''\
-"""Four kinds of animals in four columns, in batches of any form, and a model that logs accuracy and F1 of them."""
+"""Four kinds of animals in four columns, in batches of any form, and a model that logs accuracy and
+F1 of them."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -142,7 +143,9 @@ class Net(LightningModule):
             return tuple(batch)
         parts = batch if isinstance(batch, dict) else vars(batch)
         inputs = next(parts[name] for name in ("x", "image") if name in parts)
-        return inputs, next(parts[name] for name in ("y", "target", "labels", "first") if name in parts)
+        return inputs, next(
+            parts[name] for name in ("y", "target", "labels", "first") if name in parts
+        )
 
     def training_step(self, batch, index):
         x, y = self.split(batch)
@@ -171,7 +174,8 @@ JOB = {
     "model": {"class_path": "kinds.Net"},
     "data": {"class_path": "kinds.Data"},
     "trainer": {
-        "accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "enable_progress_bar": False,
+        "accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False,
+        "enable_progress_bar": False,
     },
     "run": {"report": False},
     "gate": {"metric": "test/f1", "max_drop": 1.0, "slices": {"ape": 0.0, "cat": 0.0}},
@@ -204,12 +208,24 @@ for name, words in json.loads(Path("walk.json").read_text()).items():
     entry = found[name] = {"codes": []}
     for role, given, seed in (("base", of_baseline, 1), ("new", of_challenger, 2)):
         job = f"{name.replace(' ', '-')}-{role}"
-        code, _, err = run("fit", "-c", "job.yaml", f"--run.name={job}", f"--seed_everything={seed}", "--quiet", *given)
+        code, _, err = run(
+            "fit",
+            "-c",
+            "job.yaml",
+            f"--run.name={job}",
+            f"--seed_everything={seed}",
+            "--quiet",
+            *given,
+        )
         assert code == 0, (name, err)
         entry[role] = str(Path("runs", job, "latest").resolve())
         entry["codes"].append(run("test", "--run", f"{job}/latest", "--quiet")[0])
-        checkpoint = torch.load(next(Path(entry[role]).glob("checkpoints/best.ckpt")), weights_only=True)
-        entry[f"{role}_weights"] = [checkpoint["state_dict"][f"linear.{part}"].tolist() for part in ("weight", "bias")]
+        checkpoint = torch.load(
+            next(Path(entry[role]).glob("checkpoints/best.ckpt")), weights_only=True
+        )
+        entry[f"{role}_weights"] = [
+            checkpoint["state_dict"][f"linear.{part}"].tolist() for part in ("weight", "bias")
+        ]
     job = name.replace(" ", "-")
     words = ["gate", f"{job}-new/latest", f"--baseline={job}-base/latest", "--json"]
     entry["gate"], entry["out"], entry["err"] = run(*words)
@@ -219,30 +235,37 @@ Path("found.json").write_text(json.dumps(found))
 CASES: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     # words of both, settings of the baseline's inputs, the baseline's classes
     "batch size": (["base:--data.batch_size=7"], {}, []),
-    "mean and std": (["base:--data.mean=0.4", "base:--data.std=3.0"], {"mean": 0.4, "std": 3.0}, []),
+    "mean and std": (["base:--data.mean=0.4", "base:--data.std=3.0"], {"mean": 0.4, "std": 3.0},
+                     []),
     "columns": (["base:--data.columns=[2, 0, 3, 1]"], {"columns": [2, 0, 3, 1]}, []),
     "transform": (["base:--data.flip=true"], {"flip": True}, []),
     "double precision": (["base:--trainer.precision=64-true"], {}, []),
     "mixed precision": (["base:--trainer.precision=bf16-mixed"], {}, []),
-    "a class more": (["base:--data.class_names=[cat, dog, ape, bee]"], {}, ["cat", "dog", "ape", "bee"]),
+    "a class more": (["base:--data.class_names=[cat, dog, ape, bee]"], {},
+                     ["cat", "dog", "ape", "bee"]),
     **{
         f"order in a {form}": (
-            [f"--data.form={form}", "base:--data.class_names=[cat, ape, bee]"], {}, ["cat", "ape", "bee"],
+            [f"--data.form={form}", "base:--data.class_names=[cat, ape, bee]"], {},
+            ["cat", "ape", "bee"],
         )
         for form in ("tuple", "list", "named tuple", "mapping", "dataclass", "object")
     },
-    "forms": (["base:--data.form=mapping", "base:--data.class_names=[bee, cat, ape]"], {}, ["bee", "cat", "ape"]),
-    "without predictions": (["--model.returns_outputs=false", "base:--data.mean=0.4", "--gate.metric=test/accuracy"],
+    "forms": (["base:--data.form=mapping", "base:--data.class_names=[bee, cat, ape]"], {},
+              ["bee", "cat", "ape"]),
+    "without predictions": (["--model.returns_outputs=false", "base:--data.mean=0.4",
+                             "--gate.metric=test/accuracy"],
                             {"mean": 0.4}, []),
 }  # fmt: skip
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "unknown argument": (
         ["--data=kinds.Undeclared", "base:--data.mean=0.4"], 2,
-        r"gate\.baseline: run unknown-argument-base/.* data\.init_args\.mean \(0\.4 there\).*sample_arguments",
+        r"gate\.baseline: run unknown-argument-base/.* data\.init_args\.mean \(0\.4 "
+        r"there\).*sample_arguments",
     ),
     "no labels": (
         ["--data.form=three", "base:--data.class_names=[cat, ape, bee]"], 2,
-        r"cannot be renumbered.*no-labels-base/.*another order \(cat, ape, bee\) than the data \(ape, bee, cat\)",
+        r"cannot be renumbered.*no-labels-base/.*another order \(cat, ape, bee\) than the data "
+        r"\(ape, bee, cat\)",
     ),
     "unknown class": (
         ["new:--data.class_names=[ape, bee, dog]", "--gate.slices=null"], 3,
@@ -379,10 +402,12 @@ REGRESSION = {
     "model": {"class_path": "Regressor", "init_args": {"num_inputs": 2}},
     "data": {
         "class_path": "Table",
-        "init_args": {"path": "table.parquet", "features": ["x0", "x1"], "label": "y", "batch_size": 8},
+        "init_args": {"path": "table.parquet", "features": ["x0", "x1"], "label": "y",
+                      "batch_size": 8},
     },
     "trainer": {
-        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False, "enable_progress_bar": False,
+        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False,
+        "enable_progress_bar": False,
     },
     "run": {"report": False},
     "gate": {"metric": "test/mae", "mode": "min", "max_drop": 0.0},
@@ -451,10 +476,8 @@ def test_a_loss_in_units_of_each_run_is_not_compared(regressors: Workspace) -> N
     assert re.search(
         r"gate\.metric: test/loss is in units of each run's own training data.*test/mse", result.err
     )
-    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (
-        0,
-        4,
-    )  # in units of y
+    # in units of y
+    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (0, 4)
 
 
 def test_a_baseline_is_scored_on_the_rows_of_the_run_that_is_judged(regressors: Workspace) -> None:
@@ -555,10 +578,12 @@ COLOUR_JOB = {
     "model": {"class_path": "colours.Net"},
     "data": {
         "class_path": "ImageFolder",
-        "init_args": {"root": "pics", "image_size": 16, "batch_size": 6, "num_workers": 0, "augment": False},
+        "init_args": {"root": "pics", "image_size": 16, "batch_size": 6, "num_workers": 0,
+                      "augment": False},
     },
     "trainer": {
-        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False, "enable_progress_bar": False,
+        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False,
+        "enable_progress_bar": False,
     },
     "run": {"report": False},
     "gate": {"metric": "test/accuracy", "max_drop": 0.0},
@@ -571,7 +596,7 @@ def renamed(
 ) -> Iterator[Workspace]:
     """A model of three colours, one of whose folders was renamed since.
 
-    And a model of today's names; read only.
+    Also a model of today's names; read only.
     """
     workspace = Workspace(tmp_path_factory.mktemp("colours") / "work", fork_server)
     workspace.write("colours.py", COLOURS)

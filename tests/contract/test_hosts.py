@@ -93,9 +93,8 @@ class Hosts:
         table = "\n".join(["127.0.0.1 localhost", *lines, ""])
         for namespace in self.namespaces.values():
             ip("netns", "add", namespace)
-            folder = (
-                Path("/etc/netns") / namespace
-            )  # `ip netns exec` lays its files over those of /etc
+            # `ip netns exec` lays its files over those of /etc
+            folder = Path("/etc/netns") / namespace
             folder.mkdir(parents=True)
             (folder / "hosts").write_text(table, encoding="utf-8")
         first, second = self.namespaces.values()
@@ -243,10 +242,8 @@ def test_a_host_that_is_lost_is_not_waited_for(hosts: Hosts, workspace: Workspac
     here.wait_for((workspace.folder / "held").exists)
     there.signal_group(signal.SIGKILL)
     (workspace.folder / "hold").unlink()
-    assert here.wait(timeout_s=200) in (
-        70,
-        75,
-    ), here.err  # by its watchdog, or by torchrun's SIGTERM
+    # by its watchdog, or by torchrun's SIGTERM
+    assert here.wait(timeout_s=200) in (70, 75), here.err
     assert "the same command resumes from" in here.err.lower()
 
 

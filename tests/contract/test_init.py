@@ -57,7 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
     """Environment variables with which Python imports lightkit from the wheel.
 
-    And nothing of the checkout.
+    Python imports nothing of the checkout.
     """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
@@ -330,9 +330,7 @@ def test_init_data_writes_another_file_where_one_of_that_name_exists(workspace: 
     )
 
 
-TABLES = {
-    "no_label": ({"image": [b"", b""], "kind": ["a", "b"]}, "data.init_args.label"),
-}
+TABLES = {"no_label": ({"image": [b"", b""], "kind": ["a", "b"]}, "data.init_args.label")}
 
 
 def test_init_data_of_a_table_of_paths_lists_the_rows_without_an_image(
@@ -361,7 +359,8 @@ def test_init_data_names_the_recipe_for_a_table_of_another_kind(
 
 SPLITS = [*(["train"] * 8), "val", "test"]
 ROWS = "size,colour,day,label,split\n" + "".join(
-    f"{at}.5,{'red' if at % 3 else 'blue'},2026-01-{at % 28 + 1:02d},{'a' if at % 2 else 'b'},{SPLITS[at % 10]}\n"
+    f"{at}.5,{'red' if at % 3 else 'blue'},2026-01-{at % 28 + 1:02d},"
+    f"{'a' if at % 2 else 'b'},{SPLITS[at % 10]}\n"
     for at in range(40)
 )
 

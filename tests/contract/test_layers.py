@@ -30,7 +30,9 @@ class Anything(Net):
         part: A module.
     """
 
-    def __init__(self, a: Any = None, b: Any = None, c: Any = None, part: torch.nn.Module | None = None):
+    def __init__(
+        self, a: Any = None, b: Any = None, c: Any = None, part: torch.nn.Module | None = None
+    ):
         super().__init__()
 '''
 NET = "model: {class_path: my_project.Net, init_args: {hidden: 9, name: low}}"
@@ -174,8 +176,8 @@ CLASSES = {
                 " bias: false}}}"
             ),
             anything(
-                "{part: {class_path: torch.nn.Bilinear, init_args: {in1_features: 1, in2_features:"
-                " 1}}}"
+                "{part: {class_path: torch.nn.Bilinear, init_args:"
+                " {in1_features: 1, in2_features: 1}}}"
             ),
         ],
         {
@@ -321,24 +323,31 @@ FLAGS = {
     "joined": Rule([NET], {"trainer.max_epochs": 3}, flags=["--trainer.max_epochs=3"]),
     "apart": Rule([NET], {"trainer.max_epochs": -1}, flags=["--trainer.max_epochs", "-1"]),
     "bare": Rule([NET], {"model.init_args.name": "x=y"}, flags=["model.name=x=y"]),
-    "with_init_args": Rule([NET], {"model.init_args.hidden": 3}, flags=["--model.init_args.hidden=3"]),
-    "the_last_one_counts": Rule([NET], {"model.init_args.hidden": 3}, flags=["model.hidden=2", "--model.hidden=3"]),
+    "with_init_args": Rule([NET], {"model.init_args.hidden": 3},
+                           flags=["--model.init_args.hidden=3"]),
+    "the_last_one_counts": Rule([NET], {"model.init_args.hidden": 3},
+                                flags=["model.hidden=2", "--model.hidden=3"]),
     "a_mapping": Rule([anything("{a: {x: 1}}")], {"model.init_args.a": {"x": 1, "y": [None]}},
                       flags=["--model.a={y: [null]}"]),
     "an_empty_text": Rule([NET], {"model.init_args.name": ""}, flags=["--model.name="]),
-    "a_template_with_braces": Rule([NET], {"model.init_args.name": "{epoch:02d}"}, flags=["--model.name={epoch:02d}"]),
+    "a_template_with_braces": Rule([NET], {"model.init_args.name": "{epoch:02d}"},
+                                   flags=["--model.name={epoch:02d}"]),
     "an_element_of_a_list": Rule(
-        [anything("{a: [1, {x: 1}]}")], {"model.init_args.a": [5, {"x": 2}]}, flags=["model.a.0=5", "model.a.1.x=2"]
+        [anything("{a: [1, {x: 1}]}")], {"model.init_args.a": [5, {"x": 2}]},
+        flags=["model.a.0=5", "model.a.1.x=2"]
     ),
 }  # fmt: skip
 ORDER = {
-    "files_over_defaults": Rule([NET + "\nrun: {wait_s: 1}"], {"run.wait_s": 1, "run.root": "runs"}),
-    "files_in_order": Rule([NET, "model: {hidden: 1}", "model: {hidden: 2}"], {"model.init_args.hidden": 2}),
+    "files_over_defaults": Rule([NET + "\nrun: {wait_s: 1}"],
+                                {"run.wait_s": 1, "run.root": "runs"}),
+    "files_in_order": Rule([NET, "model: {hidden: 1}", "model: {hidden: 2}"],
+                           {"model.init_args.hidden": 2}),
     "variables_over_files": Rule(
         [NET], {"model.init_args.hidden": 3}, environ={"LIGHTKIT_MODEL__INIT_ARGS__HIDDEN": "3"}
     ),
     "flags_over_variables": Rule(
-        [NET], {"seed_everything": 4}, environ={"LIGHTKIT_SEED_EVERYTHING": "3"}, flags=["--seed_everything=4"]
+        [NET], {"seed_everything": 4}, environ={"LIGHTKIT_SEED_EVERYTHING": "3"},
+        flags=["--seed_everything=4"]
     ),
     "a_variable_for_a_section_before_those_for_its_keys": Rule(
         [NET],

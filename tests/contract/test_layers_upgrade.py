@@ -52,12 +52,18 @@ trainer:
       init_args: {find_unused_parameters: false}
 """
 WITHOUT_EFFECT = [
-    "amp_backend: native", "amp_level: null", "auto_lr_find: false", "auto_scale_batch_size: false", "ipus: null",
-    "auto_select_gpus: false", "automatic_optimization: true", "enable_pl_optimizer: false", "hpus: 0",
-    "flush_logs_every_n_steps: 100", "log_gpu_memory: null", "move_metrics_to_cpu: false", "process_position: 0",
-    "multiple_trainloader_mode: max_size_cycle", "prepare_data_per_node: true", "progress_bar_refresh_rate: 1",
-    "resume_from_checkpoint: null", "stochastic_weight_avg: false", "track_grad_norm: -1", "terminate_on_nan: null",
-    "truncated_bptt_steps: null", "weights_save_path: null", "accumulate_grad_batches: null", "profiler: false",
+    "amp_backend: native", "amp_level: null", "auto_lr_find: false", "auto_scale_batch_size: false",
+    "ipus: null", "auto_select_gpus: false", "automatic_optimization: true",
+    "enable_pl_optimizer: false", "hpus: 0", "flush_logs_every_n_steps: 100",
+    "log_gpu_memory: null",
+    "move_metrics_to_cpu: false",
+    "process_position: 0",
+    "multiple_trainloader_mode: max_size_cycle", "prepare_data_per_node: true",
+    "progress_bar_refresh_rate: 1", "resume_from_checkpoint: null", "stochastic_weight_avg: false",
+    "track_grad_norm: -1", "terminate_on_nan: null", "truncated_bptt_steps: null",
+    "weights_save_path: null",
+    "accumulate_grad_batches: null",
+    "profiler: false",
 ]
 BESIDE = {
     'resume_from_checkpoint: a.ckpt': [

@@ -23,7 +23,9 @@ class Net(L.LightningModule):
     def __init__(self, hidden: int = 4):
         super().__init__()
         self.save_hyperparameters()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(2, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(2, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 1)
+        )
 
     def forward(self, x):
         return self.layers(x)

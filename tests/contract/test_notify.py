@@ -48,7 +48,8 @@ def addresses(receiver: Receiver) -> dict[str, str]:
 
 def messages_of(receiver: Receiver) -> list[tuple[Any, ...]]:
     """Read kind, status, stage and exit code of what the webhook was sent."""
-    return [tuple(request.json[key] for key in ("kind", "status", "stage", "exit_code")) for request in
+    return [tuple(request.json[key] for key in ("kind", "status", "stage",
+                                                "exit_code")) for request in
             receiver.of("hook")]  # fmt: skip
 
 
@@ -397,8 +398,10 @@ def test_events_choose_what_is_reported_and_mention_whom_a_failure_calls(
         (["notify-test", "-c", "small.yaml", "--kind=gates"], "did you mean 'gate'"),
         (["notify-test", *SLACK], "SLACK_WEBHOOK_URL"),
         (["fit", "-c", "small.yaml", f"--run.heartbeat_url=host/{CANARY}"], "run.heartbeat_url"),
-        (["notify-test", "-c", "small.yaml", f"--callbacks.slack.webhook_url=host/{CANARY}"], "webhook_url"),
-        (["fit", "-c", "small.yaml", "--callbacks.slack.webhook_url=http://host", "--callbacks.slack.events=[begin]"],
+        (["notify-test", "-c", "small.yaml", f"--callbacks.slack.webhook_url=host/{CANARY}"],
+         "webhook_url"),
+        (["fit", "-c", "small.yaml", "--callbacks.slack.webhook_url=http://host",
+          "--callbacks.slack.events=[begin]"],
          "begin"),
     ],
     ids=["nobody to tell", "kind", "variable", "switch", "address", "event"],

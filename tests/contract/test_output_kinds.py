@@ -30,7 +30,9 @@ from lightkit.images.preprocessing import Preprocessing
 class Data(pl.LightningDataModule):
     """Two grey images, of which the first is brighter."""
 
-    preprocessing = Preprocessing(resize=8, crop=(8, 8), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    preprocessing = Preprocessing(
+        resize=8, crop=(8, 8), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)
+    )
 
     def __init__(self, names: list[str] | None = None):
         super().__init__()
@@ -42,7 +44,9 @@ class Data(pl.LightningDataModule):
         return DataLoader(TensorDataset(images, torch.tensor([1, 0])), batch_size=2)
 
     def untransformed(self, split):
-        return [(Image.new("RGB", (16, 16), (grey,) * 3), label) for grey, label in ((200, 1), (60, 0))]
+        return [
+            (Image.new("RGB", (16, 16), (grey,) * 3), label) for grey, label in ((200, 1), (60, 0))
+        ]
 
     train_dataloader = val_dataloader = test_dataloader = predict_dataloader = loader
 
@@ -50,7 +54,12 @@ class Data(pl.LightningDataModule):
 class Net(pl.LightningModule):
     """Multiples of the mean of an image, as many as asked for."""
 
-    def __init__(self, kind: str | None = None, factors: list[float] = [1.0, -1.0, 0.5], task: str = "multiclass"):
+    def __init__(
+        self,
+        kind: str | None = None,
+        factors: list[float] = [1.0, -1.0, 0.5],
+        task: str = "multiclass",
+    ):
         super().__init__()
         if kind is not None:
             self.output_kind = kind

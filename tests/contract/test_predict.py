@@ -173,7 +173,11 @@ import sys
 from lightkit.main import main
 
 code = main()
-print(code, sorted({"torch", "pytorch_lightning", "torchvision", "mlflow", "onnx"} & {*sys.modules}), file=sys.stderr)
+print(
+    code,
+    sorted({"torch", "pytorch_lightning", "torchvision", "mlflow", "onnx"} & {*sys.modules}),
+    file=sys.stderr,
+)
 """
 
 
@@ -645,8 +649,8 @@ def test_many_images_take_no_more_memory_than_few(place: Workspace) -> None:
             ["rows.csv"],
             3,
             (
-                r"rows\.csv: expected images: folders, .*it has 'size', 'survived', and 'survived'"
-                r" has 'yes'"
+                r"rows\.csv: expected images: folders, .*it has 'size',"
+                r" 'survived', and 'survived' has 'yes'"
             ),
         ),
         (["new", "--output", "t.xlsx"], 2, r"--output t\.xlsx: .*\.csv, \.parquet or"),

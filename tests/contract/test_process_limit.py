@@ -1,6 +1,6 @@
 """Where no process or thread can be started, the run ends at once and says so.
 
-And no later error hides the first.
+No later error hides the first.
 """
 
 from __future__ import annotations
@@ -166,9 +166,8 @@ def test_a_limit_of_processes_is_an_error_in_words(
         assert advice in answer.err
 
 
-@pytest.mark.timeout(
-    600
-)  # else a training that waits for a lost batch is ended by its watchdog after 20 minutes
+# else a training that waits for a lost batch is ended by its watchdog after 20 minutes
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", WORKERS)
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_loading_process_that_cannot_send_a_batch_ends_the_run(

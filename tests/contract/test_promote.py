@@ -99,8 +99,8 @@ def test_promote_registers_a_run_that_has_passed_and_moves_the_alias(
     version = night.registry["net"]["versions"]["1"]
     assert version["tags"]["run"] == f"net/{better.name}"
     assert moves_told(night.results["history"])[0] == ("promote", "-", "1")
-    (moved,) = [event for event in read_events(planted_original / better.relative_to(night.workspace.folder))
-                if event["event"] == "promotion"]  # fmt: skip
+    events = read_events(planted_original / better.relative_to(night.workspace.folder))
+    (moved,) = [event for event in events if event["event"] == "promotion"]
     assert (moved["alias"], moved["to"], moved["reason"]) == ("champion", "1", "the first")
 
 

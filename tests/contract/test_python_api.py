@@ -33,11 +33,23 @@ def test_the_python_api_reads_configs_and_runs_without_torch(finished: Workspace
     script = """\
 import sys
 import lightkit
-config = lightkit.load_config(["lightkit:base", "small.yaml"], {"trainer.max_epochs": 3, "run.name": "other"})
+config = lightkit.load_config(
+    ["lightkit:base", "small.yaml"], {"trainer.max_epochs": 3, "run.name": "other"}
+)
 run = lightkit.load_run("latest")
 assert {"fit", "load_run", "list_runs", "load_config", "LightkitCLI"} <= set(dir(lightkit))
-show({"config": config, "folder": run.folder, "metrics": run.metrics, "summary": run.summary, "saved": run.config,
-      "runs": lightkit.list_runs(), "report": run.report(), "torch": "torch" in sys.modules})
+show(
+    {
+        "config": config,
+        "folder": run.folder,
+        "metrics": run.metrics,
+        "summary": run.summary,
+        "saved": run.config,
+        "runs": lightkit.list_runs(),
+        "report": run.report(),
+        "torch": "torch" in sys.modules,
+    }
+)
 """
     shown = run_script(finished, script, cold=True)[1]
     assert not shown["torch"]
@@ -59,11 +71,23 @@ def test_fit_in_a_script_returns_its_run_and_leaves_the_process_as_it_was(
 import signal, sys, threading, warnings
 import lightkit
 def state():
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)]
-    return [handlers, sys.excepthook, threading.excepthook, warnings.showwarning, sys.path[:], warnings.filters[:]]
+    handlers = [
+        signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    ]
+    return [
+        handlers,
+        sys.excepthook,
+        threading.excepthook,
+        warnings.showwarning,
+        sys.path[:],
+        warnings.filters[:],
+    ]
 import pytorch_lightning  # adds filters of its own
 before = state()
-run = lightkit.fit("small.yaml", {"trainer": {"max_epochs": 1}, "model.tags": ["a", "b"]}, quiet=True)
+run = lightkit.fit(
+    "small.yaml", {"trainer": {"max_epochs": 1}, "model.tags": ["a", "b"]}, quiet=True
+)
 assert state() == before
 again = lightkit.fit(["small.yaml"], {"trainer.max_epochs": 1})
 tags = run.config["model"]["init_args"]["tags"]
@@ -146,7 +170,8 @@ class Stopped(Exception): pass
 def handler(number, frame): raise Stopped("own handler")
 signal.signal(signal.SIGTERM, handler)
 sender = {{"class_path": "my_project.SendSignal",
-          "init_args": {{"hook": "on_train_batch_start", "step": 9, "signum": int(signal.{signum})}}}}
+          "init_args": {{"hook": "on_train_batch_start", "step": 9,
+                        "signum": int(signal.{signum})}}}}
 try:
     lightkit.fit("small.yaml", {{"callbacks.sender": sender}})
 except (KeyboardInterrupt, Stopped) as error:
@@ -167,7 +192,9 @@ import lightkit
 from lightkit.errors import LightkitError
 run = lightkit.fit("small.yaml", {"accelerator.num_processes": 2, "trainer.max_epochs": 1})
 try:
-    lightkit.fit("small.yaml", {"accelerator.num_processes": 2, "model.class_path": "my_project.FailsInStep"})
+    lightkit.fit(
+        "small.yaml", {"accelerator.num_processes": 2, "model.class_path": "my_project.FailsInStep"}
+    )
 except LightkitError as error:
     show([str(run.folder), str(error)])
 """

@@ -31,11 +31,7 @@ from tests.contract.workspace import ForkServer, Result, Workspace, read_events,
 from tests.ports import free_port
 
 HELD_STEP = 4
-FAULTS = [
-    engine("ddp"),
-    engine("torchrun", is_long=True),
-    engine("horovod", is_long=True),
-]
+FAULTS = [engine("ddp"), engine("torchrun", is_long=True), engine("horovod", is_long=True)]
 TRAINED = [
     engine("ddp"),
     engine("horovod"),
@@ -298,9 +294,11 @@ def test_a_rank_that_raises_under_a_launcher_of_the_users_own_says_so(workspace:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["accelerator.strategy=ddp", "launch.engine=torchrun", "launch.processes=2", "--trainer.max_epoch=3"],
+        (["accelerator.strategy=ddp", "launch.engine=torchrun", "launch.processes=2",
+          "--trainer.max_epoch=3"],
          r"max_epoch\b.*did you mean"),
-        (["accelerator.strategy=horovod", "launch.processes=2", "launch.hosts=localhost:1"], r"localhost:1 .*1 slot"),
+        (["accelerator.strategy=horovod", "launch.processes=2", "launch.hosts=localhost:1"],
+         r"localhost:1 .*1 slot"),
         (["launch.engine=slurm"], r"launch\.engine: slurm: .*srun.*lightkit submit"),
         (["trainer.num_nodes=2"], r"trainer\.num_nodes"),
         (["launch.engine=torchrun", "launch.processes=1", "launch.nodes=2"], r"launch\.rendezvous"),

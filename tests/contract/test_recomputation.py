@@ -94,11 +94,8 @@ def read_pictures(folder: Path, split: str) -> Samples:
     pixels = np.stack(
         [np.asarray(Image.open(path), dtype=float)[3:45, 3:45] / 255 for path in paths]
     )
-    inputs = (pixels - [0.485, 0.456, 0.406]) / [
-        0.229,
-        0.224,
-        0.225,
-    ]  # ImageNet's mean and standard deviation
+    # ImageNet's mean and standard deviation
+    inputs = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     labels = np.array([CLASSES.index(path.parent.name) for path in paths])
     return Samples(np.moveaxis(inputs, -1, 1), labels, np.ones(len(paths)))
 
@@ -426,9 +423,8 @@ def test_the_metrics_of_each_epoch_are_those_of_its_weights(trained: Trained) ->
     for epoch, row in enumerate(rows):
         seconds, speed = (row.pop(name) for name in _CLOCK)
         assert row == close(trained.row(epoch))
-        assert (
-            seconds * speed >= 0.98 * _SIZES[trained.job]["train"]
-        )  # which is of the training without validation
+        # which is of the training without validation
+        assert seconds * speed >= 0.98 * _SIZES[trained.job]["train"]
 
 
 def test_the_learning_rate_of_each_step_is_that_of_its_schedule(trained: Trained) -> None:
@@ -596,8 +592,8 @@ def read_mlflow(trained: Trained) -> dict[str, list[tuple[int, float]]]:
     run_id = read_json(trained.run / "mlflow.json")["run_id"]
     with closing(sqlite3.connect(trained.folder / "runs" / "mlflow.db")) as connection:
         query = (
-            "SELECT key, step, value FROM metrics WHERE run_uuid = ? AND is_nan = 0 ORDER BY step,"
-            " timestamp"
+            "SELECT key, step, value FROM metrics WHERE run_uuid = ? AND"
+            " is_nan = 0 ORDER BY step, timestamp"
         )
         rows = connection.execute(query, (run_id,)).fetchall()
         newest = connection.execute(
@@ -931,8 +927,8 @@ def test_every_number_of_a_report_is_that_of_the_best_weights_and_the_samples(
     )
     num_right = int(counts.diagonal().sum())
     described = (
-        f"{len(names)} classes, {len(targets)} samples of the test split, of which {num_right} are"
-        " right"
+        f"{len(names)} classes, {len(targets)} samples of the test split,"
+        f" of which {num_right} are right"
     )
     assert described in page
     error = compute_calibration_error(trained)

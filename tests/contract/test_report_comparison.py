@@ -36,7 +36,7 @@ def compare(workspace: Workspace, *runs: Path) -> str:
 def always_right(run: Path, **about: str) -> None:
     """Replace the test predictions of a run by the labels.
 
-    And what the file says of itself by some values.
+    Also replace what the file says of itself by some values.
     """
     path = run / "test_predictions.parquet"
     table = parquet.read_table(path)

@@ -22,7 +22,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome")
 
 MEASURE = """
-const width = view.innerWidth, found = { width, scroll: doc.documentElement.scrollWidth, cut: [], unmarked: [] };
+const width = view.innerWidth;
+const found = { width, scroll: doc.documentElement.scrollWidth, cut: [], unmarked: [] };
 const scrolls = (element) => ["auto", "scroll"].includes(view.getComputedStyle(element).overflowX);
 for (const element of doc.body.querySelectorAll("*")) {
   const box = element.getBoundingClientRect();
@@ -96,7 +97,9 @@ def ask_page(content: str, script: str, folder: Path, *, width: int) -> Any:
         await frames();
         const answer = await (async () => {{ {script} }})();
         document.querySelector("pre").textContent = JSON.stringify(answer);
-      }} catch (error) {{ document.querySelector("pre").textContent = JSON.stringify(String(error.stack)); }}
+      }} catch (error) {{
+        document.querySelector("pre").textContent = JSON.stringify(String(error.stack));
+      }}
     }});"""
     style = "<style>iframe { border: 0 }</style>"
     page_ = (
@@ -149,9 +152,8 @@ def test_chromium_shows_the_report_without_a_message_or_a_request(
     page: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    own = re.compile(
-        r"https?://[\w.-]+\.(?:google|googleapis|gstatic)\.com/"
-    )  # of Chromium itself: updates, accounts
+    # of Chromium itself: updates, accounts
+    own = re.compile(r"https?://[\w.-]+\.(?:google|googleapis|gstatic)\.com/")
     log = tmp_path / "net.json"
 
     def open_page(name: str) -> tuple[list[str], set[str], str]:
@@ -224,7 +226,8 @@ out.smooth = legend();
 const label = box.querySelectorAll(".u-series th")[1];
 await press("Enter", label);
 out.pressed = box.querySelectorAll(".u-series th")[1].getAttribute("aria-pressed");
-out.hostile = [...doc.querySelectorAll("#curves .u-series th")].map((each) => each.innerHTML).join(" ");
+const hostile = [...doc.querySelectorAll("#curves .u-series th")];
+out.hostile = hostile.map((each) => each.innerHTML).join(" ");
 return out;
 """
 
@@ -263,8 +266,9 @@ def test_curves_answer_to_keys_and_controls(workspace: Workspace, tmp_path: Path
 RATES = """
 const section = doc.querySelector("#thresholds"), box = section.querySelector(".rates"), out = {};
 const figure = section.querySelector("figure");
-const read = () => [figure.querySelector("figcaption").textContent, box.nextElementSibling.textContent,
-  [...section.querySelector(".plots table").tBodies[0].rows[0].cells].map((cell) => cell.textContent)];
+const row = () => [...section.querySelector(".plots table").tBodies[0].rows[0].cells];
+const read = () => [figure.querySelector("figcaption").textContent,
+  box.nextElementSibling.textContent, row().map((cell) => cell.textContent)];
 const select = section.querySelector("select");
 const ink = () => [...box.querySelectorAll("canvas")].map((each) => each.toDataURL()).join("");
 const press = async (key) => {
@@ -286,7 +290,8 @@ await press("ArrowLeft");
 await press("ArrowLeft");
 out.before = read()[1];
 const over = box.querySelectorAll(".u-over")[1], area = over.getBoundingClientRect();
-over.dispatchEvent(new view.MouseEvent("mousemove", { clientX: area.left + 1, clientY: area.top + 20, bubbles: true }));
+const at = { clientX: area.left + 1, clientY: area.top + 20, bubbles: true };
+over.dispatchEvent(new view.MouseEvent("mousemove", at));
 await frames();
 out.pointed = read()[1];
 return out;

@@ -432,9 +432,8 @@ def test_a_stage_finds_a_run_by_its_name_its_id_or_its_folder(
 
 
 def test_a_stage_scores_the_best_checkpoint_unless_another_is_named(workspace: Workspace) -> None:
-    run = workspace.fit(
-        "-c", "small.yaml", "callbacks.checkpoint.mode=max"
-    )  # so that the first epoch is the best
+    # so that the first epoch is the best
+    run = workspace.fit("-c", "small.yaml", "callbacks.checkpoint.mode=max")
     workspace.run("validate", "--run", "latest").ok()
     workspace.run("validate", "--run", "latest", "--ckpt_path=last").ok()
     scores = [event["metrics"]["val/loss"] for event in read_events(run, "result")]

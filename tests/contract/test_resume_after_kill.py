@@ -87,9 +87,8 @@ def test_a_fit_that_is_killed_between_the_two_names_of_a_checkpoint_ends_with_th
     number: int, workspace: Workspace, undisturbed: Path
 ) -> None:
     fault = callback("my_faults.KillBetweenNames", number=number, step=10)
-    fault["callbacks"]["checkpoint"] = {
-        "init_args": {"monitor": None}
-    }  # the newest weights are the best
+    # the newest weights are the best
+    fault["callbacks"]["checkpoint"] = {"init_args": {"monitor": None}}
     run = killed_and_resumed(workspace, fault, -KILL)
     (resume,) = read_events(run, "resume")
     assert (resume["step"], Path(resume["checkpoint"]).name) == (10, "last.ckpt")

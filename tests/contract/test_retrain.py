@@ -1,6 +1,6 @@
 """`lightkit retrain`: fit, test, export, gate and promote in one run folder.
 
-And on from where a kill has left it.
+It goes on from where a kill has left it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,8 @@ pytestmark = pytest.mark.timeout(1800)  # each stage is a new Python process
 
 STAGES = ["fit", "test", "export", "gate", "promote"]
 JUDGED = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=9")
-RETRAIN = (
-    "retrain",
-    "-c",
-    "small.yaml",
-    "--data.init_args.note=small.yaml",
-)  # a file, for --if-changed
+# a file, for --if-changed
+RETRAIN = ("retrain", "-c", "small.yaml", "--data.init_args.note=small.yaml")
 
 
 def stages_of(workspace: Workspace) -> dict[str, str]:
@@ -322,7 +318,8 @@ def test_a_gate_that_says_no_ends_the_retrain_with_4_and_nothing_is_promoted(
     workspace, result = rejected
     assert result.code == 4
     assert stages_of(workspace) == {
-        "fit": "done", "test": "skipped", "export": "skipped", "gate": "failed", "promote": "skipped",
+        "fit": "done", "test": "skipped", "export": "skipped", "gate": "failed",
+        "promote": "skipped",
     }  # fmt: skip
     suites = ET.parse(workspace.folder / "no.xml")
     assert [
@@ -363,7 +360,8 @@ def test_retrain_prints_the_events_of_all_stages_as_one_stream(
     _, result = rejected
     ended = [(event["stage"], event["status"]) for event in result.json_lines
              if event["event"] == "stage" and event["status"] != "begun"]  # fmt: skip
-    assert ended == [("fit", "done"), ("test", "skipped"), ("export", "skipped"), ("gate", "failed"),
+    assert ended == [("fit", "done"), ("test", "skipped"), ("export", "skipped"),
+                     ("gate", "failed"),
                      ("promote", "skipped")]  # fmt: skip
     assert {"start", "epoch", "checkpoint", "end", "gate"} <= {
         event["event"] for event in result.json_lines

@@ -92,7 +92,10 @@ class Exporting(RFDETRModelModule):
 
     def check_export(self, folder, format):
         with torch.no_grad():
-            expected, found = self._network()(self._images()), torch.jit.load(folder / "detector.ts")(self._images())
+            expected, found = (
+                self._network()(self._images()),
+                torch.jit.load(folder / "detector.ts")(self._images()),
+            )
         gap = max((one - other).abs().max().item() for one, other in zip(expected[:2], found[:2]))
         assert gap < 1e-4, f"boxes and scores differ by {gap}"
         return {"gap": gap}

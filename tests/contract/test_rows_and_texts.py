@@ -487,7 +487,7 @@ def test_texts_of_several_labels_are_trained_and_predicted(workspace: Workspace)
 def write_marks(workspace: Workspace) -> list[tuple[str, int, int, str]]:
     """Write texts with two labels in columns of 0 and 1, of which one in seven is wrong.
 
-    And those of validation.
+    Also write those of validation.
     """
     random = np.random.default_rng(8)
     rows = []

@@ -48,18 +48,8 @@ TAKES_NO_LAYERS: Mapping[str, tuple[str, ...]] = {
     "ui of a run": ("ui", "latest"),
 }
 ASKS_NO_RUN = {
-    *(
-        "notify-test",
-        "explain",
-        "fetch",
-        "convert",
-        "devices",
-        "configs",
-        "init",
-        "schema",
-        "upgrade",
-        "completion",
-    ),
+    *("notify-test", "explain", "fetch", "convert", "devices", "configs", "init", "schema"),
+    *("upgrade", "completion"),
 }
 BY: dict[str, dict[str, str]] = {
     "variable": {"LIGHTKIT_RUN__ROOT": ROOT},

@@ -145,7 +145,8 @@ def cosine(part: float) -> float:
 RATES: dict[str, tuple[Any, list[float]]] = {
     "once an epoch": (STEP, [1.0] * 6 + [0.5] * 6),
     "each step": ({**STEP, "interval": "step"}, [0.5**k for k in range(12)]),
-    "each third step": ({**STEP, "interval": "step", "frequency": 3}, [0.5 ** (k // 3) for k in range(12)]),
+    "each third step": ({**STEP, "interval": "step", "frequency": 3},
+                        [0.5 ** (k // 3) for k in range(12)]),
     "a number of steps that is counted": (
         {"class_path": "CosineAnnealingLR", "init_args": {"T_max": "auto"}, "interval": "step"},
         [cosine(k / 12) for k in range(12)],
@@ -155,16 +156,19 @@ RATES: dict[str, tuple[Any, list[float]]] = {
         [1.0] * 6 + [0.5] * 6,
     ),
     "steps of several batches": (
-        {"class_path": "LinearLR", "init_args": {"start_factor": 0.5, "total_iters": "auto"}, "interval": "step",
+        {"class_path": "LinearLR", "init_args": {"start_factor": 0.5, "total_iters": "auto"},
+         "interval": "step",
          "frequency": 2},
         [0.5 + 0.5 * (k // 2) / 6 for k in range(12)],
     ),
     "a warm-up": (
-        {"class_path": "WarmupCosineLR", "init_args": {"warmup_steps": 3, "total_steps": "auto"}, "interval": "step"},
+        {"class_path": "WarmupCosineLR", "init_args": {"warmup_steps": 3, "total_steps": "auto"},
+         "interval": "step"},
         [0.25, 0.5, 0.75, *(cosine(k / 9) for k in range(9))],
     ),
     "one cycle": (
-        {"class_path": "OneCycleLR", "init_args": {"max_lr": 1.0, "total_steps": "auto"}, "interval": "step"},
+        {"class_path": "OneCycleLR", "init_args": {"max_lr": 1.0, "total_steps": "auto"},
+         "interval": "step"},
         [],
     ),
     "an argument of that name": ({"class_path": "my_schedules.Halves", "interval": 2}, [1.0] * 12),
@@ -193,20 +197,26 @@ def room(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     **{
-        name: ("fit", "-c", f"rates-{number}.yaml", f"--model.name={number}", f"--run.name=rates-{number}")
+        name: ("fit", "-c", f"rates-{number}.yaml", f"--model.name={number}",
+               f"--run.name=rates-{number}")
         for number, name in enumerate(RATES)
     },
     "flags": (
-        "fit", "-c", "plain.yaml", "--model.name=flags", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=1",
-        "--lr_scheduler.gamma=0.5", "--lr_scheduler.interval=step", "--lr_scheduler.frequency=3", "--run.name=flags",
+        "fit", "-c", "plain.yaml", "--model.name=flags", "--lr_scheduler=StepLR",
+        "--lr_scheduler.step_size=1", "--lr_scheduler.gamma=0.5", "--lr_scheduler.interval=step",
+        "--lr_scheduler.frequency=3",
+        "--run.name=flags",
     ),
     "plateau": (
         "fit", "-c", "plain.yaml", "--model.name=plateau", "--lr_scheduler=my_schedules.Plateau",
         "--lr_scheduler.monitor=val/loss", "--trainer.max_epochs=3", "--run.name=plateau",
     ),
-    "own optimizer": ("fit", "-c", "own.yaml", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=1"),
-    "own optimizer is replaced": ("fit", "-c", "own.yaml", "--optimizer=SGD", "--optimizer.lr=0.125"),
-    "check own optimizer": ("check", "-c", "own.yaml", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=1"),
+    "own optimizer": ("fit", "-c", "own.yaml", "--lr_scheduler=StepLR",
+                      "--lr_scheduler.step_size=1"),
+    "own optimizer is replaced": ("fit", "-c", "own.yaml", "--optimizer=SGD",
+                                  "--optimizer.lr=0.125"),
+    "check own optimizer": ("check", "-c", "own.yaml", "--lr_scheduler=StepLR",
+                            "--lr_scheduler.step_size=1"),
     "check own optimizer is replaced": ("check", "-c", "own.yaml", "--optimizer=SGD"),
     "deep": (
         "check", "-c", "own.yaml", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=1", "--deep"
@@ -214,17 +224,20 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "regressor": ("fit", "-c", "regressor-step.yaml"),
     "regressor replaced": ("fit", "-c", "regressor.yaml", "--optimizer=SGD", "--run.name=replaced"),
     "no end": (
-        "fit", "-c", "regressor-step.yaml", "--lr_scheduler.class_path=CosineAnnealingLR", "--lr_scheduler.T_max=auto",
-        "--lr_scheduler.interval=step", "--trainer.max_epochs=-1", "--run.name=no_end",
+        "fit", "-c", "regressor-step.yaml", "--lr_scheduler.class_path=CosineAnnealingLR",
+        "--lr_scheduler.T_max=auto", "--lr_scheduler.interval=step", "--trainer.max_epochs=-1",
+        "--run.name=no_end",
     ),
     "short cycle": (
-        "fit", "-c", "regressor-step.yaml", "--lr_scheduler.class_path=OneCycleLR", "--lr_scheduler.max_lr=1",
-        "--lr_scheduler.total_steps=3", "--lr_scheduler.interval=step", "--trainer.max_epochs=1",
+        "fit", "-c", "regressor-step.yaml", "--lr_scheduler.class_path=OneCycleLR",
+        "--lr_scheduler.max_lr=1", "--lr_scheduler.total_steps=3", "--lr_scheduler.interval=step",
+        "--trainer.max_epochs=1",
         "--trainer.limit_train_batches=3", "--run.name=short",
     ),
     "torch refuses": (
-        "fit", "-c", "plain.yaml", "--model=my_project.Net", "--optimizer=Adadelta", "--lr_scheduler=CyclicLR",
-        "--lr_scheduler.base_lr=1", "--lr_scheduler.max_lr=2", "--run.name=refused",
+        "fit", "-c", "plain.yaml", "--model=my_project.Net", "--optimizer=Adadelta",
+        "--lr_scheduler=CyclicLR", "--lr_scheduler.base_lr=1", "--lr_scheduler.max_lr=2",
+        "--run.name=refused",
     ),
 }  # fmt: skip
 
@@ -399,8 +412,8 @@ SAID: dict[str, tuple[dict[str, Any], str]] = {
     "one cycle of steps in epochs": (
         {"class_path": "OneCycleLR", "init_args": {"max_lr": 0.1, "total_steps": 4000}},
         (
-            r"warning: lr_scheduler\.init_args\.total_steps: 4000, but the schedule is stepped once"
-            r" an epoch"
+            r"warning: lr_scheduler\.init_args\.total_steps: 4000, but the"
+            r" schedule is stepped once an epoch"
         ),
     ),
 }
@@ -520,8 +533,8 @@ def test_a_check_without_torch_finds_numbers_out_of_their_bounds(room: Workspace
 
 def test_bounds_of_a_class_of_ones_own_are_checked(room: Workspace) -> None:
     text = (
-        "from typing import Annotated\n\nfrom my_project import Net\n\n\nclass Ge:\n    ge ="
-        " 1\n\n\n"
+        "from typing import Annotated\n\nfrom my_project import"
+        " Net\n\n\nclass Ge:\n    ge = 1\n\n\n"
     )
     text += "class Bounded(Net):\n    def __init__(self, width: Annotated[int, Ge()] = 8):\n"
     text += "        super().__init__(hidden=width)\n"

@@ -10,7 +10,8 @@ import pytest
 from tests.contract.workspace import Workspace, read_json, read_metrics
 
 MY_SCORED = '''\
-"""The validation loss is the weight, and the weight depends on the step, so that a score says whose it is."""
+"""The validation loss is the weight, and the weight depends on the step, so that a score says whose
+it is."""
 
 import os
 import signal
@@ -20,7 +21,10 @@ import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-AFTER = [9.0, 8.0, 7.0, 1.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5, 9.0, 9.0, 9.0, 0.5, 7.0, 7.0, 6.0, 6.0, 6.0, 6.0]
+AFTER = [
+    9.0, 8.0, 7.0, 1.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5,
+    9.0, 9.0, 9.0, 0.5, 7.0, 7.0, 6.0, 6.0, 6.0, 6.0,
+]
 
 
 class Endless(IterableDataset):
@@ -44,11 +48,15 @@ class Data(LightningDataModule):
 
     def train_dataloader(self):
         streams = {"endless": Endless, "short": Short}
-        rows = streams[self.stream]() if self.stream else TensorDataset(torch.zeros(self.batches, 1))
+        rows = (
+            streams[self.stream]() if self.stream else TensorDataset(torch.zeros(self.batches, 1))
+        )
         return DataLoader(rows, batch_size=1)
 
     def val_dataloader(self):
-        return [DataLoader(TensorDataset(torch.zeros(2, 1)), batch_size=1) for _ in range(self.loaders)]
+        return [
+            DataLoader(TensorDataset(torch.zeros(2, 1)), batch_size=1) for _ in range(self.loaders)
+        ]
 
     def test_dataloader(self):
         return DataLoader(TensorDataset(torch.zeros(2, 1)), batch_size=1)

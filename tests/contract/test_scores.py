@@ -24,7 +24,9 @@ LOSSES = [1.8, 0.2, 2.2, 0.1, 3.0]
 
 
 class Data(pl.LightningDataModule):
-    def __init__(self, shift: float = 0.0, batch_size: int = 2, drop_last: bool = False, num_samples: int = 4):
+    def __init__(
+        self, shift: float = 0.0, batch_size: int = 2, drop_last: bool = False, num_samples: int = 4
+    ):
         super().__init__()
         self.shift, self.batch_size, self.drop_last = shift, batch_size, drop_last
         self.num_samples = num_samples
@@ -41,7 +43,8 @@ class Data(pl.LightningDataModule):
 
 
 class Falling(pl.LightningModule):
-    '''Its weight falls from 10 by 1 a step; val/loss is that of LOSSES; test/loss is the weight and the data's mean.'''
+    '''Its weight falls from 10 by 1 a step; val/loss is that of LOSSES; test/loss is the weight and
+    the data's mean.'''
 
     def __init__(self, offset: float = 0.0):
         super().__init__()

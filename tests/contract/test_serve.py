@@ -149,16 +149,8 @@ def test_a_picture_may_be_the_body_itself(server: Server) -> None:
         ),
     ],
     ids=[
-        "field",
-        "text",
-        "empty",
-        "undecodable",
-        "nothing",
-        "cut",
-        "rows",
-        "no_type",
-        "large",
-        "large_unannounced",
+        *("field", "text", "empty", "undecodable", "nothing", "cut", "rows", "no_type"),
+        *("large", "large_unannounced"),
     ],
 )
 def test_a_wrong_request_is_refused_with_the_reason(
@@ -220,9 +212,8 @@ def test_sigterm_ends_the_server_in_order_with_0(place: Workspace) -> None:
     assert result.out.endswith("ended\n")
     assert "curl -F image=@photo.jpg" in result.out
     assert not result.err
-    wait_until_gone(
-        pid
-    )  # Python's own tracker of shared memory ends by itself, once its pipe is closed
+    # Python's own tracker of shared memory ends by itself, once its pipe is closed
+    wait_until_gone(pid)
 
 
 ROWS_MODEL = """
@@ -233,7 +224,9 @@ import onnx
 import sys
 from onnx import TensorProto, helper, numpy_helper
 
-weight = numpy_helper.from_array(np.array([[1.0, 0.0], [0.0, 2.0], [0.5, 0.5]], dtype=np.float32), "w")
+weight = numpy_helper.from_array(
+    np.array([[1.0, 0.0], [0.0, 2.0], [0.5, 0.5]], dtype=np.float32), "w"
+)
 inputs = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])
 outputs = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])
 node = helper.make_node("MatMul", ["x", "w"], ["y"])

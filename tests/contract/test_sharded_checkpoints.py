@@ -155,8 +155,8 @@ def test_a_strategy_that_takes_a_promise_away_is_named_in_a_warning_once(
     trained: Workspace,
 ) -> None:
     text = (
-        "warning: trainer.strategy: ModelParallelStrategy writes each checkpoint as a folder of"
-        " shards"
+        "warning: trainer.strategy: ModelParallelStrategy writes each"
+        " checkpoint as a folder of shards"
     )
     printed = {
         name: (trained.folder / f"{name}.printed").read_text(encoding="utf-8") for name in JOBS
@@ -182,9 +182,8 @@ def test_a_run_is_resumed_from_the_newest_folder_of_shards_that_is_whole(
 ) -> None:
     folder = checkpoints(stopped, "stopped")
     if damaged is not None and damaged.endswith("sha256"):
-        (
-            folder / damaged
-        ).unlink()  # as a kill leaves it that came while the shards were being written
+        # as a kill leaves it that came while the shards were being written
+        (folder / damaged).unlink()
     elif damaged is not None:
         content = bytearray((folder / damaged).read_bytes())
         content[-100] ^= 1

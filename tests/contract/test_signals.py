@@ -57,7 +57,7 @@ def undisturbed(made_once: Once) -> Path:
 def assert_preempted(process: Process, run: Path) -> None:
     """Assert that a fit ended in order, with what there is to go on with on record.
 
-    And that no process is left.
+    Also that no process is left.
     """
     assert process.wait() == 75, process.err
     assert re.search(

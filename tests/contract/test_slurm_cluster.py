@@ -138,7 +138,7 @@ def has_ended(job: dict[str, str]) -> bool:
 def assert_resumed_to_the_same(workspace: Workspace, alone: Path) -> None:
     """Assert that one run was resumed once.
 
-    And has each epoch once and the weights of an undisturbed training.
+    It has each epoch once and the weights of an undisturbed training.
     """
     assert len(read_events(workspace.only_run, "resume")) == 1
     assert read_json(workspace.only_run / "summary.json")["status"] == "done"

@@ -452,7 +452,8 @@ Results = dict[str, dict[str, Any]]
 
 
 def _run(workspace: Workspace, base: str) -> None:
-    cases = [{"name": name, **{key: value for key, value in asdict(case).items() if key != "becomes"}}
+    cases = [{"name": name, **{key: value for key,
+                               value in asdict(case).items() if key != "becomes"}}
              for name, case in CASES.items()]  # fmt: skip
     workspace.write("cases.json", json.dumps(cases))
     environ = {"PYTHONPATH": str(ROOT), "JSONARGPARSE_DEPRECATION_WARNINGS": "off"}

@@ -359,9 +359,8 @@ def test_gc_keeps_the_runs_of_a_sweep_until_it_is_finished(workspace: Workspace)
     trials = workspace.runs
     assert len(trials) == 3
     assert [line["trial"] for line in read_ends(workspace)] == [0, 1]
-    newest = workspace.fit(
-        "-c", "small.yaml", "--seed_everything=8"
-    )  # after which no fit goes on with a trial
+    # after which no fit goes on with a trial
+    newest = workspace.fit("-c", "small.yaml", "--seed_everything=8")
 
     printed = json.loads(workspace.run("gc", "--keep-last=0", "--json").ok().out)
     assert printed["deleted"] == []

@@ -284,9 +284,8 @@ class Server:
         words = ["server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
         store = ["--backend-store-uri", f"sqlite:///{self._folder}/server.db"]
         files = ["--artifacts-destination", str(self._folder / "files")]
-        path = os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ["PATH"]]
-        )  # it starts uvicorn by name
+        # it starts uvicorn by name
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environ = {**os.environ, "PATH": path, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

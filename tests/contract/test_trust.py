@@ -246,10 +246,7 @@ Damage = Callable[[bytes], bytes]
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda content: content[: len(content) // 2],
-        lambda content: b"\x89PNG\r\n\x1a\n",
-    ],
+    [lambda content: content[: len(content) // 2], lambda content: b"\x89PNG\r\n\x1a\n"],
     ids=["half", "picture"],
 )
 def test_a_damaged_checkpoint_ends_with_2_and_one_line(

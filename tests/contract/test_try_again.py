@@ -1,6 +1,6 @@
 """Code 75: each cause that ends by itself, and the end of it.
 
-And the like that would come again, which is 2.
+Also the like that would come again, which is 2.
 """
 
 from __future__ import annotations

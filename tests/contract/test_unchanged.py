@@ -225,9 +225,8 @@ def test_a_file_that_a_data_module_of_ones_own_names_counts(workspace: Workspace
 def test_data_of_ones_own_that_names_no_file_always_trains_and_says_what_to_do(
     finished: Workspace,
 ) -> None:
-    result = finished.run(
-        "fit", "-c", "small.yaml", "--if-changed", "--quiet"
-    ).ok()  # as cron calls it
+    # as cron calls it
+    result = finished.run("fit", "-c", "small.yaml", "--if-changed", "--quiet").ok()
     assert "trains each time: --if-changed cannot see what my_project.Points reads" in result.err
     assert "name the file or folder as an argument of the data module" in result.err
     assert len(finished.runs) == 2

@@ -37,14 +37,18 @@ class Keyed(Net):
         fails: Whether it fails in training, with its secrets in the message.
     """
 
-    def __init__(self, api_key: str = "", name: str = "", tags: list[str] | None = None, fails: bool = False):
+    def __init__(
+        self, api_key: str = "", name: str = "", tags: list[str] | None = None, fails: bool = False
+    ):
         super().__init__()
         self.save_hyperparameters()
         self.example_input_array = torch.zeros(1, 3)
 
     def training_step(self, batch, index):
         if self.hparams.fails:
-            raise RuntimeError(f"refused {self.hparams.name} and {self.hparams.api_key} {self.hparams.api_key!r}")
+            raise RuntimeError(
+                f"refused {self.hparams.name} and {self.hparams.api_key} {self.hparams.api_key!r}"
+            )
         return super().training_step(batch, index)
 
 

@@ -1,6 +1,6 @@
 """A working directory as a user has it, `lightkit` as processes in it.
 
-And readers of what they leave behind.
+Also readers of what they leave behind.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Workspace:
     def environ(self, **changes: str | None) -> dict[str, str]:
         """This process's environment without variables that steer lightkit.
 
-        And with changes (None: unset).
+        It has some changes (None: unset).
         """
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_VARIABLES)}
         kept.update(HOME=str(self.home), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")

@@ -236,9 +236,9 @@ def test_a_process_of_multiprocessing_leaves_no_file_in_memory_at_its_end(
     """Each stage of a retrain is such a process, as is each rank of Lightning's own launchers."""
     context = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(
+    process = context.Process(  # type: ignore[attr-defined]
         target=open_in_memory, args=(tmp_path, sender), kwargs={"forks": False}
-    )  # type: ignore[attr-defined]
+    )
     process.start()
     assert receiver.recv() == (True, None)
     process.join(60)

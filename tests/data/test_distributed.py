@@ -39,8 +39,17 @@ class Stop(Callback):
 warnings.simplefilter("ignore")
 torch.manual_seed(0)
 net = Net()
-trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp_fork", max_epochs=2, logger=False, callbacks=[Stop()],
-                  enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+trainer = Trainer(
+    accelerator="cpu",
+    devices=2,
+    strategy="ddp_fork",
+    max_epochs=2,
+    logger=False,
+    callbacks=[Stop()],
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+)
 class Data(Temperatures):
     def teardown(self, stage):
         (folder / f"rank{self.trainer.global_rank}.json").write_text(

@@ -63,9 +63,11 @@ def fit(make_images: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(
-        features: str = "auto", *, ckpt_path: Path | None = None, callbacks: tuple[Callback, ...] = (),
-        data: dict[str, Any] | None = None, model: dict[str, Any] | None = None,
-        kinds: tuple[type[ImageClassifier], type[ImageFolder]] = (ImageClassifier, ImageFolder), **trainer: Any,
+        features: str = "auto", *, ckpt_path: Path | None = None,
+        callbacks: tuple[Callback, ...] = (), data: dict[str, Any] | None = None,
+        model: dict[str, Any] | None = None,
+        kinds: tuple[type[ImageClassifier], type[ImageFolder]] = (ImageClassifier, ImageFolder),
+        **trainer: Any,
     ) -> Seen:  # fmt: skip
         seed_everything(7)
         settings: dict[str, Any] = {
@@ -153,11 +155,8 @@ def test_a_training_that_goes_on_in_the_middle_of_an_epoch_is_the_same_to_the_la
 def test_an_image_that_cannot_be_read_any_more_is_left_out_as_ever(
     fit: Fit, num_workers: int
 ) -> None:
-    data = {
-        "max_bad_fraction": 0.5,
-        "num_workers": num_workers,
-        "cache": "none",
-    }  # no copy outlives the file
+    # no copy outlives the file
+    data = {"max_bad_fraction": 0.5, "num_workers": num_workers, "cache": "none"}
     kept, each = (
         fit(way, callbacks=(Breaks(),), data=data, max_epochs=2) for way in ("auto", "each_step")
     )

@@ -32,11 +32,29 @@ if __name__ == "__main__":
     for features in ("auto", "each_step"):
         seed_everything(7)
         seen = Seen()
-        model = ImageClassifier("small_cnn", freeze="backbone", features=features, learning_rate=0.05)
-        data = ImageFolder(sys.argv[1], image_size=32, batch_size=4, test_fraction=0.0, augment=False, seed=3,
-                           num_workers=0)
-        trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False, callbacks=[seen],
-                          enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+        model = ImageClassifier(
+            "small_cnn", freeze="backbone", features=features, learning_rate=0.05
+        )
+        data = ImageFolder(
+            sys.argv[1],
+            image_size=32,
+            batch_size=4,
+            test_fraction=0.0,
+            augment=False,
+            seed=3,
+            num_workers=0,
+        )
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=2,
+            strategy="ddp",
+            max_epochs=2,
+            logger=False,
+            callbacks=[seen],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+        )
         trainer.fit(model, data)
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         head = next(weights for weights in model.parameters() if weights.requires_grad)
@@ -55,8 +73,10 @@ def test_two_processes_learn_of_features_what_they_learn_of_images(
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, str(script), str(root)], check=False, capture_output=True, text=True, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}, timeout=120,
+        [sys.executable, str(script), str(root)], check=False, capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]),
+                           "OMP_NUM_THREADS": "1"},
+        timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     losses = []

@@ -48,9 +48,8 @@ def test_batches_are_uint8_images_and_labels_and_are_normalised_after_the_transf
         assert (images.shape[1:], images.dtype) == ((3, 16, 16), torch.float32)
         assert labels.dtype == torch.int64
         assert set(labels.tolist()) <= {0, 1}
-        assert (
-            -2.2 < images.min() < 0 < images.max() < 2.7
-        )  # black and white, by ImageNet's mean and deviation
+        # black and white, by ImageNet's mean and deviation
+        assert -2.2 < images.min() < 0 < images.max() < 2.7
 
 
 def test_every_image_is_in_one_loader_once(make_images: Any) -> None:

@@ -94,9 +94,8 @@ def test_a_box_counts_in_upright_pixels(orientation: int, times: int) -> None:
     apart = np.abs(
         jpeg.cropped(box, size).permute(1, 2, 0).numpy().astype(int) - np.asarray(expected)
     )
-    assert apart.max() <= (
-        2 if times == 1 else 12
-    )  # a half pixel of the coarse image, at 5 grey values a pixel
+    # a half pixel of the coarse image, at 5 grey values a pixel
+    assert apart.max() <= (2 if times == 1 else 12)
     assert apart.mean() <= 4
 
 

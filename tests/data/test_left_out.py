@@ -85,8 +85,9 @@ def fitted(
         **options,
     )
     trainer = Trainer(
-        accelerator="cpu", max_epochs=2, callbacks=[losing], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
+        accelerator="cpu", max_epochs=2, callbacks=[losing], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        log_every_n_steps=1,
     )  # fmt: skip
     trainer.fit(model, data)
     return trainer

@@ -62,11 +62,8 @@ def test_every_sample_counts_once_and_no_rank_waits_for_another(
     ("num", "batch_size", "expected"),
     [
         (7, 2, [[[0, 2], [4, 6]], [[1, 3], [5]]]),
-        (
-            9,
-            4,
-            [[[0, 2, 4], [6, 8]], [[1, 3], [5, 7]]],
-        ),  # four in one batch would leave rank 1 without a second one
+        # four in one batch would leave rank 1 without a second one
+        (9, 4, [[[0, 2, 4], [6, 8]], [[1, 3], [5, 7]]]),
         (3, 1, [[[0], [2]], [[1], [0]]]),
         (1, 4, [[[0]], [[0]]]),
         (0, 4, [[], []]),

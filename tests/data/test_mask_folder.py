@@ -32,9 +32,8 @@ def make_mask(at: int, *, height: int = 20, width: int = 24) -> np.ndarray[Any, 
 
 def save_palette(path: Path, mask: Any) -> None:
     image = Image.frombytes("P", mask.shape[::-1], mask.tobytes())
-    image.putpalette(
-        [channel for at in range(256) for channel in (at, 255 - at, 90)]
-    )  # Pillow saves few as few bits
+    # Pillow saves few as few bits
+    image.putpalette([channel for at in range(256) for channel in (at, 255 - at, 90)])
     image.save(path)
 
 
@@ -163,9 +162,8 @@ def test_image_and_mask_are_cropped_flipped_and_turned_together() -> None:
         assert classes.dtype == torch.int64
         shows = image[0] > 127
         counted = classes != IGNORED
-        assert ((classes == 1) == shows)[
-            counted
-        ].float().mean() > 0.96  # but for borders, which the image blurs
+        # but for borders, which the image blurs
+        assert ((classes == 1) == shows)[counted].float().mean() > 0.96
         again, same = view(Decoded(picture), mask, 0, SampleKey(0, epoch=epoch))
         assert torch.equal(image, again)
         assert torch.equal(classes, same)
@@ -211,8 +209,8 @@ def spoil(folder: Path, case: str) -> None:
         (
             "value",
             (
-                r"masks/3\.png: [678] \(\d+ pixels\), .*|no class; data\.init_args\.classes has sky"
-                r" 0, road 1"
+                r"masks/3\.png: [678] \(\d+ pixels\), .*|no class;"
+                r" data\.init_args\.classes has sky 0, road 1"
             ),
         ),
         ("color", r"masks/3\.png: a mask of colours, where numbers are expected"),

@@ -17,25 +17,29 @@ from lightkit.images.image_file import read_rgb
 from lightkit.images.verdicts import judge_images
 
 GOOD = {  # upright height and width
-    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64), "chi.gif": (240, 320),
-    "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512), "dispose_bgnd_rgba.gif": (100, 100),
-    "exif_imagemagick_orientation.png": (512, 512), "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640),
-    "hopper.avif": (128, 128), "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
+    "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64),
+    "chi.gif": (240, 320), "coral_cat.bmp": (341, 512), "coral_sunflower.bmp": (340, 512),
+    "dispose_bgnd_rgba.gif": (100, 100), "exif_imagemagick_orientation.png": (512, 512),
+    "flower.jpg": (360, 480), "frozenpond.mpo": (480, 640), "hopper.avif": (128, 128),
+    "hopper.gif": (128, 128), "hopper.jpg": (128, 128), "hopper.ppm": (128, 128),
     "hopper.webp": (128, 128), "hopper_bad_exif.jpg": (500, 500), "hopper_gray.jpg": (128, 128),
     "hopper_idat_after_image_end.png": (128, 128), "hopper_orientation_3.jpg": (128, 128),
     "hopper_orientation_5.jpg": (128, 128), "hopper_orientation_6.webp": (128, 128),
-    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200), "iss634.webp": (245, 245),
-    "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128), "mode_palette_1bit_alpha.png": (64, 128),
-    "num_plays.png": (64, 128), "p_16.png": (128, 128), "pal1.bmp": (64, 127), "pil123p.png": (150, 162),
-    "pil_sample_cmyk.jpg": (100, 100), "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
-    "tiff_strip_cmyk_jpeg.tif": (100, 100), "transparent.gif": (150, 200), "transparent.webp": (150, 200),
+    "hopper_orientation_8.jpg": (128, 128), "invalid-exif.jpg": (200, 200),
+    "iss634.webp": (245, 245), "junk_jpeg_header.jpg": (768, 1024), "mode_16bit.png": (64, 128),
+    "mode_palette_1bit_alpha.png": (64, 128), "num_plays.png": (64, 128), "p_16.png": (128, 128),
+    "pal1.bmp": (64, 127), "pil123p.png": (150, 162), "pil_sample_cmyk.jpg": (100, 100),
+    "sugarshack_bad_mpo_header.jpg": (480, 640), "tiff_16bit_RGB.tiff": (40, 100),
+    "tiff_strip_cmyk_jpeg.tif": (100, 100),
+    "transparent.gif": (150, 200),
+    "transparent.webp": (150, 200),
     "xmp_tags_orientation.png": (268, 326),
 }  # fmt: skip
 BAD = {
     "LICENSE": "not an image in any format that Pillow knows",
     "badwidth.bmp": (
-        r"Image size \(274877898816 pixels\) exceeds limit of \d+ pixels, could be decompression"
-        r" bomb"
+        r"Image size \(274877898816 pixels\) exceeds limit of \d+"
+        r" pixels, could be decompression bomb"
     ),
     "broken_data_stream.png": "unrecognized data stream contents when reading image file",
     "decompression_bomb.ico": (
@@ -137,7 +141,8 @@ def test_of_sixteen_bits_the_upper_eight_are_kept(odd_images: Path, name: str) -
 
 @pytest.mark.parametrize(
     "name",
-    ["transparent.webp", "iss634.webp", "num_plays.png", "p_16.png", "transparent.gif", "dispose_bgnd_rgba.gif",
+    ["transparent.webp", "iss634.webp", "num_plays.png", "p_16.png", "transparent.gif",
+     "dispose_bgnd_rgba.gif",
      "mode_palette_1bit_alpha.png", "pil123p.png", "mode_16bit.png"],
 )  # fmt: skip
 def test_what_is_transparent_lies_over_white(odd_images: Path, name: str) -> None:
@@ -171,7 +176,8 @@ def test_a_folder_of_them_is_trained_on_without_the_bad_ones(
             path, folder / f"{path.stem} größe{path.suffix.upper() if number % 3 else path.suffix}"
         )
     data = ImageFolder(
-        str(tmp_path / "images"), image_size=16, batch_size=5, num_workers=0, test_fraction=0, max_bad_fraction=0.2,
+        str(tmp_path / "images"), image_size=16, batch_size=5, num_workers=0, test_fraction=0,
+        max_bad_fraction=0.2,
         cache="none",
     )  # fmt: skip
     data.setup("fit")

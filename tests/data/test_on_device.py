@@ -69,8 +69,10 @@ class Hooked(Seen):
 
 def trainer(**options: Any) -> Trainer:
     return Trainer(
-        accelerator="cpu", max_steps=1, limit_val_batches=1, limit_test_batches=1, limit_predict_batches=1,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
+        accelerator="cpu", max_steps=1, limit_val_batches=1, limit_test_batches=1,
+        limit_predict_batches=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False, **options,
     )  # fmt: skip
 
 

@@ -483,8 +483,8 @@ def test_a_class_of_bad_files_only_is_reported(make_images: Any) -> None:
     with pytest.raises(
         DataError,
         match=(
-            r"weed: none of the 2 images of this class can be used \(2 not an image .*\)\. Replace"
-            r" them, or"
+            r"weed: none of the 2 images of this class can be used \(2 not an"
+            r" image .*\)\. Replace them, or"
         ),
     ):
         read(root)

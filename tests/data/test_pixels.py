@@ -69,13 +69,16 @@ def pixels_or_reason(read: Callable[[], Array]) -> Array | str:
         return error.reason
 
 
+def read_all(pixels: Encoded) -> Array:
+    part: Array = pixels.cropped(Box(0, 0, *pixels.size), pixels.size).permute(1, 2, 0).numpy()
+    return part
+
+
 def test_odd_images_come_as_the_one_rule_reads_them(odd_images: Path) -> None:
     num_read = 0
     for path in sorted(path for path in odd_images.rglob("*") if path.is_file()):
         expected, pixels = pixels_or_reason(lambda: np.asarray(read_rgb(path))), Encoded(path)  # noqa: B023
-        part = pixels_or_reason(
-            lambda: pixels.cropped(Box(0, 0, *pixels.size), pixels.size).permute(1, 2, 0).numpy()
-        )  # noqa: B023
+        part = pixels_or_reason(lambda: read_all(pixels))  # noqa: B023
         assert type(part) is type(expected)
         assert np.array_equal(part, expected), path
         num_read += not isinstance(part, str)

@@ -136,9 +136,8 @@ def trained(
 ) -> Recorder:
     seed_everything(1)
     module = Recorder()
-    if (
-        checkpoint is not None
-    ):  # the initial weights come from the checkpoint, not from the same seed
+    # the initial weights come from the checkpoint, not from the same seed
+    if checkpoint is not None:
         torch.manual_seed(torch.initial_seed() + 1)
         module = Recorder()
     limits: dict[str, Any] = {"max_epochs": NUM_EPOCHS} if "max_steps" not in options else {}

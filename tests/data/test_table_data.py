@@ -61,9 +61,8 @@ def test_rows_are_encoded_for_the_model_that_gets_them(table: str) -> None:
     assert isinstance(other, TablePreprocessing)
     data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(row_preprocessing=other))  # type: ignore[assignment]
     (numbers,) = next(iter(loader))[0]
-    assert torch.equal(
-        numbers[:, 0], torch.tensor([row[0] for row in ROWS[20:24]])
-    )  # mean 0, deviation 1
+    # mean 0, deviation 1
+    assert torch.equal(numbers[:, 0], torch.tensor([row[0] for row in ROWS[20:24]]))
     assert not torch.equal(own[:, 0], numbers[:, 0])
 
 

@@ -49,8 +49,8 @@ def test_a_training_view_leaves_the_global_random_states_alone(options: dict[str
     assert states == [
         torch.get_rng_state().tolist(),
         random.getstate(),
-        np.random.get_state()[1].tolist(),
-    ]  # type: ignore[index]
+        np.random.get_state()[1].tolist(),  # type: ignore[index]
+    ]
 
 
 @pytest.mark.parametrize(

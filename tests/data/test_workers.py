@@ -177,14 +177,7 @@ def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
 
 @pytest.mark.parametrize(
     ("free_mb", "expected"),
-    [
-        (1000, (4, 2)),
-        (180, (4, 2)),
-        (179, (4, 1)),
-        (99, (3, 1)),
-        (40, (1, 1)),
-        (39, (0, 1)),
-    ],
+    [(1000, (4, 2)), (180, (4, 2)), (179, (4, 1)), (99, (3, 1)), (40, (1, 1)), (39, (0, 1))],
     ids=["plenty", "just enough", "less ahead", "fewer workers", "one", "none"],
 )
 def test_what_is_prepared_ahead_fits_into_the_shared_memory(
@@ -275,6 +268,5 @@ def test_workers_have_one_thread_and_end_with_the_process_that_trains(
         assert _ended(pids)
     assert {threads for _, threads in lines} == {"1"}
     assert len(pids) == 2
-    assert said.count("Traceback") == (1 if signum == signal.SIGINT else 0), (
-        said
-    )  # of the training alone
+    # of the training alone
+    assert said.count("Traceback") == (1 if signum == signal.SIGINT else 0), said

@@ -55,16 +55,18 @@ def collectives(ranks: int, rank: int, folder: Path) -> Found:
         "narrow": narrow,
         "flags": ours.all_gather(torch.tensor([True, rank == 0])),
         "stacked": ours.all_gather(torch.full((2,), float(rank), dtype=torch.bfloat16)),
-        "broadcast": ours.broadcast(
-            "version_0" if rank == 0 else None
-        ),  # unlike types: unlike names in Horovod
+        # unlike types: unlike names in Horovod
+        "broadcast": ours.broadcast("version_0" if rank == 0 else None),
         "broadcast_from_1": ours.broadcast({"rank": rank}, src=1),
         "all": ours.reduce_boolean_decision(rank == 0),
         "any": ours.reduce_boolean_decision(rank == 0, all=False),
         "torch_op": (
             int(ours.reduce(torch.tensor(1), reduce_op=torch.distributed.ReduceOp.SUM)) == ranks
         ),
-        "is_zero": (rank_zero.rank_zero_only.rank, lightning_rank_zero.rank_zero_only.rank),  # type: ignore[attr-defined]
+        "is_zero": (
+            rank_zero.rank_zero_only.rank,  # type: ignore[attr-defined]
+            lightning_rank_zero.rank_zero_only.rank,  # type: ignore[attr-defined]
+        ),
     }
 
 
@@ -106,9 +108,8 @@ class Normed(Net):
     def __init__(self, *, init: int = 0) -> None:
         super().__init__(init=init)
         self.norm = torch.nn.BatchNorm1d(6)
-        self.register_buffer(
-            "turned", torch.full((2, 3), float(init)).mT, persistent=False
-        )  # not in one piece
+        # not in one piece
+        self.register_buffer("turned", torch.full((2, 3), float(init)).mT, persistent=False)
         self.register_buffer(
             "extra", torch.full((2,), float(init), dtype=torch.bfloat16), persistent=False
         )
@@ -144,7 +145,7 @@ class Stream(IterableDataset[Any]):
 class Totals(Net):
     """Adds up in a metric that is part of the module, in one within a plain list.
 
-    And in one that stays to itself.
+    Also in one that stays to itself.
     """
 
     def __init__(self, rank: int) -> None:
@@ -243,9 +244,8 @@ class CountedIO(TorchCheckpointIO):
 
 
 def files(ranks: int, rank: int, folder: Path) -> Found:
-    place = (
-        folder / f"rank-{rank}"
-    )  # where each rank would write, so that one's files are not taken for the other's
+    # where each rank would write, so that one's files are not taken for the other's
+    place = folder / f"rank-{rank}"
     more: dict[str, Any] = {
         "logger": CSVLogger(str(place / "logs")),
         "plugins": [CountedIO()],

@@ -1,6 +1,6 @@
 """Small models and data for ranks that train together.
 
-And how each is trained in one process or in several.
+Also how each is trained in one process or in several.
 """
 
 from __future__ import annotations

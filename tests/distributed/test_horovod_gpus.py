@@ -45,12 +45,7 @@ def chosen(
 
 @pytest.mark.parametrize(
     ("shown", "local_rank", "index", "expected"),
-    [
-        (["a", "b"], 0, 0, 0),
-        (["a", "b"], 1, 0, 1),
-        (["b"], 1, 0, 0),
-        (["a", "b", "c"], 0, 2, 2),
-    ],
+    [(["a", "b"], 0, 0, 0), (["a", "b"], 1, 0, 1), (["b"], 1, 0, 0), (["a", "b", "c"], 0, 2, 2)],
     ids=[
         "first of two",
         "second of two",

@@ -85,9 +85,8 @@ def test_horovods_thread_spares_cores_that_the_ranks_of_mpirun_need(
         name: lambda: 0
         for name in ("rank", "cross_rank", "local_rank", "size", "local_size", "init")
     }
-    monkeypatch.setattr(
-        horovod, "hvd", SimpleNamespace(**numbers)
-    )  # Horovod without MPI would not start
+    # Horovod without MPI would not start
+    monkeypatch.setattr(horovod, "hvd", SimpleNamespace(**numbers))
     horovod.HorovodEnvironment().start(on_cpu=True)
     assert os.environ.get("HOROVOD_CYCLE_TIME") == cycle
 

@@ -72,11 +72,7 @@ def test_so_is_one_whose_external_data_are_not_or_are_gone(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "text",
-    [
-        '{"artefacts": ["model.onnx"]}',
-        '{"artefacts": {"model.onnx": 1}}',
-        "[",
-    ],
+    ['{"artefacts": ["model.onnx"]}', '{"artefacts": {"model.onnx": 1}}', "["],
     ids=["list", "number", "text"],
 )
 def test_a_damaged_record_is_reported_in_words(tmp_path: Path, text: str) -> None:

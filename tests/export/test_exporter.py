@@ -90,8 +90,8 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
         (
             "double",
             (
-                r"its model: 'logits' is float64 \(20, 3\), expected float32 \(20, 3\), in batches"
-                r" of 1"
+                r"its model: 'logits' is float64 \(20, 3\), expected"
+                r" float32 \(20, 3\), in batches of 1"
             ),
         ),
     ],
@@ -186,8 +186,8 @@ def damaged(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         (
             damaged,
             (
-                r"model.half.onnx cannot be run in a fresh process, .* code 1. .*onnxruntime cannot"
-                r" read it"
+                r"model.half.onnx cannot be run in a fresh process, .* code"
+                r" 1. .*onnxruntime cannot read it"
             ),
         ),
     ],

@@ -17,9 +17,8 @@ from tests.export.specimens import SUBJECTS, largest_gap, odd_subject, write_fil
 
 
 @pytest.mark.parametrize("kind", ["torch_export", "torchscript"])
-@pytest.mark.parametrize(
-    "name", [name for name in SUBJECTS if name != "images"]
-)  # see test_in_graph.py
+# see test_in_graph.py
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "images"])
 def test_torchs_own_formats_give_what_the_model_gives(tmp_path: Path, name: str, kind: str) -> None:
     subject = SUBJECTS[name]()
     written = write_file(kind, subject, tmp_path / FORMATS[kind].file)

@@ -80,9 +80,9 @@ def test_a_file_gives_back_what_was_written_into_it(suffix: str, tmp_path: Path)
     ],
     ids=["cut short", "empty", "picture", "text"],
 )
-def test_a_file_that_is_no_export_is_reported_in_one_line(
+def test_a_file_that_is_no_export_is_reported_in_one_line(  # type: ignore[no-untyped-def]
     suffix: str, spoil, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     path = WRITERS[suffix](tmp_path / f"model{suffix}", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(

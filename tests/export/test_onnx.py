@@ -104,9 +104,8 @@ def test_half_has_weights_in_float16_and_inputs_in_float32(tmp_path: Path, name:
     assert kinds == {onnx.TensorProto.FLOAT16}
     assert written.precision == "float16"
     assert 0 < largest_gap(subject, tmp_path / "model.half.onnx") < 5e-3
-    assert (
-        next(subject.model.parameters()).dtype.itemsize == 4
-    )  # the model itself is left as it was
+    # the model itself is left as it was
+    assert next(subject.model.parameters()).dtype.itemsize == 4
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_an_error_in_small_units_is_judged_in_them(
 ) -> None:
     """Outputs in so few steps are within every absolute tolerance.
 
-    And several times as wrong as the model's.
+    They are several times as wrong as the model's.
     """
 
     def in_steps(outputs: Outputs) -> Outputs:

@@ -25,7 +25,9 @@ class WriteComputation(Callback):
     def on_fit_start(self, trainer, module):
         self.dtypes = []
         first = next(part for part in module.modules() if isinstance(part, torch.nn.Conv2d))
-        self.hook = first.register_forward_hook(lambda part, given, out: self.dtypes.append(str(out.dtype)))
+        self.hook = first.register_forward_hook(
+            lambda part, given, out: self.dtypes.append(str(out.dtype))
+        )
 
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         if self.hook is None:
@@ -38,7 +40,9 @@ class WriteComputation(Callback):
             "device": str(module.device),
             "weights": str(weights[0].dtype),
             "activations": self.dtypes[-1:],
-            "channels_last": all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights),
+            "channels_last": all(
+                weight.is_contiguous(memory_format=torch.channels_last) for weight in weights
+            ),
             "matmul": torch.get_float32_matmul_precision(),
             "fused": [bool(group.get("fused")) for group in trainer.optimizers[0].param_groups],
             "compiled": any(part._compiled_call_impl is not None for part in module.modules()),
@@ -48,7 +52,8 @@ class WriteComputation(Callback):
 
 
 class WriteTimes(Callback):
-    """Writes to times.json the median seconds of a step and of the wait for its batch, but of the first in an epoch.
+    """Writes to times.json the median seconds of a step and of the wait for its batch, but of the
+    first in an epoch.
 
     Args:
         skip: Steps that are not timed.
@@ -69,8 +74,13 @@ class WriteTimes(Callback):
         self.ended = ended
 
     def on_train_end(self, trainer, module):
-        step, wait = statistics.median(self.steps[self.skip :]), statistics.median(self.waits[self.skip :])
-        Path("times.json").write_text(json.dumps({"steps": len(self.steps), "step_s": step, "wait_s": wait}))
+        step, wait = (
+            statistics.median(self.steps[self.skip :]),
+            statistics.median(self.waits[self.skip :]),
+        )
+        Path("times.json").write_text(
+            json.dumps({"steps": len(self.steps), "step_s": step, "wait_s": wait})
+        )
 
 
 class Noise(Dataset):
@@ -99,7 +109,9 @@ class NoiseImages(LightningDataModule):
         self.count, self.batch_size = count, batch_size
 
     def train_dataloader(self):
-        return DataLoader(Noise(self.count), batch_size=self.batch_size, pin_memory=True, drop_last=True)
+        return DataLoader(
+            Noise(self.count), batch_size=self.batch_size, pin_memory=True, drop_last=True
+        )
 
 
 class ResNet(LightningModule):

@@ -29,8 +29,9 @@ from lightkit.images.image_file import (
 from lightkit.images.verdicts import judge_images
 
 BROKEN = {
-    "LICENSE", "badwidth.bmp", "broken_data_stream.png", "decompression_bomb.ico", "png_decompression_dos.png",
-    "shortfile.bmp", "truncated_end_chunk.png", "truncated_jpeg.jpg", "ultrahdr.jpg",
+    "LICENSE", "badwidth.bmp", "broken_data_stream.png", "decompression_bomb.ico",
+    "png_decompression_dos.png", "shortfile.bmp", "truncated_end_chunk.png", "truncated_jpeg.jpg",
+    "ultrahdr.jpg",
 }  # fmt: skip
 
 

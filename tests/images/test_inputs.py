@@ -167,9 +167,8 @@ def peak_of(place: Path, kind: str, num: int) -> int:
         (place / "000").mkdir()
         for name in range(1_000):
             (place / "000" / f"{name:06}.jpg").touch()
-        for folder in range(
-            1, num // 1_000
-        ):  # as many names to read, in a second and not in a minute
+        # as many names to read, in a second and not in a minute
+        for folder in range(1, num // 1_000):
             (place / f"{folder:03}").symlink_to(place / "000")
         word = str(place)
     else:

@@ -28,12 +28,8 @@ def test_a_missing_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
             ["0 2", "0 2", "1 2", "1 2"],
             ["0,1", "0,1", "2,3", "2,3"],
         ),
-        (
-            "aab",
-            ["0 1"] * 3,
-            ["0 3", "1 3", "2 3"],
-            ["0", "1", "2"],
-        ),  # uneven: each counts as a machine
+        # uneven: each counts as a machine
+        ("aab", ["0 1"] * 3, ["0 3", "1 3", "2 3"], ["0", "1", "2"]),
     ],
 )
 def test_ranks_of_a_machine_see_its_gpus(

@@ -138,9 +138,8 @@ def test_the_engine_that_is_chosen_has_its_keys(tmp_path: Path) -> None:
         strategy="horovod",
     )
     checked(tmp_path, "launch: {hosts: 'a:1,b:1', controller: mpi}", strategy="horovod")
-    checked(
-        tmp_path, "launch: {nodes: 1, max_restarts: 0, controller: gloo}"
-    )  # as a saved config has them
+    # as a saved config has them
+    checked(tmp_path, "launch: {nodes: 1, max_restarts: 0, controller: gloo}")
 
 
 def test_what_a_lower_layer_says_for_another_engine_counts_no_more(tmp_path: Path) -> None:

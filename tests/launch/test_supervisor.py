@@ -135,9 +135,8 @@ def test_a_signal_before_any_rank_has_begun_ends_the_launcher_at_once(tmp_path: 
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         assert verdict(process)[0] == 1
-    assert (
-        time.monotonic() - began < 25
-    )  # that ranks would have; one second where nothing else runs
+    # that ranks would have; one second where nothing else runs
+    assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A process that does nothing is ended, one that works slowly or waits for another is not.
 
-Or a little later.
+One may be ended a little later.
 """
 
 from __future__ import annotations
@@ -210,9 +210,8 @@ def test_the_time_in_which_the_whole_process_was_stopped_does_not_count() -> Non
             time.sleep(3)  # as a machine that sleeps
             os.kill(process.pid, signal.SIGCONT)
             assert process.stdout is not None
-            assert (
-                float(process.stdout.readline()) > 1.5
-            )  # all three but the second in which it looks anyway
+            # all three but the second in which it looks anyway
+            assert float(process.stdout.readline()) > 1.5
             assert process.wait(PATIENCE_S) == STALLED
         finally:
             process.kill()

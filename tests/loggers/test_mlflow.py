@@ -161,9 +161,8 @@ def test_the_model_and_the_checkpoint_load_with_mlflow(
     mlflow.set_tracking_uri(f"sqlite:///{mlflow_run.root / 'mlflow.db'}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # 2026-11: what mlflow 3.17 and Lightning 2.6.6 say of pickle
+            # 2026-11: what mlflow 3.17 and Lightning 2.6.6 say of pickle
+            warnings.simplefilter("ignore")
             weights = mlflow.pytorch.load_state_dict(f"models:/{output.model_id}")
             best = mlflow.pytorch.load_checkpoint(
                 net, logger.version, kwargs={"weights_only": False}

@@ -395,9 +395,8 @@ def test_lightning_cli_builds_it_and_its_checkpoint_says_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_images: MakeData
 ) -> None:
     monkeypatch.setattr("sys.argv", ["lightkit"])
-    monkeypatch.setenv(
-        "JSONARGPARSE_DEPRECATION_WARNINGS", "off"
-    )  # 2026-11: about Lightning 2.6's own calls
+    # 2026-11: about Lightning 2.6's own calls
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     cli = LightningCLI(
         subclass_mode_model=True,

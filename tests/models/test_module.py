@@ -28,8 +28,10 @@ class Rates(Callback):
 
 def pairs(num_batches: int) -> DataLoader[tuple[torch.Tensor, torch.Tensor]]:
     return DataLoader(
-        [(torch.tensor([float(i)]), torch.tensor([float(i)])) for i in range(num_batches)]
-    )  # type: ignore[arg-type]
+        [  # type: ignore[arg-type]
+            (torch.tensor([float(i)]), torch.tensor([float(i)])) for i in range(num_batches)
+        ]
+    )
 
 
 def test_the_learning_rate_falls_along_a_cosine_over_all_epochs(

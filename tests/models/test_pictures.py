@@ -47,9 +47,8 @@ def test_a_logger_gets_the_first_images_and_one_matrix_a_validation(
 ) -> None:
     album, other = Album(), Album()
     trainer = make_trainer(max_epochs=2, logger=[album, Plain(), other], log_every_n_steps=1)
-    trainer.fit(
-        ImageClassifier(), datamodule=small_images()
-    )  # three batches an epoch, and a sanity check before
+    # three batches an epoch, and a sanity check before
+    trainer.fit(ImageClassifier(), datamodule=small_images())
     expected = [("train/images", 1), ("val/confusion_matrix", 3), ("val/confusion_matrix", 6)]
     assert [(name, step) for name, step, _ in album.pictures] == expected
     assert len(other.pictures) == 3
@@ -97,11 +96,8 @@ def test_a_grid_shows_images_in_their_own_colours() -> None:
     images = ((colours - mean) / std)[:, :, None, None].expand(5, 3, 10, 12)
     grid = draw_grid(images)
     assert grid.dtype == torch.uint8
-    assert grid.shape == (
-        3,
-        2 + 3 * 12,
-        2 + 2 * 14,
-    )  # two columns and three rows, two pixels between
+    # two columns and three rows, two pixels between
+    assert grid.shape == (3, 2 + 3 * 12, 2 + 2 * 14)
     torch.testing.assert_close(grid[:, 7, 7], (colours[0] * 255).round().to(torch.uint8))
     torch.testing.assert_close(grid[:, 7, 21], (colours[1] * 255).round().to(torch.uint8))
 

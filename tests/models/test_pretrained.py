@@ -53,9 +53,8 @@ def test_real_weights_give_torchvisions_features_under_a_fresh_head(
             net.eval().get_submodule("features")(images) for net in (network, reference)
         )
     scale = float(expected.abs().max())
-    torch.testing.assert_close(
-        features, expected, rtol=1e-3, atol=1e-4 * scale
-    )  # other layout, other order of sums
+    # other layout, other order of sums
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4 * scale)
     assert torch.equal(network.state_dict()[f"{head}.weight"], fresh)
 
 
@@ -188,9 +187,8 @@ def test_a_file_that_is_no_state_dict_is_named(tmp_path: Path, content: object, 
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
-    torch.save(
-        build("small_cnn", 5), tmp_path / "module.pth"
-    )  # a whole module, which unpickling would construct
+    # a whole module, which unpickling would construct
+    torch.save(build("small_cnn", 5), tmp_path / "module.pth")
     with pytest.raises(
         ConfigError, match=r"holds torch\.nn\..*\.Sequential, .* besides tensors .* --trust"
     ):
@@ -238,9 +236,8 @@ def test_default_weights_are_downloaded_checked_and_kept(
     )
     assert torch.equal(network.state_dict()["features.0.weight"], state["features.0.weight"])
     (folder / name).unlink()
-    assert (
-        read_weights("default", backbone="squeezenet1_1").keys() == state.keys()
-    )  # from the cache
+    # from the cache
+    assert read_weights("default", backbone="squeezenet1_1").keys() == state.keys()
 
 
 @pytest.mark.parametrize("content", [None, b"an error page"], ids=["missing", "damaged"])

@@ -21,9 +21,14 @@ from lightkit.models import ImageClassifier
 warnings.simplefilter("error", UserWarning)  # as Lightning's own are
 warnings.filterwarnings("ignore", ".*does not have many workers")
 warnings.filterwarnings("ignore", ".*use `Trainer.devices=1, num_nodes=1.`")
-warnings.filterwarnings("ignore", ".*trainer.test..` will|.*Using `DistributedSampler` with the dataloaders")
+warnings.filterwarnings(
+    "ignore", ".*trainer.test..` will|.*Using `DistributedSampler` with the dataloaders"
+)
 generator = torch.Generator().manual_seed(7)
-images, labels = torch.randn(22, 3, 32, 32, generator=generator), torch.randint(3, (22,), generator=generator)
+images, labels = (
+    torch.randn(22, 3, 32, 32, generator=generator),
+    torch.randint(3, (22,), generator=generator),
+)
 
 class Data(LightningDataModule):
     class_names = ["a", "b", "c"]
@@ -37,10 +42,20 @@ class Data(LightningDataModule):
 if __name__ == "__main__":
     seed_everything(7)
     model = ImageClassifier("squeezenet1_1", freeze="backbone")
-    model.configure_optimizers = lambda: torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
+    model.configure_optimizers = lambda: torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad], lr=0.0
+    )
     model.on_train_start = model.eval
-    trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False,
-                      enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
     trainer.fit(model, datamodule=Data())
     found = {name: float(value) for name, value in trainer.callback_metrics.items()}
     model.eval()
@@ -73,11 +88,7 @@ def test_two_processes_log_the_values_of_all_images(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
         found, expected = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        for (
-            name,
-            value,
-        ) in (
-            expected.items()
-        ):  # 22 images are 11 for each process: the last batch of each is smaller
+        # 22 images are 11 for each process: the last batch of each is smaller
+        for name, value in expected.items():
             assert found[f"train/{name}"] == pytest.approx(value, abs=1e-6)
             assert found[f"val/{name}"] == pytest.approx(value, abs=1e-6)

@@ -20,9 +20,8 @@ def temperatures(
     num_pairs: int, *, seed: int, batch_size: int = 32, shuffle: bool = False
 ) -> Pairs:
     generator = torch.Generator().manual_seed(seed)
-    fahrenheit = (
-        torch.rand(num_pairs, 1, generator=generator) * 288 - 40
-    )  # -40 to 248 F is -40 to 120 C
+    # -40 to 248 F is -40 to 120 C
+    fahrenheit = torch.rand(num_pairs, 1, generator=generator) * 288 - 40
     return DataLoader(
         TensorDataset(fahrenheit, (fahrenheit - 32) / 1.8), batch_size=batch_size, shuffle=shuffle
     )
@@ -67,10 +66,8 @@ def test_scales_of_the_training_split_stay_in_the_checkpoint(
 
 
 def test_a_constant_input_is_no_division_by_zero(make_trainer: Callable[..., Trainer]) -> None:
-    model, same = (
-        Regressor(),
-        torch.full((7, 1), 248.3),
-    )  # seven of it, divided by seven, are not quite it
+    # seven of it, divided by seven, are not quite it
+    model, same = (Regressor(), torch.full((7, 1), 248.3))
     make_trainer().fit(model, DataLoader(TensorDataset(same, same), batch_size=7))
     assert (float(model.input_std), float(model.output_std)) == (1, 1)
     assert model(torch.ones(1, 1)).isfinite().all()

@@ -47,7 +47,8 @@ def fit(loader: Any, **more: Any) -> Regressor:
     """Train for a step."""
     model = Regressor(num_inputs=2)
     trainer = Trainer(
-        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False, **more,
     )  # fmt: skip
     trainer.fit(model, loader)
@@ -102,9 +103,7 @@ def test_batches_of_any_size_give_the_same_scale(sizes: list[int]) -> None:
     np.testing.assert_allclose(std.numpy(), X[W > 0].astype(np.float64).std(0), rtol=1e-10)
 
 
-def test_values_that_are_not_finite_count_for_nothing_and_a_constant_column_has_a_scale_of_one() -> (
-    None
-):
+def test_values_that_are_not_finite_count_for_nothing_and_a_constant_has_a_scale_of_one() -> None:
     scale = RunningScale(2)
     scale.add(torch.tensor([[float("nan"), 7.1], [2.0, 7.1], [float("inf"), 7.1]]), None)
     scale.add(torch.tensor([[4.0, 7.1]]), None)

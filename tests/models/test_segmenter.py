@@ -171,19 +171,16 @@ def test_the_loss_is_cross_entropy_and_dice_of_each_image() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["small_cnn", "resnet18", "mobilenet_v3_small", "efficientnet_b0", "densenet121", "shufflenet_v2_x0_5",
+    ["small_cnn", "resnet18", "mobilenet_v3_small", "efficientnet_b0", "densenet121",
+     "shufflenet_v2_x0_5",
      "regnet_y_400mf", "mnasnet0_5", "squeezenet1_1"],
 )  # fmt: skip
 def test_a_decoder_stands_on_each_kind_of_backbone(name: str) -> None:
     network = UNet(name, 3, width=4).eval()
     with torch.no_grad():
         assert network(torch.zeros(1, 3, 64, 96)).shape == (1, 3, 64, 96)
-        assert network(torch.zeros(2, 3, 77, 65)).shape == (
-            2,
-            3,
-            77,
-            65,
-        )  # sizes that no stride divides
+        # sizes that no stride divides
+        assert network(torch.zeros(2, 3, 77, 65)).shape == (2, 3, 77, 65)
     assert len(network.encoder.channels) >= 3
 
 

@@ -207,9 +207,8 @@ def test_the_importance_of_a_column_is_what_its_shuffling_costs() -> None:
     numbers = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
     categories = torch.full((500, 1), 2)
     found = measure_importance(
-        lambda parts: torch.stack(
-            [-parts[0][:, 1], parts[0][:, 1]], dim=1
-        ),  # of the second number alone
+        # of the second number alone
+        lambda parts: torch.stack([-parts[0][:, 1], parts[0][:, 1]], dim=1),
         [numbers, categories],
         (numbers[:, 1] > 0).long(),
         preprocessing,

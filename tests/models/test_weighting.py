@@ -62,7 +62,8 @@ def only_blank(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 def trained(model: LightningModule, batches: list[tuple[Tensor, ...]]) -> dict[str, float]:
     """Metrics of an epoch of training and validation on ready batches."""
     trainer = Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
     loader: DataLoader[tuple[Tensor, ...]] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
@@ -139,10 +140,8 @@ def test_a_sample_of_weight_0_changes_neither_loss_nor_gradients(
     model: Callable[[], Any], batch: Callable[..., Any]
 ) -> None:
     gradients = []
-    for given, mean_weight in (
-        (batch(4), None),
-        (with_blank(batch(4)), 4 / 5),
-    ):  # of a split that is this batch
+    # of a split that is this batch
+    for given, mean_weight in ((batch(4), None), (with_blank(batch(4)), 4 / 5)):
         torch.manual_seed(0)
         module = model().eval()  # in training mode a batch's statistics are of all its samples
         module._trainer = SimpleNamespace(datamodule=SimpleNamespace(mean_weight=mean_weight))
@@ -208,7 +207,8 @@ def test_the_logged_loss_of_an_epoch_is_over_all_weights() -> None:
 def test_a_process_that_had_nothing_still_has_metrics_to_compute() -> None:
     scores = Scores(classification_metrics(3))
     scores.update(
-        "val", preds=torch.zeros(1, 3), target=torch.zeros(1, dtype=torch.long), loss=torch.tensor(0.0),
+        "val", preds=torch.zeros(1, 3), target=torch.zeros(1, dtype=torch.long),
+        loss=torch.tensor(0.0),
         weights=torch.zeros(1),
     )  # fmt: skip
     assert scores.of("val")["loss"].compute().isnan()  # of no example

@@ -58,9 +58,8 @@ def test_probabilities_are_enlarged_before_a_class_is_chosen() -> None:
     values[1] = [0.0, 0.9]
     values[0] = 1 - values[1]
     mask = decide_mask(values, (2, 20))
-    border = int(
-        (mask[0] == 0).sum()
-    )  # where the enlarged 0 to 0.9 passes 0.5: between the centres 4.5 and 14.5
+    # where the enlarged 0 to 0.9 passes 0.5: between the centres 4.5 and 14.5
+    border = int((mask[0] == 0).sum())
     assert border == 11
     assert (mask[:, border:] == 1).all()
     assert (decide_mask(np.array([[0, 1]]), (2, 20))[0] == np.repeat([0, 1], 10)).all()

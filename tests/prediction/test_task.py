@@ -154,9 +154,8 @@ def test_metrics_of_a_task_are_those_of_its_models_with_their_direction(
 ) -> None:
     assert set(task.metrics) == set(metrics)
     for name, metric in metrics.items():
-        direction = {True: "max", False: "min"}.get(
-            metric.higher_is_better, "min"
-        )  # a loss has none of its own
+        # a loss has none of its own
+        direction = {True: "max", False: "min"}.get(metric.higher_is_better, "min")
         assert task.metrics[name] == direction
 
 

@@ -22,7 +22,9 @@ def numbers_of(passes: FixedOrderLoader) -> list[float]:
     return [number for batch in passes for number in batch[0].tolist()]
 
 
-@pytest.mark.parametrize("more", [{}, {"shuffle": True}, {"drop_last": True}, {"shuffle": True, "drop_last": True}],
+@pytest.mark.parametrize("more",
+                         [{}, {"shuffle": True}, {"drop_last": True},
+                          {"shuffle": True, "drop_last": True}],
                          ids=["plain", "shuffled", "dropping", "both"])  # fmt: skip
 def test_no_sample_is_lost_and_the_order_stays(more: dict[str, Any]) -> None:
     passes = FixedOrderLoader(loader(**more))

@@ -70,8 +70,10 @@ def single(value: float) -> float:
         (GateSettings(METRIC, max=1.0), float("-inf"), None, False),
         (GateSettings(METRIC), 0.5, None, True),
     ],
-    ids=["at min", "below min", "at max", "above max", "above both", "float32 drop", "exact drop", "too large a drop",
-         "no drop", "any drop", "rise of a loss", "too large a rise", "a lower loss", "no champion", "champion of NaN",
+    ids=["at min", "below min", "at max", "above max", "above both", "float32 drop", "exact drop",
+         "too large a drop",
+         "no drop", "any drop", "rise of a loss", "too large a rise", "a lower loss", "no champion",
+         "champion of NaN",
          "only a champion of NaN",
          "NaN and min", "NaN and max", "NaN and a drop", "NaN alone", "infinite", "no condition"],
 )  # fmt: skip
@@ -85,7 +87,8 @@ def test_a_score_passes_by_its_conditions(
 
 @pytest.mark.parametrize(
     ("mode", "bound", "value", "passes"),
-    [("max", 0.7, 0.7, True), ("max", 0.7, 0.69, False), ("min", 0.3, 0.4, False), ("min", 0.3, 0.2, True),
+    [("max", 0.7, 0.7, True), ("max", 0.7, 0.69, False), ("min", 0.3, 0.4, False),
+     ("min", 0.3, 0.2, True),
      ("max", 0.0, None, False)],
     ids=["enough", "too little", "too much", "little enough", "no sample"],
 )  # fmt: skip
@@ -174,25 +177,17 @@ def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() ->
     }
     assert decision["smallest_drop"] == pytest.approx(5 / 9)
     assert [*decision] == [
-        *(
-            "schema",
-            "passed",
-            "metric",
-            "mode",
-            "scores",
-            "slices",
-            "intervals",
-            "significance",
-            "non_inferiority",
-        ),
-        *("smallest_drop", "drift", "reasons", "baseline", "num_samples", "run", "checks"),
+        *("schema", "passed", "metric", "mode", "scores", "slices", "intervals", "significance"),
+        *("non_inferiority", "smallest_drop", "drift", "reasons", "baseline", "num_samples"),
+        *("run", "checks"),
     ]
 
 
 @pytest.mark.parametrize(
     ("settings", "mine", "theirs", "reasons"),
     [
-        (GateSettings(METRIC, min=0.7), {}, None, ["test/accuracy has no value, expected at least 0.7"]),
+        (GateSettings(METRIC, min=0.7), {}, None,
+         ["test/accuracy has no value, expected at least 0.7"]),
         (GateSettings(METRIC), {}, None, ["test/accuracy has no value, expected a finite number"]),
         (
             GateSettings(METRIC, max_drop=0.1),
@@ -205,22 +200,28 @@ def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() ->
             {METRIC: 0.5},
             {METRIC: 0.75},
             [
-                "test/accuracy is 0.5, expected at most 0.1 worse than net, or no different with 0.9 confidence (that "
-                "has 0.75); it is worse by 0.25"
+                "test/accuracy is 0.5, expected at most 0.1 worse than net, or no different with "
+                "0.9 confidence (that has 0.75); it is worse by 0.25"
             ],
         ),
         (
             GateSettings("test/loss", max_drop=0.1),
             {"test/loss": 2.0},
             {"test/loss": 1.5},
-            ["test/loss is 2, expected at most 0.1 worse than net (that has 1.5); it is worse by 0.5"],
+            [
+                "test/loss is 2, expected at most 0.1 worse than net (that has 1.5); "
+                "it is worse by 0.5"
+            ],
         ),
         (GateSettings(METRIC, margin=0.1, min=0.5), {METRIC: 0.9}, {METRIC: float("nan")}, []),
         (
             GateSettings(METRIC, margin=0.1),
             {METRIC: 0.9},
             {METRIC: float("nan")},
-            ["test/accuracy is 0.9, expected less than 0.1 worse than net, with 0.95 confidence (that has nan)"],
+            [
+                "test/accuracy is 0.9, expected less than 0.1 worse than net, "
+                "with 0.95 confidence (that has nan)"
+            ],
         ),
         (
             GateSettings(METRIC, margin=0.1),
@@ -229,7 +230,8 @@ def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() ->
             ["test/accuracy is 0.9, expected less than 0.1 worse than net, with 0.95 confidence"],
         ),
     ],
-    ids=["no value", "nothing asked and no value", "baseline without the metric", "confidence", "loss",
+    ids=["no value", "nothing asked and no value", "baseline without the metric", "confidence",
+         "loss",
          "margin to NaN with a threshold", "margin to NaN alone", "margin to nothing"],
 )  # fmt: skip
 def test_a_reason_says_what_was_found_and_what_was_expected(
@@ -295,30 +297,45 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gate", "says", "places"),
     [
-        ("{metric: train/accuracy}", "gate.metric: expected a metric of the test or the validation split", 1),
-        ("{metric: test/a, max_drop: -0.1}", "gate.max_drop: expected a number of at least 0, got -0.1", 1),
-        ("{metric: test/a, confidence: 95}", "gate.confidence: expected a number between 0 and 1", 1),
-        ("{metric: test/a, margin: 0}", "gate.margin: expected a number above 0, such as 0.02, got 0", 1),
-        ("{metric: test/a, margin: 0.1, confidence: 0.4}", "gate.confidence: expected a number between 0.5 and 1", 1),
-        ("{metric: test/a, margin: 0.1, baseline: null}", "gate.margin: there is nothing that the model could", 2),
-        ("{metric: test/a, max_drop: 0.1, confidence: .inf}", "gate.confidence: expected finite numbers, got inf", 1),
+        ("{metric: train/accuracy}",
+         "gate.metric: expected a metric of the test or the validation split", 1),
+        ("{metric: test/a, max_drop: -0.1}",
+         "gate.max_drop: expected a number of at least 0, got -0.1", 1),
+        ("{metric: test/a, confidence: 95}", "gate.confidence: expected a number between 0 and 1",
+         1),
+        ("{metric: test/a, margin: 0}",
+         "gate.margin: expected a number above 0, such as 0.02, got 0", 1),
+        ("{metric: test/a, margin: 0.1, confidence: 0.4}",
+         "gate.confidence: expected a number between 0.5 and 1", 1),
+        ("{metric: test/a, margin: 0.1, baseline: null}",
+         "gate.margin: there is nothing that the model could", 2),
+        ("{metric: test/a, max_drop: 0.1, confidence: .inf}",
+         "gate.confidence: expected finite numbers, got inf", 1),
         ("{metric: test/a, slices: {roses: .nan}}", "gate.slices: expected finite numbers", 1),
         ("{metric: test/a, mode: '', max_drop: 0.1}", "gate.mode: expected", 1),
-        ("{metric: test/a, max_drop: 0.1, baseline: ''}", "gate.baseline: expected a name or null, got ''", 1),
-        ("{metric: test/a, drift: {windw: 3, max_drop: 1}}", "gate.drift: expected a number of promoted", 1),
-        ("{metric: test/a, drift: {window: 0, max_drop: 1}}", "gate.drift: expected a number of promoted", 1),
-        ("{metric: test/a, drift: {window: 1.5, max_drop: 1}}", "gate.drift: expected a number of promoted", 1),
-        ("{metric: test/a, drift: {window: 2, max_drop: -1}}", "gate.drift: expected a number of promoted", 1),
+        ("{metric: test/a, max_drop: 0.1, baseline: ''}",
+         "gate.baseline: expected a name or null, got ''", 1),
+        ("{metric: test/a, drift: {windw: 3, max_drop: 1}}",
+         "gate.drift: expected a number of promoted", 1),
+        ("{metric: test/a, drift: {window: 0, max_drop: 1}}",
+         "gate.drift: expected a number of promoted", 1),
+        ("{metric: test/a, drift: {window: 1.5, max_drop: 1}}",
+         "gate.drift: expected a number of promoted", 1),
+        ("{metric: test/a, drift: {window: 2, max_drop: -1}}",
+         "gate.drift: expected a number of promoted", 1),
         ("{metric: test/a, drift: {window: 2}}", "gate.drift: expected a number of promoted", 1),
-        ("{metric: test/a, min: 0.9, max: 0.5}", "gate.min: 0.9 is above gate.max, which is 0.5", 2),
-        ("{metric: test/a, max_drop: 0.1, baseline: null}", "gate.max_drop: there is nothing that the model could", 2),
+        ("{metric: test/a, min: 0.9, max: 0.5}", "gate.min: 0.9 is above gate.max, which is 0.5",
+         2),
+        ("{metric: test/a, max_drop: 0.1, baseline: null}",
+         "gate.max_drop: there is nothing that the model could", 2),
         ("{min: 0.5}", "gate.min: of which metric?", 1),
         ("{slices: {roses: 0.7}}", "gate.slices: of which metric?", 1),
         ("{metric: null, drift: {window: 2, max_drop: 1}}", "gate.drift: of which metric?", 1),
     ],
     ids=["train", "drop", "confidence", "margin", "one-sided confidence", "margin to nothing",
          "infinity", "NaN", "no mode", "no name", "drift key", "window",
-         "part of a window", "drift drop", "half a drift", "min above max", "no baseline", "no metric",
+         "part of a window", "drift drop", "half a drift", "min above max", "no baseline",
+         "no metric",
          "slices of no metric", "drift of no metric"],
 )  # fmt: skip
 def test_an_error_is_reported_with_its_places(

@@ -22,15 +22,13 @@ from lightkit.registry.logged_model import load_logged_model, load_module
 from lightkit.runs.checkpoints import digest
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*Any type hint is inferred:UserWarning"
-    ),  # 2026-11: of mlflow 3.17 to itself
+    # 2026-11: of mlflow 3.17 to itself
+    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector, and advises on pickle.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:.*torch.jit:DeprecationWarning"
-    ),  # 2026-11: of torch 2.15 to itself
+    # 2026-11: of torch 2.15 to itself
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 REQUIREMENTS = ["torch", "numpy"]
@@ -40,9 +38,9 @@ def log(module: nn.Module, example: Any = None, **more: Any) -> str:
     """Log a module as people do, and give the address of it in its run."""
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     with mlflow.start_run() as run:
-        mlflow.pytorch.log_model(
+        mlflow.pytorch.log_model(  # type: ignore[no-untyped-call, unused-ignore]
             module, name="model", input_example=example, pip_requirements=REQUIREMENTS, **more
-        )  # type: ignore[no-untyped-call, unused-ignore]
+        )
     return f"runs:/{run.info.run_id}/model"
 
 
@@ -168,7 +166,8 @@ def test_a_program_that_was_cut_is_reported(graph: Path) -> None:
 
 @pytest.mark.parametrize(
     "example",
-    [torch.randn(2, 3), torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([[1, 5]]), torch.tensor([[True, False]])],
+    [torch.randn(2, 3), torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([[1, 5]]),
+     torch.tensor([[True, False]])],
     ids=["floats", "bytes", "whole numbers", "booleans"],
 )  # fmt: skip
 def test_the_example_comes_first_and_more_of_its_kind_after_it(example: torch.Tensor) -> None:
@@ -180,9 +179,8 @@ def test_the_example_comes_first_and_more_of_its_kind_after_it(example: torch.Te
     assert len(set(samples.flatten().tolist())) > 1
 
 
-def test_whole_numbers_are_those_of_the_example() -> (
-    None
-):  # others may be beyond a table of embeddings
+# others may be beyond a table of embeddings
+def test_whole_numbers_are_those_of_the_example() -> None:
     assert set(extend_example(torch.tensor([[3, 9]]), 30).flatten().tolist()) == {3, 9}
 
 

@@ -33,9 +33,8 @@ from lightkit.registry.store import Registry
 from lightkit.runs.files import write_json
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore::ResourceWarning"
-    ),  # 2026-11: mlflow 3.17 leaves connections to the collector
+    # 2026-11: mlflow 3.17 leaves connections to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -79,12 +78,14 @@ def chain(registry: Registry) -> list[tuple[str, str | None, str]]:
         ([done("promote", "1"), done("promote", "2"), done("rollback", "1")], ["1"]),
         ([done("promote", "1"), done("promote", "2"), done("promote", "3"), done("rollback", "2"),
           done("rollback", "1")], ["1"]),
-        ([done("promote", "1"), done("promote", "2"), done("rollback", "1"), done("promote", "3")], ["1", "3"]),
+        ([done("promote", "1"), done("promote", "2"), done("rollback", "1"), done("promote", "3")],
+         ["1", "3"]),
         ([done("promote", "1"), done("promote", "2"), done(OUTSIDE, "1", "2")], ["1"]),
         ([done("promote", "1"), done(OUTSIDE, "2", "1")], ["1", "2"]),
         ([done("promote", "1"), done("rollback", "7")], ["1", "7"]),
     ],
-    ids=["none", "two", "first by other means", "back", "twice back", "forth again", "back outside", "forth outside",
+    ids=["none", "two", "first by other means", "back", "twice back", "forth again", "back outside",
+         "forth outside",
          "to another"],
 )  # fmt: skip
 def test_versions_that_were_rolled_back_from_are_no_champions(
@@ -221,7 +222,8 @@ BACK = done("rollback", "1", "2")
         ([FIRST, SECOND, done("promote", "3", "2"), done("rollback", "2", "3"), BACK], ["3", "2"]),
         ([FIRST, SECOND, done("rollback", "1", "2", alias="shadow")], []),
     ],
-    ids=["none", "one", "promoted again", "the same weights by force", "the same inputs by force", "another since then",
+    ids=["none", "one", "promoted again", "the same weights by force", "the same inputs by force",
+         "another since then",
          "moved back outside", "two", "another alias"],
 )  # fmt: skip
 def test_what_was_rolled_back_is_rejected_until_it_is_promoted_again(

@@ -239,9 +239,8 @@ def test_of_long_runs_every_third_epoch_and_the_last_are_drawn(
         return draw(rows, *words, **options)
 
     monkeypatch.setattr(figures, "draw_curves", note)
-    monkeypatch.setattr(
-        comparison, "_MAX_POINTS", 10
-    )  # of 22, so that one in 1 + 22 // 10 is drawn
+    # of 22, so that one in 1 + 22 // 10 is drawn
+    monkeypatch.setattr(comparison, "_MAX_POINTS", 10)
     rows = [{"epoch": epoch, "step": epoch, "val/loss": float(epoch)} for epoch in range(11)]
     render_comparison([facts_of(tmp_path, rows=rows), facts_of(tmp_path, rows=rows[:9])])
     assert drawn == [

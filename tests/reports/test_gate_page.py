@@ -55,10 +55,7 @@ def test_what_is_not_met_comes_first(tmp_path: Path) -> None:
     )
     assert re.findall(
         r'<tr><th scope="row">([^<]*)</th><td class="num" data-label="found">', page
-    ) == [
-        "test/loss of cats",
-        "test/loss",
-    ]
+    ) == ["test/loss of cats", "test/loss"]
     rows = re.findall(
         r'<tr><th scope="row">([^<]*)</th><td class="num"'
         r' data-label="samples">2</td>.*?data-label="expected">([^<]*)<',

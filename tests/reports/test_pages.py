@@ -48,11 +48,7 @@ def test_shares_have_one_figure_and_the_loss_comes_first(tmp_path: Path) -> None
     ]
     assert [
         [curve.key for curve in each.chart.curves] for each in drawn if each.chart is not None
-    ] == [
-        ["train/loss", "val/loss"],
-        ["val/accuracy", "val/f1"],
-        ["train/mae_step"],
-    ]
+    ] == [["train/loss", "val/loss"], ["val/accuracy", "val/f1"], ["train/mae_step"]]
 
 
 def test_figures_of_like_names_have_names_of_their_own(tmp_path: Path) -> None:

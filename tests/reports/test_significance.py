@@ -35,7 +35,8 @@ def classified(
     certainty = np.where(targets == predicted, 0.9, 0.1).astype(np.float32)
     paths: list[str | None] = [f"{index}.jpg" for index in range(len(targets))]
     return Predictions(
-        "test", np.arange(len(targets)), paths, targets, predicted, np.full(len(targets), 0.9, np.float32), certainty,
+        "test", np.arange(len(targets)), paths, targets, predicted,
+        np.full(len(targets), 0.9, np.float32), certainty,
         names, **more,
     )  # fmt: skip
 

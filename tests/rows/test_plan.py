@@ -209,8 +209,8 @@ def test_a_class_that_the_training_split_has_not_is_an_error_with_its_line(tmp_p
     ]
     rows[35] = (0.5, "maybe", "test")
     says = (
-        r"t\.csv, line 37: column 'y' has maybe, and the classes of the training split are no,"
-        r" yes\."
+        r"t\.csv, line 37: column 'y' has maybe, and the classes of"
+        r" the training split are no, yes\."
     )
     with pytest.raises(DataError, match=says):
         _ = plan(tmp_path, "a y split", rows).plan
@@ -359,8 +359,4 @@ def test_columns_that_can_say_nothing_are_left_out_and_named(tmp_path: Path) -> 
     assert list(made.plan.types) == ["a"]
     assert [
         note.partition(":  ")[0].split("column ")[1].split(":")[0] for note in made.plan.notes
-    ] == [
-        "'one'",
-        "'name'",
-        "'none'",
-    ]
+    ] == ["'one'", "'name'", "'none'"]

@@ -128,9 +128,8 @@ def test_rows_are_the_same_wherever_a_block_and_a_batch_end(
     path = write(tmp_path, "t.csv", f"a,b\r\n{lines}".encode())
     expected = read(path)
     assert expected["a"] == [float(at) for at in range(90)]
-    assert [cell for cell in expected["b"] if cell is None] == [
-        None
-    ] * 23  # without a text, or of blanks
+    # without a text, or of blanks
+    assert [cell for cell in expected["b"] if cell is None] == [None] * 23
     for size in (48, 64, 100, 1000):
         monkeypatch.setattr("lightkit.rows.reader._BLOCK_BYTES", size)
         for batch_rows in (1, 7, 100):
@@ -157,10 +156,8 @@ def test_two_labels_that_change_places_make_another_fingerprint(tmp_path: Path) 
     before = (path.stat().st_size, open_table(str(path)).fingerprint)
     copy = write(tmp_path, "copy/t.parquet", path.read_bytes())
     parquet.write_table(pa.table({**rows, "b": ["y", "x", "x", "y"]}), path)
-    assert (
-        path.stat().st_size,
-        open_table(str(path)).fingerprint,
-    ) == before  # neither size nor footer says it
+    # neither size nor footer says it
+    assert (path.stat().st_size, open_table(str(path)).fingerprint) == before
     assert open_rows(str(path)).fingerprint != first
     assert open_rows(str(copy)).fingerprint == first
 

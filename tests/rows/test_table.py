@@ -56,9 +56,7 @@ def test_quantiles_make_a_normal_distribution_of_any_other() -> None:
     np.testing.assert_allclose(encoded[middle, 0], expected[middle], atol=0.05)
 
 
-def test_a_rank_is_that_of_all_values_ties_in_their_middle_and_between_two_it_is_on_their_line() -> (
-    None
-):
+def test_a_rank_is_of_all_values_ties_in_their_middle_and_between_two_on_their_line() -> None:
     values = [1.0, 1.0, 2.0, 5.0, 5.0, 5.0]
     made = fit({"a": values}, {"a": "number"}, scaling="quantile")
     ranks = {1.0: 1 / 6, 2.0: 2.5 / 6, 5.0: 4.5 / 6}
@@ -85,9 +83,8 @@ def test_quantiles_of_a_large_column_are_those_of_all_its_values_in_any_order_an
     assert found[0].numbers[0].knots == found[1].numbers[0].knots
     (encoded,) = found[0].encode(pa.table({"a": values}))
     assert encoded[::2].std() == 0
-    assert encoded[0, 0] == pytest.approx(
-        NormalDist().inv_cdf(0.25), abs=0.01
-    )  # half of the values are 0
+    # half of the values are 0
+    assert encoded[0, 0] == pytest.approx(NormalDist().inv_cdf(0.25), abs=0.01)
     wanted = [NormalDist().inv_cdf(rank) for rank in (0.6, 0.75, 0.9)]
     quantiles = np.quantile(values, [0.6, 0.75, 0.9])
     np.testing.assert_allclose(found[0].numbers[0].scale(quantiles, "quantile"), wanted, atol=0.02)
@@ -164,11 +161,8 @@ def test_a_category_is_known_by_its_boolean_or_decimal_number_too() -> None:
     )
     assert encoded[:, 0].tolist() == [*(place[name] for name in cells.values()), 0, 0, 0, 1]
     both = fit({"c": ["1", "1.0"]}, {"c": "category"}, min_count=1)
-    assert both.encode(pa.table({"c": ["1", "1.0", "1.00"]}))[0][:, 0].tolist() == [
-        2,
-        3,
-        0,
-    ]  # which of the two
+    # which of the two
+    assert both.encode(pa.table({"c": ["1", "1.0", "1.00"]}))[0][:, 0].tolist() == [2, 3, 0]
 
 
 def test_an_example_has_made_up_cells_and_missing_ones() -> None:

@@ -125,7 +125,8 @@ def test_junit_and_page_tell_of_a_failure_where_the_exit_code_is_one_and_why(
 def test_a_case_that_was_written_as_passed_has_failed_where_the_command_has(tmp_path: Path) -> None:
     end_with(tmp_path / "gate.xml", GateFailed("no"), [Case("gate", 1.0), Case("other", 1.0)])
     suite = suite_of(tmp_path / "gate.xml")
-    assert [(case.get("name"), case.find("failure") is not None) for case in suite.findall("testcase")] == [
+    assert [(case.get("name"),
+             case.find("failure") is not None) for case in suite.findall("testcase")] == [
         ("gate", True), ("other", False),
     ]  # fmt: skip
 
@@ -176,14 +177,21 @@ def test_the_page_of_a_fit_lists_what_the_summary_has(
     write_json(
         run.summary_path,
         {
-            "run": "job/1", "status": "failed", "exit_code": 1, "epochs": 2, "steps": 8, "metrics": metrics,
-            "paths": {"last_checkpoint": "checkpoints/last.ckpt"}, "durations": {"total": 61.0}, "error": "it broke",
+            "run": "job/1", "status": "failed", "exit_code": 1, "epochs": 2, "steps": 8,
+            "metrics": metrics,
+            "paths": {"last_checkpoint": "checkpoints/last.ckpt"}, "durations": {"total": 61.0},
+            "error": "it broke",
         },
     )  # fmt: skip
     add_fit_page(run)
     assert (
         (tmp_path / "page.md").read_text(encoding="utf-8")
-        == f"### lightkit fit: job/1 failed (exit code 1)\n\n|  |  |\n| --- | --- |\n| run | `{run.folder.relative_to(tmp_path)}` |\n| checkpoint | `checkpoints/last.ckpt` |\n| epochs | 2 |\n| steps | 8 |\n| time | 61 s |\n| error | it broke |\n\n| metric | best epoch | last epoch |\n| --- | --- | --- |\n| val/loss | 0.5 | 0.75 |\n| val/f1 |  | 1 |\n\n"
+        == f"### lightkit fit: job/1 failed (exit code 1)\n\n|  |  |\n| --- | --- |\n"
+        f"| run | `{run.folder.relative_to(tmp_path)}` |\n"
+        "| checkpoint | `checkpoints/last.ckpt` |\n"
+        "| epochs | 2 |\n| steps | 8 |\n| time | 61 s |\n| error | it broke |\n\n"
+        "| metric | best epoch | last epoch |\n| --- | --- | --- |\n"
+        "| val/loss | 0.5 | 0.75 |\n| val/f1 |  | 1 |\n\n"
     )
 
 

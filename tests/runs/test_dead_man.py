@@ -11,7 +11,8 @@ from tests.receiving import CANARY, Answer, receiving
 
 @pytest.mark.parametrize(
     ("code", "sign"),
-    [(0, "ok"), (6, "ok"), (1, "fail"), (2, "fail"), (3, "fail"), (4, "fail"), (5, "fail"), (70, "fail"), (75, None),
+    [(0, "ok"), (6, "ok"), (1, "fail"), (2, "fail"), (3, "fail"), (4, "fail"), (5, "fail"),
+     (70, "fail"), (75, None),
      (130, None), (143, None)],
 )  # fmt: skip
 def test_each_exit_code_has_its_sign(code: int, sign: str | None) -> None:

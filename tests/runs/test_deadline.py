@@ -60,7 +60,8 @@ def test_a_duration_counts_from_now(said: str, seconds: int) -> None:
         ("2026-11-23T05:30:00-05:00", "2026-11-22T22:00+01:00", "2026-11-23T10:30Z"),
     ],
     ids=[
-        "later today", "tomorrow", "not this very moment", "clocks go forward before it", "clocks go forward over it",
+        "later today", "tomorrow", "not this very moment", "clocks go forward before it",
+        "clocks go forward over it",
         "clocks go back over it", "after its second time",
         "a date", "a date with a space", "a date in UTC", "a date elsewhere",
     ],

@@ -39,8 +39,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 def test_every_event_has_an_example_here_and_a_line_in_the_documentation() -> None:
     from lightkit.runs import events
 
-    rows = re.findall(r"^(\w+)  .*(?:\n +.*)*\n +fields: (.*)", events.__doc__ or "", re.MULTILINE)
-    assert {event: set(re.findall(r"(\w+) \(", fields)) for event, fields in rows} == {
+    row = r"^(\w+)  .*(?:\n +.*)*?\n +fields: (.*(?:\n +.*)*)"
+    rows = re.findall(row, events.__doc__ or "", re.MULTILINE)
+    assert {event: set(re.findall(r"(\w+)\s+\(", fields)) for event, fields in rows} == {
         event: set(fields) for event, fields in EXAMPLES.items()
     }
 

@@ -125,9 +125,8 @@ def test_a_writer_that_was_suspended_at_any_operation_changes_no_file_of_the_nex
         write(run, "before")
         suspend_at(number, run.parent)
         write(run, "late")
-        os.kill(
-            os.getpid(), signal.SIGSTOP
-        )  # it was not suspended before: this is after the last operation
+        # it was not suspended before: this is after the last operation
+        os.kill(os.getpid(), signal.SIGSTOP)
         write(run, "later")
 
     number = 0
@@ -248,9 +247,8 @@ def test_a_heartbeat_comes_soon_after_a_gap(
     record = json.loads(lock.path.read_text(encoding="utf-8"))
     lock.path.write_text(json.dumps({**record, "token": "of another"}), encoding="utf-8")
     real_s = elapsed_s
-    monkeypatch.setattr(
-        lock_module, "elapsed_s", lambda: real_s() + 400.0
-    )  # as if the machine had been suspended
+    # as if the machine had been suspended
+    monkeypatch.setattr(lock_module, "elapsed_s", lambda: real_s() + 400.0)
     deadline_s = time.monotonic() + 10
     while not lost and time.monotonic() < deadline_s:
         time.sleep(0.05)

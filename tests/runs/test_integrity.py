@@ -114,7 +114,9 @@ from lightkit import runs
 path = Path(sys.argv[1])
 for number in itertools.count(int(sys.argv[2])):
     content = b"%09d" % number * 20_000
-    runs.write_aside(path, lambda aside: (aside.write_bytes(content), hashlib.sha256(content).hexdigest())[1])
+    runs.write_aside(
+        path, lambda aside: (aside.write_bytes(content), hashlib.sha256(content).hexdigest())[1]
+    )
     print(number, flush=True)
 """
 
@@ -195,9 +197,8 @@ def test_any_flipped_byte_is_noticed(what: str, tmp_path: Path) -> None:
     _save(tmp_path / "last.ckpt", b"0123456789")
     _save(tmp_path / "last-1.ckpt", b"before")
     whole = (tmp_path / what).read_bytes()
-    count = (
-        10 if what == "last.ckpt" else 64
-    )  # of the other line, what follows the digest is the name
+    # of the other line, what follows the digest is the name
+    count = 10 if what == "last.ckpt" else 64
     for at in range(count):
         (tmp_path / what).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         chosen, passed_over = runs.choose_good(tmp_path)

@@ -182,9 +182,8 @@ def test_a_kill_between_any_two_operations_on_files_leaves_nothing_that_blocks(
                     os.kill(os.getpid(), signal.SIGKILL)
                 done += 1
 
-        sys.addaudithook(
-            count
-        )  # called before each operation, and never removed: in a process of its own
+        # called before each operation, and never removed: in a process of its own
+        sys.addaudithook(count)
         with runs.Lock(root, "flowers") as lock:
             lock.note_folder(root / "7")
 

@@ -210,10 +210,7 @@ def test_latest_points_to_what_is_left(tmp_path: Path) -> None:
     assert (tmp_path / "job" / "latest").resolve() == kept
     assert sorted(
         path.name for path in (tmp_path / "job").iterdir() if path.name != "lock.json"
-    ) == [
-        kept.name,
-        "latest",
-    ]
+    ) == [kept.name, "latest"]
 
 
 def test_what_another_gc_has_deleted_meanwhile_is_not_reported(tmp_path: Path) -> None:

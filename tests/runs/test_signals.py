@@ -132,7 +132,9 @@ def _program(text: str) -> subprocess.CompletedProcess[str]:
 
 
 SLEEPER = """
-child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+child = subprocess.Popen(
+    ["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+)
 print(child.pid, flush=True)
 """
 

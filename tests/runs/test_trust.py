@@ -41,7 +41,7 @@ def test_the_class_is_found_in_the_words_of_torch(message: str, names: list[str]
 def test_a_refusal_says_what_and_why_and_what_allows_it() -> None:
     says = runs.refusal("a.ckpt", [f"my_models.C{number}" for number in range(7)])
     assert says.startswith(
-        "a.ckpt holds my_models.C0, my_models.C1, my_models.C2, my_models.C3, my_models.C4 and 2"
-        " more"
+        "a.ckpt holds my_models.C0, my_models.C1, my_models.C2,"
+        " my_models.C3, my_models.C4 and 2 more"
     )
     assert says.endswith("If you know who made the file, --trust on the command line allows it.")

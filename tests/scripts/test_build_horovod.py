@@ -47,8 +47,8 @@ def key(**changed: object) -> str:
         ("#if !defined(_MSC_VER) && __cplusplus < 201703L", 17),
         (
             (
-                "// MSVC keeps __cplusplus at 199711L\n#if (!defined(_MSVC_LANG) && __cplusplus <"
-                " 202002L)"
+                "// MSVC keeps __cplusplus at 199711L\n#if"
+                " (!defined(_MSVC_LANG) && __cplusplus < 202002L)"
             ),
             20,
         ),
@@ -231,16 +231,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         (None, {"HOROVOD_WITH_MPI": "1"}, False),
     ],
     ids=[
-        "gpu",
-        "mpi wished",
-        "running",
-        "wished",
-        "plain",
-        "torch",
-        "local",
-        "python",
-        "by others",
-        "others, wished",
+        *("gpu", "mpi wished", "running", "wished", "plain", "torch", "local", "python"),
+        *("by others", "others, wished"),
     ],
 )
 def test_a_horovod_that_was_built_for_this_torch_is_left_alone(

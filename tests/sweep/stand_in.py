@@ -29,18 +29,8 @@ EPOCHS = 4
 _WRONG = dict(
     enumerate(
         (
-            *(
-                "crash",
-                "nan",
-                "killed once",
-                "config",
-                "hang",
-                "data",
-                "killed",
-                "preempted once",
-                "preempted",
-            ),
-            *("killed before its first epoch", "killed with its sweep"),
+            *("crash", "nan", "killed once", "config", "hang", "data", "killed", "preempted once"),
+            *("preempted", "killed before its first epoch", "killed with its sweep"),
         ),
         2,
     )

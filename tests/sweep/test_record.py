@@ -54,18 +54,8 @@ def test_a_damaged_line_is_an_error_that_names_it(path: Path) -> None:
 
 
 KEYS = (
-    "trial",
-    "params",
-    "kind",
-    "seed",
-    "of",
-    "state",
-    "value",
-    "values",
-    "constraints",
-    "run",
-    "seconds",
-    "reason",
+    *("trial", "params", "kind", "seed", "of", "state", "value", "values", "constraints", "run"),
+    *("seconds", "reason"),
 )
 WRONG = [
     (key, value)
@@ -132,12 +122,8 @@ def test_all_points_of_a_space_are_listed_and_conditions_hold() -> None:
     points = list(SPACE.iterate_points())
     assert len(points) == SPACE.count_points(1000) == 2 * 4 * 4 + 4 * 4 * 2
     assert all(("frozen" in point) == (point["net"] == "a") for point in points)
-    assert sorted({point["share"] for point in points}) == [
-        0.0,
-        0.1,
-        0.2,
-        0.3,
-    ]  # and no 0.30000000000000004
+    # and no 0.30000000000000004
+    assert sorted({point["share"] for point in points}) == [0.0, 0.1, 0.2, 0.3]
     assert all(SPACE.contains(point) for point in points)
 
 

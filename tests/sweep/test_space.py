@@ -59,7 +59,8 @@ def test_a_range_is_read(tmp_path: Path, text: str, expected: Dimension) -> None
         ("{int: [1.5, 3]}", ": expected whole numbers, got 1.5"),
         ("{int: [1, 3], step: 0.5}", ": expected whole numbers, got 0.5"),
     ],
-    ids=["one", "three", "true", "turned round", "log of 0", "log of whole 0", "step of 0", "text", "step of a log",
+    ids=["one", "three", "true", "turned round", "log of 0", "log of whole 0", "step of 0", "text",
+         "step of a log",
          "part of a number", "part of a step"],
 )  # fmt: skip
 def test_a_range_that_is_none_is_an_error(tmp_path: Path, text: str, says: str) -> None:

@@ -117,10 +117,8 @@ def test_a_sweep_ends_with_the_best_values_as_a_layer(whole: tuple[Path, str]) -
     )
     assert f"best  trial {best['trial']}: val/loss" in text
     assert "in one run each, of which the best was chosen: it may be chance" in text
-    assert begins[0]["params"] == {
-        "model.learning_rate": 0.01,
-        "model.hidden": 32,
-    }  # the defaults of the class
+    # the defaults of the class
+    assert begins[0]["params"] == {"model.learning_rate": 0.01, "model.hidden": 32}
 
 
 def test_a_trial_is_a_run_with_one_more_layer(whole: tuple[Path, str]) -> None:
@@ -402,9 +400,8 @@ def test_a_trial_that_ends_with_75_goes_on_and_one_that_always_does_ends_the_swe
         "config/1 from 0",
         "config/1 from 1",
     ]
-    assert (
-        len([line for line in trained if line.startswith("config/2 ")]) == 4
-    )  # its first start, and three more
+    # its first start, and three more
+    assert len([line for line in trained if line.startswith("config/2 ")]) == 4
 
 
 @pytest.mark.parametrize("value", [11.0, 12.0], ids=["the trial", "the sweep too"])

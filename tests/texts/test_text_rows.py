@@ -155,16 +155,8 @@ def test_classes_that_are_numbers_are_in_their_order() -> None:
         (rows_of(("x", "a", None, "heavy")), r"line 2: the weight is 'heavy'"),
     ],
     ids=[
-        "no rows",
-        "nan",
-        "null",
-        "mark",
-        "split",
-        "no train",
-        "class",
-        "spelling",
-        "negative",
-        "no number",
+        *("no rows", "nan", "null", "mark", "split", "no train", "class", "spelling"),
+        *("negative", "no number"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_reported_with_its_place(

@@ -8,23 +8,8 @@ from typing import Any
 import pytest
 
 WORDS = (
-    *(
-        "the",
-        "ball",
-        "game",
-        "won",
-        "team",
-        "goal",
-        "vote",
-        "law",
-        "party",
-        "court",
-        "tax",
-        "debt",
-        "bank",
-        "price",
-    ),
-    *("film", "song", "stage", "actor"),
+    *("the", "ball", "game", "won", "team", "goal", "vote", "law", "party", "court", "tax", "debt"),
+    *("bank", "price", "film", "song", "stage", "actor"),
 )
 
 
@@ -59,7 +44,8 @@ def write_tiny_bert(folder: Path, *, half: bool = True) -> Path:
     )
     tokenizer.save_pretrained(folder)
     config = transformers.BertConfig(
-        vocab_size=trained.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=trained.get_vocab_size(), hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=2,
         intermediate_size=32, max_position_embeddings=64,
     )  # fmt: skip
     with torch.random.fork_rng():

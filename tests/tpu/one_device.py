@@ -16,9 +16,8 @@ def count_cores() -> int:
     Before Lightning asks and remembers the answer.
     """
     given, count = os.environ.get("PJRT_DEVICE"), int(os.environ.get("NUM_TPU_CORES", "1"))
-    from torch_xla._internal import (
-        tpu,
-    )  # not before the variables are read: it sets PJRT_DEVICE by itself
+    # not before the variables are read: it sets PJRT_DEVICE by itself
+    from torch_xla._internal import tpu
 
     if given is None:
         os.environ.pop("PJRT_DEVICE", None)

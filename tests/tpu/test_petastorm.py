@@ -143,9 +143,8 @@ def test_ranks_share_all_rows_without_overlap_in_equally_many_batches(
     assert len({len(of_rank) for of_rank in batches}) == 1
     of_ranks = [numbers_in(of_rank) for of_rank in batches]
     assert len({len(rows) for rows in of_ranks}) == 1
-    assert sorted(row for rows in of_ranks for row in {*rows}) == list(
-        range(25)
-    )  # those with fewer begin again
+    # those with fewer begin again
+    assert sorted(row for rows in of_ranks for row in {*rows}) == list(range(25))
 
 
 def test_more_ranks_than_row_groups_is_reported(
@@ -226,7 +225,8 @@ def test_a_classifier_trains_from_it(tmp_path: Path, pool: str) -> None:
     data = petastorm_table(train, val=val, reader_pool_type=pool)
     model = ImageClassifier(num_classes=3, backbone="mobilenet_v3_small")
     trainer = Trainer(
-        accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(model, data)

@@ -114,10 +114,8 @@ def test_a_fit_that_was_stopped_within_an_epoch_and_killed_in_another_ends_the_s
     fitted(folder)
     assert [event["step"] for event in read_events(only_run(folder), "resume")] == [12, 16]
     for ours, theirs in zip(rows(folder), rows(trained), strict=True):
-        assert {**ours, "train/loss": None} == {
-            **theirs,
-            "train/loss": None,
-        }  # `log` means what this process has seen
+        # `log` means what this process has seen
+        assert {**ours, "train/loss": None} == {**theirs, "train/loss": None}
     for key in ("epoch", "global_step", "state_dict", "optimizer_states", "lightkit_resume"):
         assert_equal(checkpoint(folder)[key], checkpoint(trained)[key], key)
 
@@ -154,9 +152,8 @@ def test_validate_test_and_predict_run_on_xla_and_agree_with_the_cpu(trained: Pa
     assert table == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The given buffer is not writable"
-)  # torch 2.9's own, when it loads an export
+# torch 2.9's own, when it loads an export
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 def test_an_xla_checkpoint_is_exported_from_the_cpu(trained: Path, tmp_path: Path) -> None:
     net, x = own_net(trained), torch.linspace(0, 100, 6).reshape(6, 1)
     torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")

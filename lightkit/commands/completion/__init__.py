@@ -20,12 +20,15 @@ _lightkit() {
     COMPREPLY=()
     for word in $answer; do
         case "$word" in
-            :files) compopt -o filenames 2> /dev/null; COMPREPLY+=($(compgen -P "$before" -f -- "$current")) ;;
-            :folders) compopt -o filenames 2> /dev/null; COMPREPLY+=($(compgen -P "$before" -d -- "$current")) ;;
+            :files) compopt -o filenames 2> /dev/null; \
+COMPREPLY+=($(compgen -P "$before" -f -- "$current")) ;;
+            :folders) compopt -o filenames 2> /dev/null; \
+COMPREPLY+=($(compgen -P "$before" -d -- "$current")) ;;
             *) COMPREPLY+=("$word") ;;
         esac
     done
-    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=.] && ! -e ${COMPREPLY[0]} ]] && compopt -o nospace 2> /dev/null
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=.] && ! -e ${COMPREPLY[0]} ]] \
+&& compopt -o nospace 2> /dev/null
     return 0
 }
 complete -F _lightkit lightkit

@@ -159,8 +159,8 @@ def _check_reference(setting: Setting, resolved: Resolved) -> None:
     text = str(resolved.texts.get(setting.path, ""))
     if is_translated and setting.subject in _TRANSLATED and _OTHER_KEY.search(text):
         advice = (
-            "write the value out, or ${oc.env:NAME}; a hardware key is translated before keys refer"
-            " to others"
+            "write the value out, or ${oc.env:NAME}; a hardware key is"
+            " translated before keys refer to others"
         )
         raise error_at(f"{setting}: expected a value, got {text}; {advice}", setting.origin)
 
@@ -329,8 +329,8 @@ def check_machine(
         cpu = "trainer.accelerator: cpu"
     fewer = f"at most {num_there}, or " if num_there else ""
     text = (
-        f"{by}: {_describe_devices(kind, num_there, machine, environ)}; say {fewer}{cpu}, or leave"
-        " it out"
+        f"{by}: {_describe_devices(kind, num_there, machine, environ)}; say"
+        f" {fewer}{cpu}, or leave it out"
     )
     raise error_at(text, by.origin)
 

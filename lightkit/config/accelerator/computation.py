@@ -26,9 +26,7 @@ from lightkit.hardware.processor import is_bf16_fast
 
 @dataclass(frozen=True)
 class AcceleratorSettings:
-    """How steps are computed. `auto` takes the value of a table by hardware.
-
-    `lightkit tune` measures.
+    """How steps are computed. `auto` takes a table's value by hardware; `lightkit tune` measures.
 
     Args:
         memory_format: Of weights and images in memory: `channels_last` is faster for convolutions
@@ -292,9 +290,8 @@ def target_key(key: str, setting: Setting, resolved: Resolved) -> KeyPath | None
         return _HOMES.get(key, ("accelerator", key))
     section, names = _find_section(key, resolved)
     node = find(resolved.tree, (section,))
-    if (
-        section not in resolved.class_sections
-    ):  # its class is fixed in Python, and it holds the arguments directly
+    # its class is fixed in Python, and it holds the arguments directly
+    if section not in resolved.class_sections:
         return section, _find_given(resolved, (section,), names) or names[0]
     if node is None or to_plain(node) is None:
         is_left_out = resolved.is_incomplete or any(path[0] == section for path in resolved.removed)

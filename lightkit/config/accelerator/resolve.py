@@ -344,9 +344,8 @@ def _find_processes(asked: Requirements, launch: _Launch) -> Setting | None:
     is_horovod = asked.strategy == "horovod"
     if setting is None or not is_int(setting.value) or not setting.value:
         return None
-    if (
-        launch.is_remote and not is_horovod
-    ):  # each process sees the devices that its launcher gives it
+    # each process sees the devices that its launcher gives it
+    if launch.is_remote and not is_horovod:
         return None
     if setting.value < 0 and not is_horovod:
         raise setting.expect(
@@ -616,7 +615,7 @@ def _drop_references(
 def _list_replaced(old: Node | None, node: Node, path: KeyPath, by: Setting) -> tuple[Node, ...]:
     """List the values that a new one replaces at its place.
 
-    And those that its setting had replaced at its own.
+    Also list those that its setting had replaced at its own.
     """
     replaced: tuple[Node, ...] = ()
     if old is not None:

@@ -63,9 +63,8 @@ def translate(
     own = _merge_sections(parts)
     if not {"accelerator", "trainer"} & own.entries.keys():
         return list(parts)
-    if not all(
-        _is_section(tree.entries.get("trainer")) for tree in (*parts, below)
-    ):  # reported with its place later
+    # reported with its place later
+    if not all(_is_section(tree.entries.get("trainer")) for tree in (*parts, below)):
         return list(parts)
     wishes = _list_wishes(own, below, environ)
     left_out = (
@@ -178,9 +177,8 @@ def _list_wishes(own: MappingNode, below: MappingNode, environ: Mapping[str, str
     for path in paths:
         setting = read_setting(own, path, environ)
         if setting is not None:
-            with suppress(
-                ConfigError
-            ):  # the check of the config reports it, unless another layer replaces it
+            # the check of the config reports it, unless another layer replaces it
+            with suppress(ConfigError):
                 wishes += list_wishes(setting, has_devices=_has_devices(own, below, path[0]))
     if _is_horovod(wishes, own, below):
         # its processes have one device each, so that neither one nor all of them is their number
@@ -325,9 +323,8 @@ def _mark(wish: Wish, own: MappingNode) -> Node:
     node = wish.node
     written = find(own, wish.setting.path)
     if isinstance(written, Leaf) and str(to_plain(node)) == str(to_plain(wish.setting.node)):
-        node = (
-            written if written.value != to_plain(wish.setting.node) else node
-        )  # ${oc.env:NAME} stays a reference
+        # ${oc.env:NAME} stays a reference
+        node = written if written.value != to_plain(wish.setting.node) else node
     return replace(node, origin=replace(node.origin, word=wish.setting))
 
 
@@ -359,9 +356,8 @@ def _list_replaced(
         lower = find(below, ("trainer", key))
         if lower is None:
             continue
-        is_dropped = (
-            key == "devices" and to_plain(lower) is None
-        )  # by a kind of device; it does not come back
+        # by a kind of device; it does not come back
+        is_dropped = key == "devices" and to_plain(lower) is None
         if _is_replaced(lower, own) and not (is_dropped and kind is not None):
             entries[key] = _restore(lower, own)
         elif key == "devices" and kind is not None and _changes_kind(kind, below, environ):
@@ -372,7 +368,7 @@ def _list_replaced(
 def _is_replaced(node: Node, own: MappingNode) -> bool:
     """Return whether a value comes from a setting that this layer sets anew.
 
-    Or drops with its section.
+    A setting may be dropped with its section, too.
     """
     word = node.origin.word
     if word is None:

@@ -88,8 +88,8 @@ _HIVEMIND = (
 )
 _FULLY_SHARDED = "use fsdp or deepspeed_stage_3, on GPUs"
 _NO_HPU = (
-    "Lightning 2.1 moved HPUs out, to a package that does not work with Lightning 2.6; use gpus"
-    " or cpu"
+    "Lightning 2.1 moved HPUs out, to a package that does not work with"
+    " Lightning 2.6; use gpus or cpu"
 )
 _NO_IPU = "Lightning 2.1 dropped IPUs; use gpus, tpu_cores or cpu"
 GONE_DEVICES = {"hpu": _NO_HPU, "ipu": _NO_IPU}

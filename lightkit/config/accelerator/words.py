@@ -213,9 +213,8 @@ def _read_strategy(setting: Setting) -> list[Wish]:
         raise error_at(
             f"{setting} is not a strategy any more: {GONE_STRATEGIES[word]}", setting.origin
         )
-    if (
-        setting.path[0] == "trainer" and word not in OLD_STRATEGIES
-    ):  # it may name the class of a lower layer
+    # it may name the class of a lower layer
+    if setting.path[0] == "trainer" and word not in OLD_STRATEGIES:
         return [Wish(setting, "strategy", word, setting.node)]
     today, kind = OLD_STRATEGIES.get(word, (word, None))
     on_kind = [] if kind is None else [_wish(setting, "accelerator", kind)]

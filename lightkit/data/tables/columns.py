@@ -293,9 +293,8 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
 def _is_in(field: pc.Expression, values: Sequence[pa.Scalar], kind: pa.DataType) -> pc.Expression:
     """Compare a column with each of several values of its type."""
     found = [one.as_py() for one in values]
-    if (
-        types.is_floating(kind) and 0 in found
-    ):  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
+    # Arrow (25.0) compares bits here, and 0.0 equals -0.0
+    if types.is_floating(kind) and 0 in found:
         found += [0.0, -0.0]
     return field.isin(pa.array(found, None if types.is_decimal(kind) and values else kind))
 
@@ -306,9 +305,8 @@ def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
     A text is a moment, in UTC if only the column has a zone.
     """
     try:
-        if value is None or isinstance(value, bool) != types.is_boolean(
-            kind
-        ):  # Arrow takes True for 1
+        # Arrow takes True for 1
+        if value is None or isinstance(value, bool) != types.is_boolean(kind):
             raise TypeError  # noqa: TRY301
         if types.is_decimal(kind):  # any number, also with more digits than the column holds
             return pa.scalar(Decimal(str(value)))

@@ -496,13 +496,14 @@ def _choose_class_names(
             others, known = (join_names([*map(repr, each)]) for each in (unknown, names))
             raise DataError(
                 f"the {split} split has rows of classes that {owner} does not have: {others}; it"
-                f" has {known}. Leave such rows out with data.init_args.filter, or split the rows"
-                " again."
+                f" has {known}. Leave such rows out with"
+                " data.init_args.filter, or split the rows again."
             )
     if is_hashed and (untrained := [name for name in names if not classes[0].get(name)]):
         log.warning(
-            "data: no row of %s is trained on, as a hash holds all of them out. Add rows of them, or name the splits "
-            "in a column (data.init_args.split).", join_names([*map(repr, untrained)]),
+            "data: no row of %s is trained on, as a hash holds all of them out. Add rows of them, "
+            "or name the splits in a column "
+            "(data.init_args.split).", join_names([*map(repr, untrained)]),
         )  # fmt: skip
     return names
 
@@ -591,8 +592,9 @@ def _build(
                     " data.init_args.label to another column."
                 )
     return {
-        "shapes": shapes, "classes": classes, "counts": counts, "bad": bad, "digest": digest.hexdigest(),
-        "weight": weight, "rounded": rounded, "null_keys": num_null_keys,
+        "shapes": shapes, "classes": classes, "counts": counts, "bad": bad,
+        "digest": digest.hexdigest(), "weight": weight, "rounded": rounded,
+        "null_keys": num_null_keys,
     }  # fmt: skip
 
 

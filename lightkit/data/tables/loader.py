@@ -61,17 +61,16 @@ class BatchMaker:
             row = rows[place]
             if row.defect is not None:
                 message = (
-                    f"{row.name}: {row.defect}. The table has changed since it was opened: start"
-                    " again."
+                    f"{row.name}: {row.defect}. The table has changed"
+                    " since it was opened: start again."
                 )
                 raise UnreadableImageError(message, reason=row.defect)
             if self.view is None:
                 return row.features
             return self.view(Encoded(row.image or b"", name=row.name), self.seed, keys[place])
 
-        def others(
-            place: int,
-        ) -> Sequence[int]:  # in training the next row of the batch is in a bad one's place
+        # in training the next row of the batch is in a bad one's place
+        def others(place: int) -> Sequence[int]:
             return [*range(place + 1, len(rows)), *range(place)]
 
         for_training = self.view is not None and self.view.for_training
@@ -258,7 +257,8 @@ class BatchOrder(ResumableSampler):
         self.rows = batches.rows
         self.plan = batches.rows.plan
         super().__init__(
-            batches, batch_size=self.plan.batch_size, num_replicas=self.plan.num_replicas, rank=self.plan.rank,
+            batches, batch_size=self.plan.batch_size, num_replicas=self.plan.num_replicas,
+            rank=self.plan.rank,
             seed=seed,
         )  # fmt: skip
         self.own_cut = (1, batches.buffer_rows)
@@ -532,9 +532,8 @@ class BatchRows:
         self._blocks: dict[int, tuple[tuple[int, ...], list[Any]]] = {}
         self._cursors: dict[int, _Cursor] = {}
 
-    def __getstate__(
-        self,
-    ) -> dict[str, object]:  # a worker process is started with nothing that is open
+    # a worker process is started with nothing that is open
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
 
     def in_order(self) -> BatchRows:
@@ -548,10 +547,8 @@ class BatchRows:
             DataError: If a row group holds fewer rows than it did.
         """
         plan = replace(self.plan, num_lanes=key.num_lanes)
-        for lanes in (
-            self._blocks,
-            self._cursors,
-        ):  # an epoch that was resumed may have had more of them
+        # an epoch that was resumed may have had more of them
+        for lanes in (self._blocks, self._cursors):
             for other in [other for other in lanes if other >= key.num_lanes]:
                 lanes.pop(other)
         lane = key.number % key.num_lanes
@@ -601,9 +598,8 @@ class BatchRows:
 
     def at(self, place: int) -> Any:
         """Read one row by its number, in stored order."""
-        (row,) = self._line(
-            0, 0, range(place, place + 1)
-        )  # to its end, so that the next is read on from there
+        # to its end, so that the next is read on from there
+        (row,) = self._line(0, 0, range(place, place + 1))
         return row
 
     def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[Any]:
@@ -611,9 +607,8 @@ class BatchRows:
         name = (key.epoch, lane, number, places.start, places.stop)
         if lane in self._blocks and self._blocks[lane][0] == name:
             return self._blocks[lane][1]
-        self._blocks.pop(
-            lane, None
-        )  # before the next is read, so that both are never there together
+        # before the next is read, so that both are never there together
+        self._blocks.pop(lane, None)
         rows = list(self._line(key.epoch, lane, places))
         block = [rows[place] for place in self._block_order(key.epoch, lane, number, len(rows))]
         self._blocks[lane] = (name, block)

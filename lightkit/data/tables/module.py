@@ -57,9 +57,7 @@ _NUM_DECODED = 64  # rows at once
 
 
 class Table(IndexedSplits, LoadingModule):
-    """Images or numbers from a Delta table or a folder of Parquet.
-
-    Read as a stream, never whole in memory.
+    """Images or numbers from a Delta table or a folder of Parquet, read as a stream.
 
     The table is read by row group; in training the row groups come in another order in each epoch,
     and ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one
@@ -111,19 +109,9 @@ class Table(IndexedSplits, LoadingModule):
     input_tables: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be tables which are there already, unless they are addresses."""
     sample_arguments = (
-        *(
-            "path",
-            "train",
-            "val",
-            "test",
-            "format",
-            "version",
-            "timestamp",
-            "storage_options",
-            "filter",
-            "split",
-        ),
-        *("key", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
+        *("path", "train", "val", "test", "format", "version", "timestamp", "storage_options"),
+        *("filter", "split", "key", "val_fraction", "test_fraction"),
+        *("on_bad_image", "max_bad_fraction"),
     )
 
     excluded_inputs: ClassVar[tuple[tuple[str, str, str], ...]] = (
@@ -179,10 +167,12 @@ class Table(IndexedSplits, LoadingModule):
                 " chooses a state of each."
             )
         self._state: dict[str, Any] = {
-            "format": format, "version": version, "timestamp": timestamp, "storage_options": storage_options
+            "format": format, "version": version, "timestamp": timestamp,
+            "storage_options": storage_options
         }  # fmt: skip
         self._columns: dict[str, Any] = {
-            "image": image, "features": features, "label": label, "weight": weight, "split": split, "key": key,
+            "image": image, "features": features, "label": label, "weight": weight, "split": split,
+            "key": key,
             "target": target,
         }  # fmt: skip
         self._rows: dict[str, Any] = {
@@ -257,9 +247,9 @@ class Table(IndexedSplits, LoadingModule):
         for first, second in combinations(files, 2):
             if files[first] & files[second]:
                 log.warning(
-                    "data: data.init_args.%s and data.init_args.%s read the same rows: what is measured there says "
-                    "little of other rows. Set data.init_args.path to the table in their place, and its rows are "
-                    "shared out.",
+                    "data: data.init_args.%s and data.init_args.%s read the same rows: what is "
+                    "measured there says little of other rows. Set data.init_args.path to the "
+                    "table in their place, and its rows are shared out.",
                     first, second,
                 )  # fmt: skip
 
@@ -267,15 +257,16 @@ class Table(IndexedSplits, LoadingModule):
         """Warn of numbers that float32 does not tell apart, and of keys that are missing."""
         for name, (before, after) in index.rounded.items():
             log.warning(
-                "data: the numbers of column %r lose their differences in float32, in which a model gets them: of %d "
-                "different values %d are left. Subtract an offset from the column, such as its least value, or write "
-                "it in a larger unit.",
+                "data: the numbers of column %r lose their differences in float32, in which a "
+                "model gets them: of %d different values %d are left. Subtract an offset from the "
+                "column, such as its least value, or write it in a larger unit.",
                 name, before, after,
             )  # fmt: skip
         if index.num_null_keys:
             log.warning(
-                "data: %d rows have no key (null in column %r), by which the split is decided: all of them are one "
-                "group, and in the same split. Fill the column, or leave them out with data.init_args.filter.",
+                "data: %d rows have no key (null in column %r), by which the split is decided: all "
+                "of them are one group, and in the same split. Fill the column, or leave them out "
+                "with data.init_args.filter.",
                 index.num_null_keys, index.columns.key,
             )  # fmt: skip
 
@@ -284,8 +275,8 @@ class Table(IndexedSplits, LoadingModule):
             raise DataError(
                 f"{' and '.join(dict.fromkeys(self.places.values()))}: no row is in the {split}"
                 f" split. Set data.init_args.{split} to a table of its own, name the split in the"
-                f" column that data.init_args.split says, or set data.init_args.{split}_fraction"
-                " above 0."
+                " column that data.init_args.split says, or set"
+                f" data.init_args.{split}_fraction above 0."
             )
 
     @property
@@ -378,9 +369,10 @@ class Table(IndexedSplits, LoadingModule):
         if not is_training or state.get("fingerprint") in (None, now["fingerprint"]):
             return
         log.warning(
-            "data: the table is not the one that the checkpoint was trained on: it was version %s, is version %s, or "
-            "what decides on its splits has changed. The training goes on with other rows, also in the rest of its "
-            "epoch. data.init_args.version chooses the version of a Delta table.",
+            "data: the table is not the one that the checkpoint was trained on: it was version %s, "
+            "is version %s, or what decides on its splits has changed. The training goes on with "
+            "other rows, also in the rest of its epoch. data.init_args.version chooses the version "
+            "of a Delta table.",
             state.get("version"), now["version"],
         )  # fmt: skip
 
@@ -411,11 +403,13 @@ class Table(IndexedSplits, LoadingModule):
         loading = self._loading
         batch_size = loading.pop("batch_size")
         rows = BatchRows(
-            index.rows(split), partial(index.read, split), batch_size=batch_size, num_replicas=world_size, rank=rank,
+            index.rows(split), partial(index.read, split), batch_size=batch_size,
+            num_replicas=world_size, rank=rank,
             seed=loading["seed"] if is_training else None,
         )  # fmt: skip
         batches = TableBatches(
-            rows, self._batch_maker(self._view(split), self.defects), source=TableImages(index, split),
+            rows, self._batch_maker(self._view(split), self.defects),
+            source=TableImages(index, split),
             buffer_rows=self.shuffle_buffer if is_training else batch_size,
         )  # fmt: skip
         loader = table_loader(batches, **loading)
@@ -454,9 +448,10 @@ class Table(IndexedSplits, LoadingModule):
         if largest > mixed:
             shared = f", of {buffer:,} that {num_lanes} workers share" if num_lanes > 1 else ""
             log.warning(
-                "data: the largest row group has %s rows to train on, and %s of them are mixed at a time%s: where rows "
-                "are sorted, such as by label, so is training. Set data.init_args.shuffle_buffer to %d, which takes "
-                "memory, or write the table with smaller row groups.",
+                "data: the largest row group has %s rows to train on, and %s of them are mixed at "
+                "a time%s: where rows are sorted, such as by label, so is training. Set "
+                "data.init_args.shuffle_buffer to %d, which takes memory, or write the table with "
+                "smaller row groups.",
                 f"{largest:,}", f"{mixed:,}", shared, largest * num_lanes,
             )  # fmt: skip
 
@@ -464,7 +459,8 @@ class Table(IndexedSplits, LoadingModule):
         check_defects(
             defects, self.index.num_bad + sum(self.counts.values()), what="rows of the table",
             on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction, num_bad=num_bad,
-            repair="Replace or remove them, or leave them out with data.init_args.filter", most_shown=_NUM_SHOWN,
+            repair="Replace or remove them, or leave them out with data.init_args.filter",
+            most_shown=_NUM_SHOWN,
         )  # fmt: skip
 
     def _check_images(self) -> None:

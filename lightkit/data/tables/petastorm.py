@@ -79,7 +79,8 @@ class PetastormTable(Table):
         self.check_installed()
         super().__init__(
             path=None, train=train, val=val, test=test, format="auto", version=None, timestamp=None,
-            storage_options=None, filter=None, split=None, key=None, val_fraction=0, test_fraction=0, num_workers=0,
+            storage_options=None, filter=None, split=None, key=None, val_fraction=0,
+            test_fraction=0, num_workers=0,
             **kwargs,
         )  # fmt: skip
         check_arguments(
@@ -207,21 +208,17 @@ class PetastormLoader(ResumableLoader):
         num_threads = data.workers_count
         make_batch = data._batch_maker(data._view("train"), data.defects)
 
-        def make(
-            some: list[Row],
-        ) -> Batch:  # a row has no number: its content decides its augmentation
+        # a row has no number: its content decides its augmentation
+        def make(some: list[Row]) -> Batch:
             return make_batch(
                 some, [SampleKey(zlib.crc32(row.image or b""), epoch) for row in some]
             )
 
-        with (
-            self._open_reader(epoch) as reader,
-            ThreadPoolExecutor(num_threads) as pool,
-        ):  # it stops and joins
+        # it stops and joins
+        with self._open_reader(epoch) as reader, ThreadPoolExecutor(num_threads) as pool:
             found = self._rows(reader)
-            own = self._shuffle(
-                islice(found, share), epoch
-            )  # then the first again, up to the largest share
+            # then the first again, up to the largest share
+            own = self._shuffle(islice(found, share), epoch)
             rows = islice(chain(own, islice(found, max(self.shares) - share)), first * size, None)
             yield from map_in_order(
                 pool, make, iter(lambda: list(islice(rows, size)), []), ahead=num_threads

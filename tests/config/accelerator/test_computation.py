@@ -19,8 +19,8 @@ from tests.config.accelerator.test_precedence import layered
 from tests.config.accelerator.test_resolve import NOTHING, TPU
 
 CLASSES = (
-    "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers, init_args: {batch_size:"
-    " 16}}\n"
+    "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers,"
+    " init_args: {batch_size: 16}}\n"
 )
 ADAM = "optimizer: {class_path: Adam}\n"
 BF16 = replace(NOTHING, cores=4, instruction_sets=("avx512f", "avx512_bf16"))
@@ -53,7 +53,8 @@ def said_by(hardware: Hardware) -> dict[str, Any]:
 
 BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("accelerator: {threads: 2}",), {"launch.threads": 2}),
-    (("accelerator: {batch_size: 32, num_workers: 0}",), {"data.batch_size": 32, "data.num_workers": 0}),
+    (("accelerator: {batch_size: 32, num_workers: 0}",),
+     {"data.batch_size": 32, "data.num_workers": 0}),
     (("accelerator: {precision: bf16}",), {"trainer.precision": "bf16-mixed"}),
     (("accelerator: {learning_rate: 1e-2}",), {"model.learning_rate": 0.01}),
     (("accelerator: {learning_rate: 1e-2}", ADAM), {"optimizer.lr": 0.01}),
@@ -69,9 +70,12 @@ BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
      {"trainer.accelerator": "cpu", "trainer.precision": "bf16-mixed"}),
     # a higher layer wins in whatever words
     (("accelerator: {precision: auto}", "--trainer.precision=32"), {"trainer.precision": "32"}),
-    (("trainer: {precision: 16-mixed}", "accelerator: {precision: auto}"), {"trainer.precision": "bf16-mixed"}),
-    (("accelerator: {precision: auto}", "accelerator: {precision: 16-mixed}"), {"trainer.precision": "16-mixed"}),
-    (("accelerator: {precision: 16-mixed}", "accelerator: {precision: auto}"), {"trainer.precision": "bf16-mixed"}),
+    (("trainer: {precision: 16-mixed}", "accelerator: {precision: auto}"),
+     {"trainer.precision": "bf16-mixed"}),
+    (("accelerator: {precision: auto}", "accelerator: {precision: 16-mixed}"),
+     {"trainer.precision": "16-mixed"}),
+    (("accelerator: {precision: 16-mixed}", "accelerator: {precision: auto}"),
+     {"trainer.precision": "bf16-mixed"}),
     (("accelerator: {num_workers: auto}",), {"data.num_workers": "auto"}),
     (("accelerator: {tf32: auto, fused: auto}",), {}),
     (("accelerator: {batch_size: 8}", "--data.batch_size=64"), {"data.batch_size": "64"}),
@@ -79,7 +83,8 @@ BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("launch: {threads: 1}", "accelerator: {threads: auto}"), {"launch.threads": 4}),
     (("launch: {threads: 2}\naccelerator: {threads: 2}",), {"launch.threads": 2}),
     (("data: {num_workers: auto}\naccelerator: {num_workers: 2}",), {"data.num_workers": 2}),
-    (("model: {init_args: {learning_rate: 0.1}}", "accelerator: {learning_rate: 0.5}"), {"model.learning_rate": 0.5}),
+    (("model: {init_args: {learning_rate: 0.1}}", "accelerator: {learning_rate: 0.5}"),
+     {"model.learning_rate": 0.5}),
 ]  # fmt: skip
 
 
@@ -165,24 +170,34 @@ def gpus(*capabilities: tuple[int, int]) -> Machine:
 
 RULE: list[tuple[str, str, Machine | None, dict[str, Any]]] = [
     ("CPU with bf16", "cpu", BF16,
-     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 4, "num_workers": 1}),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 4,
+      "num_workers": 1}),
     ("CPU", "cpu", replace(NOTHING, cores=4),
-     {"precision": "32-true", "memory_format": "channels_last", "compile": False, "threads": 4, "num_workers": 1}),
+     {"precision": "32-true", "memory_format": "channels_last", "compile": False, "threads": 4,
+      "num_workers": 1}),
     ("Intel's with bf16 and without AMX", "cpu", replace(BF16, cpu_vendor="GenuineIntel"),
-     {"precision": "32-true", "memory_format": "channels_last", "compile": False, "threads": 4, "num_workers": 1}),
+     {"precision": "32-true", "memory_format": "channels_last", "compile": False, "threads": 4,
+      "num_workers": 1}),
     ("Intel's with AMX", "cpu",
-     replace(BF16, cpu_vendor="GenuineIntel", instruction_sets=("avx512_bf16", "amx_tile", "amx_bf16")),
-     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 4, "num_workers": 1}),
+     replace(BF16, cpu_vendor="GenuineIntel",
+             instruction_sets=("avx512_bf16", "amx_tile", "amx_bf16")),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 4,
+      "num_workers": 1}),
     ("AMD's with bf16", "cpu", replace(BF16, cpu_vendor="AuthenticAMD"),
-     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 4, "num_workers": 1}),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 4,
+      "num_workers": 1}),
     ("CPU, two processes", "{kind: cpu, num_processes: 2}", BF16,
-     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 2, "num_workers": 1}),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 2,
+      "num_workers": 1}),
     ("CUDA with bf16", "gpu", gpus((9, 0)),
-     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "num_workers": 7}),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False,
+      "num_workers": 7}),
     ("CUDA with bf16, two of them", "{gpus: 2}", gpus((8, 0), (9, 0)),
-     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "num_workers": 3}),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False,
+      "num_workers": 3}),
     ("CUDA without", "gpu", gpus((8, 0), (7, 5)),
-     {"precision": "16-mixed", "memory_format": "channels_last", "compile": False, "num_workers": 3}),
+     {"precision": "16-mixed", "memory_format": "channels_last", "compile": False,
+      "num_workers": 3}),
     ("MPS", "mps", replace(NOTHING, cores=8, mps=True),
      {"precision": "32-true", "memory_format": "contiguous", "compile": False, "num_workers": 7}),
     ("XLA", "{tpu_cores: 1}", replace(TPU, cores=8), {"num_workers": 7}),

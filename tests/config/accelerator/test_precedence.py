@@ -71,8 +71,10 @@ def test_shipped_layers_combine(
 
 
 LATER_WINS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    (("accelerator: cpu", "accelerator: {precision: bf16-mixed}"), {"accelerator": "cpu", "precision": "bf16-mixed"}),
-    (("accelerator: {gpus: 2, precision: 16}", "accelerator: cpu"), {"accelerator": "cpu", "precision": "16-mixed"}),
+    (("accelerator: cpu", "accelerator: {precision: bf16-mixed}"),
+     {"accelerator": "cpu", "precision": "bf16-mixed"}),
+    (("accelerator: {gpus: 2, precision: 16}", "accelerator: cpu"),
+     {"accelerator": "cpu", "precision": "16-mixed"}),
     (("accelerator: cpu", "accelerator: {gpus: 2}"), two("gpu")),
     (("accelerator: {gpus: 2}", "accelerator: auto"), {}),
     (("accelerator: {gpus: 2}", "accelerator: null"), {}),
@@ -83,20 +85,25 @@ LATER_WINS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("trainer: {devices: 1}", "accelerator: {gpus: 2}"), two("gpu")),
     (("trainer: {accelerator: cpu, devices: 4}", "accelerator: {gpus: 2}"), two("gpu")),
     (("accelerator: {gpus: 2}", "trainer: {devices: 1}"), {"accelerator": "gpu", "devices": 1}),
-    (("accelerator: {precision: 16}", "trainer: {precision: bf16-mixed}"), {"precision": "bf16-mixed"}),
-    (("trainer: {precision: 32-true}", "accelerator: {precision: bf16}"), {"precision": "bf16-mixed"}),
+    (("accelerator: {precision: 16}", "trainer: {precision: bf16-mixed}"),
+     {"precision": "bf16-mixed"}),
+    (("trainer: {precision: 32-true}", "accelerator: {precision: bf16}"),
+     {"precision": "bf16-mixed"}),
     (("trainer: {strategy: ddp}", "accelerator: {strategy: fsdp}"), {"strategy": "fsdp"}),
     (("accelerator: {tpu_cores: 8}", "accelerator: {gpus: 0}"), {"accelerator": "cpu"}),
     (("trainer: {accelerator: tpu, strategy: auto}",), {"accelerator": "tpu", "strategy": "auto"}),
     (("accelerator: {tpu_cores: 1, strategy: auto}",), {"accelerator": "tpu", "devices": 1}),
     (("trainer: {accelerator: mps, strategy: null}",), {"accelerator": "mps", "strategy": "auto"}),
-    (("accelerator: {gpus: 0}", "accelerator: {tpu_cores: 8}"), {"accelerator": "tpu", "devices": 8}),
+    (("accelerator: {gpus: 0}", "accelerator: {tpu_cores: 8}"),
+     {"accelerator": "tpu", "devices": 8}),
     (("accelerator: {num_processes: 2}", "--launch.processes=4"),
      {"accelerator": "cpu", "devices": 4, "strategy": "ddp"}),
     (("launch: {processes: 2}", "--trainer.devices=4"), {"devices": "4"}),
-    (("launch: {processes: 2}", "--accelerator.gpus=0,3"), {"accelerator": "gpu", "devices": [0, 3]}),
+    (("launch: {processes: 2}", "--accelerator.gpus=0,3"),
+     {"accelerator": "gpu", "devices": [0, 3]}),
     (("accelerator: {gpus: -1}", "launch: {processes: 2}"), {**two("gpu"), "strategy": "ddp"}),
-    (("accelerator: {gpus: [0, 3]}", "launch: {processes: 2}"), {"accelerator": "gpu", "devices": [0, 3]}),
+    (("accelerator: {gpus: [0, 3]}", "launch: {processes: 2}"),
+     {"accelerator": "gpu", "devices": [0, 3]}),
 ]  # fmt: skip
 
 

@@ -248,10 +248,8 @@ def gpus_for_lightning(number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("machine", ["cpu", "four"])
 @settings(
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.filter_too_much,
-    ],  # many are errors
+    # many are errors
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
 @given(BLOCKS, TRAINERS, LAUNCHES, FLAGS)
 def test_lightning_takes_what_comes_out(
@@ -268,18 +266,16 @@ def test_lightning_takes_what_comes_out(
         hardware = resolved_hardware(file, config, MACHINES[machine], flag)
     except ConfigError:
         reject()
-    assume(
-        launch.get("engine") not in ("spark", "ray", "slurm") and not launch.get("hosts")
-    )  # not this machine
+    # not this machine
+    assume(launch.get("engine") not in ("spark", "ray", "slurm") and not launch.get("hosts"))
     said = hardware.resolved.values["trainer"]
     arguments = {
         key: read_scalar(value) if isinstance(value, str) else value for key, value in said.items()
     }
     if hardware.strategy == "horovod":
         del arguments["strategy"]  # it wants Horovod's own processes
-    from pytorch_lightning import (
-        Trainer,
-    )  # late: it loads torch, which the other tests here do without
+    # late: it loads torch, which the other tests here do without
+    from pytorch_lightning import Trainer
 
     num_gpus = 4 if machine == "four" else 0
     with warnings.catch_warnings(), gpus_for_lightning(num_gpus):

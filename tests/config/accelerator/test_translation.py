@@ -33,7 +33,8 @@ def test_another_key_can_refer_to_a_hardware_key(tmp_path: Path) -> None:
 
 REPLACED: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     # another kind of device drops the number
-    (("accelerator: gpu\ntrainer: {devices: 2}", "--accelerator=cpu"), {"accelerator": "cpu", "devices": "auto"}),
+    (("accelerator: gpu\ntrainer: {devices: 2}", "--accelerator=cpu"),
+     {"accelerator": "cpu", "devices": "auto"}),
     (("trainer: {accelerator: gpu}", "trainer: {devices: 2}", "--accelerator=cpu"),
      {"accelerator": "cpu", "devices": "auto"}),
     (("accelerator: {gpus: 2}", "accelerator: cpu", "accelerator: gpu"), {"accelerator": "gpu"}),
@@ -43,20 +44,26 @@ REPLACED: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("accelerator: {gpus: 4}", "trainer: {accelerator: cpu, devices: 2}"), two("cpu")),
     # a key replaces what the same key has set
     (("accelerator: {tpu_cores: 8}", "accelerator: {tpu_cores: null}"), {}),
-    (("trainer: {devices: 2}", "accelerator: {tpu_cores: 8}", "accelerator: {tpu_cores: null}"), {"devices": 2}),
+    (("trainer: {devices: 2}", "accelerator: {tpu_cores: 8}", "accelerator: {tpu_cores: null}"),
+     {"devices": 2}),
     (("accelerator: {strategy: ddp_cpu}", "accelerator: {strategy: fsdp}"), {"strategy": "fsdp"}),
     (("trainer: {accelerator: ddp, gpus: 2}", "trainer: {accelerator: gpu}"), two("gpu")),
-    (("accelerator: {strategy: ddp, precision: 16}\ntrainer: {precision: 16-mixed}", "accelerator: null"),
+    (("accelerator: {strategy: ddp, precision: 16}\ntrainer: {precision: 16-mixed}",
+      "accelerator: null"),
      {"precision": "16-mixed"}),
     # an old name of a strategy leaves the kind of device of a lower layer
-    (("trainer: {accelerator: gpu, devices: 2}", "trainer: {accelerator: ddp}"), {**two("gpu"), "strategy": "ddp"}),
+    (("trainer: {accelerator: gpu, devices: 2}", "trainer: {accelerator: ddp}"),
+     {**two("gpu"), "strategy": "ddp"}),
     (("trainer: {strategy: horovod}", "--trainer.strategy.compression=fp16"),
-     {"strategy": {"class_path": "lightkit.distributed.HorovodStrategy", "init_args": {"compression": "fp16"}},
+     {"strategy": {"class_path": "lightkit.distributed.HorovodStrategy",
+                   "init_args": {"compression": "fp16"}},
       "devices": 1}),
     # 1 is the default of Lightning 1.x
     (("trainer: {accelerator: gpu, num_processes: 1}",), {"accelerator": "gpu"}),
-    (("trainer: {num_processes: 1}\nlaunch: {processes: 3}",), {"accelerator": "cpu", "devices": 3, "strategy": "ddp"}),
-    (("accelerator: {num_processes: 2}\ntrainer: {strategy: auto}",), {**two("cpu"), "strategy": "auto"}),
+    (("trainer: {num_processes: 1}\nlaunch: {processes: 3}",),
+     {"accelerator": "cpu", "devices": 3, "strategy": "ddp"}),
+    (("accelerator: {num_processes: 2}\ntrainer: {strategy: auto}",),
+     {**two("cpu"), "strategy": "auto"}),
 ]  # fmt: skip
 
 

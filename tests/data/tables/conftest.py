@@ -74,7 +74,8 @@ def delete_by_vector(table: Path, rows: list[int]) -> None:
     }  # fmt: skip
     features = ["deletionVectors"]
     protocol = {
-        "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features
+        "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features,
+        "writerFeatures": features
     }  # fmt: skip
     remove = {"path": add["path"], "dataChange": True, "deletionTimestamp": 1, "size": add["size"]}
     commit(
@@ -136,7 +137,8 @@ class ObjectStore:
     def options(self) -> dict[str, str]:
         """deltalake's options that reach it."""
         return {
-            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": self.address, "AWS_ALLOW_HTTP": "true",
         }  # fmt: skip
 

@@ -83,9 +83,8 @@ def test_ranks_lanes_and_batches_share_the_rows_without_overlap_and_without_loss
             assert within.stop <= len(lane)
             seen += lane[within.start : within.stop]
     assert sorted({*seen}) == list(range(num_rows))
-    rest = (
-        -num_rows % num_replicas
-    )  # some rows are there twice where there are too few for all ranks
+    # some rows are there twice where there are too few for all ranks
+    rest = -num_rows % num_replicas
     assert len(seen) == num_rows + (rest if batch_size == 1 or num_rows < num_replicas else 0)
 
 

@@ -52,9 +52,8 @@ def test_each_row_is_read_once(seed: int | None, num_replicas: int, lanes: int) 
         )
         found += [row for key in keys(rows, lanes=lanes) for row in rows.rows(key)]
     assert sorted({*found}) == ROWS
-    assert len(found) == max(
-        num_replicas, len(ROWS)
-    )  # of more ranks than rows some read the same row
+    # of more ranks than rows some read the same row
+    assert len(found) == max(num_replicas, len(ROWS))
 
 
 def test_the_stored_order_is_read_in_one_go() -> None:

@@ -7,18 +7,22 @@ from lightkit.data.tables.columns import Target, find_columns
 from lightkit.errors import ConfigError, DataError
 
 SCHEMA = pa.schema([
-    ("image", pa.binary()), ("photo", pa.struct([("bytes", pa.large_binary()), ("path", pa.string())])),
+    ("image", pa.binary()), ("photo",
+                             pa.struct([("bytes", pa.large_binary()), ("path", pa.string())])),
     ("height", pa.float32()), ("counts", pa.list_(pa.int8(), 3)), ("waves", pa.list_(pa.float64())),
     ("tensor", pa.fixed_shape_tensor(pa.float32(), [2, 2])), ("words", pa.list_(pa.string())),
-    ("label", pa.string()), ("kind", pa.dictionary(pa.int32(), pa.string())), ("number", pa.int16()),
-    ("yes", pa.bool_()), ("price", pa.decimal128(9, 2)), ("weight", pa.float64()), ("when", pa.date32()),
+    ("label", pa.string()), ("kind", pa.dictionary(pa.int32(), pa.string())),
+    ("number", pa.int16()),
+    ("yes", pa.bool_()), ("price", pa.decimal128(9, 2)), ("weight", pa.float64()),
+    ("when", pa.date32()),
 ])  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("label", "target", "expected"),
     [
-        ("label", "auto", "class"), ("kind", "auto", "class"), ("number", "auto", "class"), ("yes", "auto", "class"),
+        ("label", "auto", "class"), ("kind", "auto", "class"), ("number", "auto", "class"),
+        ("yes", "auto", "class"),
         ("height", "auto", "value"), ("price", "auto", "value"), ("number", "value", "value"),
         ("height", "class", "class"), (None, "auto", "class"),
     ],
@@ -54,8 +58,8 @@ def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
         (
             {"weight": "zzz"},
             (
-                r"data\.init_args\.weight: .* 'zzz'; it has image, photo, height, .*, yes, price,"
-                r" \.\.\."
+                r"data\.init_args\.weight: .* 'zzz'; it has image, photo,"
+                r" height, .*, yes, price, \.\.\."
             ),
         ),
         (
@@ -65,8 +69,8 @@ def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
         (
             {"image": "label"},
             (
-                r"data\.init_args\.image: column 'label' holds string, expected encoded images as"
-                r" binary"
+                r"data\.init_args\.image: column 'label' holds string,"
+                r" expected encoded images as binary"
             ),
         ),
         (
@@ -87,8 +91,8 @@ def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
         (
             {"target": "value"},
             (
-                r"target: column 'label' holds string, which is not a number to predict\. Set it to"
-                r" class"
+                r"target: column 'label' holds string, which is not a"
+                r" number to predict\. Set it to class"
             ),
         ),
     ],

@@ -204,7 +204,8 @@ def test_rows_of_nan_next_to_a_single_value_pass(
     table = pa.table({"q": [5.0, NAN] * 20, "x": range(40), "label": ["a", "b"] * 20})
     pq.write_table(table, tmp_path / "a.parquet", write_statistics=with_statistics)
     snapshot = open_table(str(tmp_path))
-    index = index_table({None: snapshot}, find_columns(snapshot.schema, features="x"), filter=[["q", operator, value]],
+    index = index_table({None: snapshot}, find_columns(snapshot.schema, features="x"),
+                        filter=[["q", operator, value]],
                      val_fraction=0, test_fraction=0)  # fmt: skip
     assert index.counts["train"] == 20
 
@@ -259,9 +260,8 @@ def test_decimals_are_compared_with_any_number(
     "kind", [UTC, pa.timestamp("ms", "Europe/Berlin"), pa.timestamp("s")], ids=str
 )
 def test_a_text_is_a_moment_of_utc(kind: pa.DataType) -> None:
-    seconds = pa.array(
-        [1705276800 + hour * 3600 for hour in (-1, 0, 1)], pa.timestamp("s")
-    )  # 2024-01-15
+    # 2024-01-15
+    seconds = pa.array([1705276800 + hour * 3600 for hour in (-1, 0, 1)], pa.timestamp("s"))
     batch = pa.record_batch(
         {"x": seconds.cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)}
     )

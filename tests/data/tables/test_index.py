@@ -93,7 +93,8 @@ def test_floats_may_be_classes_where_they_are_whole(write_parquet: WriteParquet)
     )
     assert index.class_names == ["0", "1"]
     assert [defect.reason for defect in index.defects] == [
-        "no label (null in column 'label')", "the label in column 'label' is no whole number, as a class has to be",
+        "no label (null in column 'label')",
+        "the label in column 'label' is no whole number, as a class has to be",
     ]  # fmt: skip
 
 
@@ -195,14 +196,21 @@ def test_tables_may_be_a_split_each(write_parquet: WriteParquet, tmp_path: Path)
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "null label": ({"label": ["a", None, "b"]}, {}, "no label (null in column 'label')"),
     "null value": ({"label": [0.5, None, 1.5]}, {}, "no label (null in column 'label')"),
-    "NaN value": ({"label": [0.5, float("nan"), 1.5]}, {}, "the label in column 'label' is not a finite number"),
-    "NaN features": ({"x": [0.0, float("nan"), 1.0]}, {}, "a null, NaN, infinity or another length in x"),
-    "list length": ({"x": [[0.0, 1.0], [2.0], [3.0, 4.0]]}, {}, "a null, NaN, infinity or another length in x"),
-    "null weight": ({"w": [1.0, None, 0.0]}, {"weight": "w"}, "column 'w' has no weight of 0 or more"),
-    "negative weight": ({"w": [1.0, -1.0, 0.0]}, {"weight": "w"}, "column 'w' has no weight of 0 or more"),
-    "null image": ({"i": [b"a", None, b"c"]}, {"features": None, "image": "i"}, "no image (null in column 'i')"),
+    "NaN value": ({"label": [0.5, float("nan"), 1.5]}, {},
+                  "the label in column 'label' is not a finite number"),
+    "NaN features": ({"x": [0.0, float("nan"), 1.0]}, {},
+                     "a null, NaN, infinity or another length in x"),
+    "list length": ({"x": [[0.0, 1.0], [2.0], [3.0, 4.0]]}, {},
+                    "a null, NaN, infinity or another length in x"),
+    "null weight": ({"w": [1.0, None, 0.0]}, {"weight": "w"},
+                    "column 'w' has no weight of 0 or more"),
+    "negative weight": ({"w": [1.0, -1.0, 0.0]}, {"weight": "w"},
+                        "column 'w' has no weight of 0 or more"),
+    "null image": ({"i": [b"a", None, b"c"]}, {"features": None, "image": "i"},
+                   "no image (null in column 'i')"),
     "null bytes": (
-        {"i": [{"bytes": b"a"}, {"bytes": None}, {"bytes": b"c"}]}, {"features": None, "image": "i"},
+        {"i": [{"bytes": b"a"}, {"bytes": None}, {"bytes": b"c"}]},
+        {"features": None, "image": "i"},
         "no image (null in column 'i')",
     ),
 }  # fmt: skip

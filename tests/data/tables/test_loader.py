@@ -142,9 +142,8 @@ def test_rows_are_shuffled_between_and_within_row_groups() -> None:
         for epoch in epochs_of(loader_of(buffer=50), num=60)
     ]
     places = np.array([np.argsort(order) for order in orders])  # of each row in each epoch
-    assert (
-        np.abs(places.mean(axis=0) - 50).max() < 19
-    )  # 29 / sqrt(60) = 3.8 is one standard deviation of a mean
+    # 29 / sqrt(60) = 3.8 is one standard deviation of a mean
+    assert np.abs(places.mean(axis=0) - 50).max() < 19
     together = np.abs(np.diff(places[:, :17], axis=1))  # of neighbours of the first row group
     assert together.mean() > 8  # in stored order 1
     apart = np.abs(places[:, 5] - places[:, 70])

@@ -100,8 +100,10 @@ def test_targets_are_reported_as_well_with_how_many_values_are_left(
     with caplog.at_level(logging.WARNING):
         opened(tmp_path / "t", {"x": SECONDS, "y": y, "split": SPLIT}, rows=1000)
     before, after = len(np.unique(y)), len(np.unique(y.astype("f4")))
-    assert f"column 'y' lose their differences in float32, in which a model gets them: of {before} different values " \
-        f"{after} are left" in caplog.text  # fmt: skip
+    assert (
+        f"column 'y' lose their differences in float32, in which a model gets them: of {before} "
+        f"different values {after} are left"
+    ) in caplog.text
 
 
 def test_rows_without_a_key_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,9 +119,8 @@ def test_rows_without_a_key_are_counted(tmp_path: Path, caplog: pytest.LogCaptur
             {"x": SECONDS, "y": SECONDS, "who": [key or "nobody" for key in keys]},
             key="who",
         )
-        opened(
-            tmp_path / "u", {"x": SECONDS, "y": SECONDS, "who": keys, "split": SPLIT}, key="who"
-        )  # decides nothing
+        # decides nothing
+        opened(tmp_path / "u", {"x": SECONDS, "y": SECONDS, "who": keys, "split": SPLIT}, key="who")
     assert not caplog.records
 
 

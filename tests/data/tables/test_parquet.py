@@ -24,7 +24,8 @@ def test_files_of_all_folders_are_one_table_in_the_order_of_their_paths(
     table = write_parquet({"x": [0, 1]}, "a/part.parquet")
     snapshot = open_table(str(table))
     assert rows_of(snapshot, "x") == [(0,), (1,), (2,), (3,), (4,)]
-    assert [(Path(group.file.path).parent.name, group.number, group.num_rows) for group in snapshot.groups] == [
+    assert [(Path(group.file.path).parent.name, group.number,
+             group.num_rows) for group in snapshot.groups] == [
         ("a", 0, 2), ("b", 0, 2), ("b", 1, 1),
     ]  # fmt: skip
 

@@ -456,13 +456,14 @@ def test_tables_of_splits_that_are_the_same_have_the_same_rows_and_it_is_reporte
     folder = write_parquet(numbers(10), rows=4)
     write_parquet(numbers(6), "other/part.parquet")
     data = Table(
-        train=str(folder / "part-0.parquet"), val=str(folder / "part-0.parquet"), test=str(folder / "other"),
-        features="x", label="y", filter=[["x", ">=", 3]], num_workers=0,
+        train=str(folder / "part-0.parquet"), val=str(folder / "part-0.parquet"),
+        test=str(folder / "other"), features="x", label="y", filter=[["x", ">=", 3]], num_workers=0,
     )  # fmt: skip
     for stage in ("fit", "test"):
         data.setup(stage)
     batches: dict[str, Any] = {
-        "train": data.train_dataloader(), "val": data.val_dataloader(), "test": data.test_dataloader()
+        "train": data.train_dataloader(), "val": data.val_dataloader(),
+        "test": data.test_dataloader()
     }  # fmt: skip
     found = {
         split: sorted(x.item() for batch in loader for x in batch[0])
@@ -486,13 +487,28 @@ import resource, sys
 from lightkit.data import Table
 
 def epoch(workers, **columns):
-    data = Table(sys.argv[1], num_workers=workers, batch_size=8, shuffle_buffer=100, val_fraction=0, test_fraction=0,
-                 label=None, **columns)
+    data = Table(
+        sys.argv[1],
+        num_workers=workers,
+        batch_size=8,
+        shuffle_buffer=100,
+        val_fraction=0,
+        test_fraction=0,
+        label=None,
+        **columns,
+    )
     data.setup("fit")
     return sum(len(batch[0]) for batch in data.train_dataloader())
 
-rows = {epoch(workers, **columns) for workers in (0, 1) for columns in ({"image_size": 8}, {"features": "numbers"})}
-peaks = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+rows = {
+    epoch(workers, **columns)
+    for workers in (0, 1)
+    for columns in ({"image_size": 8}, {"features": "numbers"})
+}
+peaks = [
+    resource.getrusage(who).ru_maxrss / 1024
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+]
 print(*rows, *peaks)
 """
 
@@ -500,9 +516,8 @@ print(*rows, *peaks)
 def peaks_of(path: Path) -> tuple[int, list[float]]:
     """Rows of an epoch, and greatest memory in MiB of a process that reads them and its worker."""
     command = [sys.executable, "-W", "ignore", "-c", MEMORY, str(path)]
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")
-    }  # which keep memory
+    # which keep memory
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     ended = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT, env=environ
     )
@@ -530,9 +545,8 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
         assert path.stat().st_size > 2 * times * buffer * each
         num_rows, found[times] = peaks_of(path)
         assert num_rows == times * buffer
-    grown_mib = (
-        18 * buffer * 2 * each / 2**20
-    )  # of the table; imports and indexing alone differ by some 40 MiB
+    # of the table; imports and indexing alone differ by some 40 MiB
+    grown_mib = 18 * buffer * 2 * each / 2**20
     for small, large in zip(found[2], found[20], strict=True):
         assert large - small < 0.2 * grown_mib
         assert large / small < 1.1
@@ -551,15 +565,31 @@ folder, devices = Path(sys.argv[1]), int(sys.argv[2])
 warnings.simplefilter("ignore")
 def trainer():
     seed_everything(0)
-    return Trainer(accelerator="cpu", devices=devices, strategy="ddp_fork" if devices > 1 else "auto", max_epochs=2,
-                   logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    return Trainer(
+        accelerator="cpu",
+        devices=devices,
+        strategy="ddp_fork" if devices > 1 else "auto",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
 class Data(Table):
     def teardown(self, stage):
         super().teardown(stage)
         metrics = {name: value.item() for name, value in self.trainer.callback_metrics.items()}
         saved = folder / f"{devices}-{self.trainer.state.fn.value}-{self.trainer.global_rank}.json"
         saved.write_text(json.dumps({"metrics": metrics, "epoch": self.trainer.current_epoch}))
-data = Data(str(folder / "table"), features="x", label="y", batch_size=4, num_workers=0, shuffle_buffer=8, seed=1)
+data = Data(
+    str(folder / "table"),
+    features="x",
+    label="y",
+    batch_size=4,
+    num_workers=0,
+    shuffle_buffer=8,
+    seed=1,
+)
 for stage in ("validate", "test", "fit"):
     seed_everything(0)
     getattr(trainer(), stage)(Regressor(), data)
