@@ -254,6 +254,8 @@ def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> boo
     """
     if re.search(r"needs (total_steps|monitor, text: the metric)", str(problem)):
         return True
+    if re.search(r"init_args\.\w+: there is no|exclude each other", str(problem)):
+        return True
     if re.search(r"expected (\S+ or more|more than|a number from|at least|above)", str(problem)):
         return True
     if "no such key" in str(problem) or (
