@@ -146,7 +146,7 @@ def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
     for branch in list_branches(schema):
         (others if BOUNDS.isdisjoint(branch) else bounded).append(branch)
     free = any_of({"type": branch["type"]} for branch in bounded)
-    if not bounded or accepts(schema, value) or not accepts(free, value):
+    if not bounded or accepts(any_of(bounded), value) or not accepts(free, value):
         return None
     return join_alternatives([*map(describe_bounds, bounded), *map(describe_type, others)])
 

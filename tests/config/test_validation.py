@@ -98,6 +98,10 @@ WRONG = {
         "trainer: {log_every_n_steps: [3]}",
         "trainer.log_every_n_steps: expected an integer or null, got [3]",
     ),
+    "a number out of its bounds where a class may stand, too": (
+        "optimizer: {class_path: SGD, init_args: {lr: -1}}",
+        "optimizer.init_args.lr: expected 0 or more or a Tensor, got -1",
+    ),
     "a value that is none of its choices": (
         "model: {class_path: ImageClassifier, init_args: {backbone: resnet81}}",
         (
