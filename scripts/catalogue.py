@@ -19,8 +19,9 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
@@ -37,17 +38,17 @@ from torch.optim import Optimizer
 from lightkit.cli.class_descriptions import (
     BASES,
     SECTION_BASES,
+    bound_arguments,
     describe_arguments,
     describe_class,
     import_path,
     paths_to,
-    with_bounds,
 )
 from lightkit.cli.command_table import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.config.accelerator.computation import AcceleratorSettings
 from lightkit.config.bounds import find_bounds
-from lightkit.config.schema import PACKAGES
+from lightkit.config.schema import PACKAGES, Argument, ClassDescription, Schema
 from lightkit.launch.plan import ENGINES, LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
@@ -120,43 +121,37 @@ def build_catalogue() -> dict[str, Any]:
     built = build_parsers()
     classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
     sections = {
-        section: {
-            "help": describe_class(cls)["help"],
-            "arguments": describe_arguments(built["fit"], f"{section}."),
-        }
+        section: replace(
+            describe_class(cls), arguments=describe_arguments(built["fit"], f"{section}.")
+        )
         for section, cls in _SECTIONS.items()
     }
-    for section, cls in _READ_BY_LIGHTKIT.items():
-        described = describe_class(cls)
-        sections[section] = {"help": described["help"], "arguments": described["arguments"]}
+    sections |= {section: describe_class(cls) for section, cls in _READ_BY_LIGHTKIT.items()}
     for section, cls in {**_SECTIONS, **_READ_BY_LIGHTKIT}.items():
-        for name, bounds in find_bounds(cls).items():
-            argument = sections[section]["arguments"][name]
-            argument["schema"] = with_bounds(argument["schema"], bounds)
+        sections[section] = _bound(sections[section], find_bounds(cls))
+    sections["trainer"] = _bound(sections["trainer"], _TRAINER_BOUNDS)
+
     # Their signatures say text; `launch` checks the engine itself.
-    sections["launch"]["arguments"]["engine"]["schema"] = {"enum": [*ENGINES, None]}
-    for name, least in _TRAINER_BOUNDS.items():
-        argument = sections["trainer"]["arguments"][name]
-        argument["schema"] = with_bounds(argument["schema"], least)
-    profiler = sections["trainer"]["arguments"]["profiler"]
-    others = [branch for branch in profiler["schema"]["anyOf"] if branch != {"type": "string"}]
-    profiler["schema"] = {"anyOf": [{"enum": [*_PROFILERS]}, *others]}
-    names = short_names(classes, _asked_for(sections, classes))
+    profiler = sections["trainer"].arguments["profiler"].schema
+    others = [branch for branch in profiler["anyOf"] if branch != {"type": "string"}]
+    named = {"anyOf": [{"enum": [*_PROFILERS]}, *others]}
+    sections["trainer"] = _with_schema(sections["trainer"], "profiler", named)
+    sections["launch"] = _with_schema(sections["launch"], "engine", {"enum": [*ENGINES, None]})
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "versions": {
             name: _public(metadata.version(name))
             for name in sorted({*PACKAGES.values(), "jsonargparse"})
         },
-        "sections": sections,
-        "top": _top_level(built),
+        "sections": {name: _write_section(each) for name, each in sections.items()},
+        "top": {name: argument.to_json() for name, argument in _top_level(built).items()},
         "strategies": StrategyRegistry.available_strategies(),
         "bases": {
             section: [import_path(base) for base in bases]
             for section, bases in SECTION_BASES.items()
         },
-        "classes": {path: _describe(cls) for path, cls in sorted(classes.items())},
-        "names": names,
+        "classes": {path: _describe(cls).to_json() for path, cls in sorted(classes.items())},
+        "names": short_names(classes, _asked_for(sections, classes)),
         "aliases": aliases(classes),
         "exports": {
             path: sorted(name for name in dir(import_module(path)) if name[0] != "_")
@@ -165,22 +160,41 @@ def build_catalogue() -> dict[str, Any]:
     }
 
 
-def _describe(cls: type) -> dict[str, Any]:
-    """Describe a class; of an optimizer also the lower bounds of its constructor."""
-    described = describe_class(cls)
-    if not issubclass(cls, Optimizer) or cls is Optimizer:
-        return described
-    for name, argument in described["arguments"].items():
-        default = argument.get("default")
-        if (
-            isinstance(default, bool)
-            or not isinstance(default, (int, float))
-            or _takes(cls, name, -1.0)
-        ):
+def _bound(
+    described: ClassDescription, bounds: Mapping[str, Mapping[str, float]]
+) -> ClassDescription:
+    """Return a description whose numbers have bounds."""
+    return replace(described, arguments=bound_arguments(described.arguments, bounds))
+
+
+def _with_schema(described: ClassDescription, name: str, schema: Schema) -> ClassDescription:
+    """Return a description in which an argument has another type."""
+    argument = described.arguments[name]._replace(schema=schema)
+    return replace(described, arguments={**described.arguments, name: argument})
+
+
+def _write_section(described: ClassDescription) -> dict[str, Any]:
+    """Return the entry of a section of plain keys."""
+    entry = described.to_json()
+    return {key: entry[key] for key in ("help", "arguments")}
+
+
+def _describe(cls: type) -> ClassDescription:
+    """Describe a class with those of its bases that arguments ask for.
+
+    Of an optimizer also the numbers below which its constructor raises an error.
+    """
+    bases = sorted(import_path(base) for base in BASES if issubclass(cls, base))
+    described = replace(describe_class(cls), bases=bases)
+    bounds: dict[str, dict[str, float]] = {}
+    for name, argument in described.arguments.items():
+        is_number = isinstance(argument.default, (int, float))
+        if not is_number or isinstance(argument.default, bool) or not issubclass(cls, Optimizer):
             continue
-        keyword = "minimum" if _takes(cls, name, 0.0) else "exclusiveMinimum"
-        argument["schema"] = with_bounds(argument["schema"], {keyword: 0})
-    return described
+        if cls is not Optimizer and not _takes(cls, name, -1.0):
+            keyword = "minimum" if _takes(cls, name, 0.0) else "exclusiveMinimum"
+            bounds[name] = {keyword: 0}
+    return _bound(described, bounds)
 
 
 def _takes(cls: type, name: str, value: float) -> bool:
@@ -201,12 +215,9 @@ def build_parsers() -> dict[str, LightningArgumentParser]:
     return {stage: _Parsers.found[stage] for stage in STAGES}
 
 
-def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, Any]:
-    """Describe the keys that stand in no section.
-
-    Each with the subcommands that take it where not all do.
-    """
-    top: dict[str, Any] = {}
+def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, Argument]:
+    """Describe the keys that stand in no section, with their commands where not all take them."""
+    top: dict[str, Argument] = {}
     taken = defaultdict(list)
     for stage, parser in build_parsers.items():
         for name, argument in describe_arguments(parser, "").items():
@@ -214,10 +225,9 @@ def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, A
                 top.setdefault(name, argument)
                 taken[name].append(stage)
     return {
-        name: {
-            **argument,
-            **({} if len(taken[name]) == len(build_parsers) else {"commands": taken[name]}),
-        }
+        name: argument
+        if len(taken[name]) == len(build_parsers)
+        else argument._replace(commands=taken[name])
         for name, argument in sorted(top.items())
     }
 
@@ -257,9 +267,10 @@ def _public_classes(room: str) -> Iterator[type]:
             yield value
 
 
-def _asked_for(sections: dict[str, Any], classes: dict[str, type]) -> list[type]:
+def _asked_for(sections: dict[str, ClassDescription], classes: dict[str, type]) -> list[type]:
     """List all classes that any argument asks for."""
-    texts = json.dumps([sections, *(describe_class(cls) for cls in classes.values())])
+    described = [*sections.values(), *(describe_class(cls) for cls in classes.values())]
+    texts = json.dumps([_write_section(each) for each in described])
     paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, BASES)}
     # as good as any name is one
     return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -12,7 +14,7 @@ from typing import Any
 
 from lightkit.config import NAMED_CLASSES, KeyPath, near, shown_path
 from lightkit.config.accelerator.vocabulary import KEY_HELP
-from lightkit.config.schema import load_schema
+from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, ConfigSchema, load_schema
 from lightkit.config.tree import Leaf, MappingNode, Node, descend
 from lightkit.errors import ConfigError
 
@@ -32,29 +34,25 @@ def find_default(tree: Node, path: KeyPath) -> dict[str, Any] | None:
     Raises:
         ConfigError: If its class cannot be imported.
     """
-    owner, arguments = list_arguments(tree, path[:-1])
-    found = arguments.get(str(path[-1]))
+    owner = describe_owner(tree, path[:-1])
+    found = owner.arguments.get(str(path[-1]))
     if found is None:
         return None
-    set_by = {
-        "kind": "unset",
-        "name": f"nothing, though {owner} needs it" if found.get("required") else "",
-    }
-    if "default" in found:
-        set_by = {"kind": "signature", "name": owner}
-    text = " ".join(str(found.get("help") or "").split())
+    value = found.default
+    set_by = {"kind": "signature", "name": owner.path}
+    if value is NO_DEFAULT:
+        value = None
+        needs = f"nothing, though {owner.path} needs it" if found.required else ""
+        set_by = {"kind": "unset", "name": needs}
+    text = " ".join(found.help.split())
     first = text.partition(". ")[0]
-    return {
-        "value": found.get("default"),
-        "set_by": set_by,
-        "help": first if first == text else f"{first}.",
-    }
+    return {"value": value, "set_by": set_by, "help": first if first == text else f"{first}."}
 
 
-def list_arguments(
-    tree: Node, path: KeyPath, *, imports: bool = True
-) -> tuple[str, Mapping[str, Any]]:
-    """Return whose the keys below a path are, and the description of each: schema, default, help.
+def describe_owner(tree: Node, path: KeyPath, *, imports: bool = True) -> ClassDescription:
+    """Describe the section or class whose keys stand below a path.
+
+    It has no keys where it is unknown.
 
     Args:
         tree: The config, which names the classes.
@@ -64,31 +62,36 @@ def list_arguments(
     Raises:
         ConfigError: If its class cannot be imported.
     """
+    found = _describe_section(*path) if len(path) < 2 else None
+    if found is None and path and (name := find_class(tree, path)) is not None:
+        bases = load_schema().bases.get(path[0], ())
+        found = find_description(name, bases, imports=imports)
+    return found or ClassDescription(path="")
+
+
+def _describe_section(section: Any = None) -> ClassDescription | None:
+    """Describe the top of a config or a section of keys and names; None for one of a class."""
     schema = load_schema()
-    sections = schema.data["sections"]
-    if not path:
-        return "lightkit", {**{key: {"help": ""} for key in schema.sections}, **schema.data["top"]}
-    if path == ("accelerator",):  # each key is as in the section, as in the trainer, or a number
-        known = {**sections["trainer"]["arguments"], **sections["accelerator"]["arguments"]}
-        number = {"schema": {"type": "integer"}}
-        return "lightkit", {
-            key: {**known.get(key, number), "help": text} for key, text in KEY_HELP.items()
-        }
-    if len(path) == 1 and path[0] in sections:
-        return "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit", sections[
-            path[0]
-        ]["arguments"]
-    name = find_class(tree, path)
-    if path[0] in NAMED_CLASSES and len(path) == 1:
-        return "lightkit", {
-            name: {"help": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()
-        }
-    if name is None:
-        return "", {}
-    found, description = describe_class(
-        name, schema.data["bases"].get(path[0], ()), imports=imports
-    )
-    return found, description["arguments"]
+    if section is None:
+        arguments = {**{key: Argument() for key in schema.section_names}, **schema.top}
+    elif section == "accelerator":
+        arguments = _describe_hardware(schema)
+    elif section in schema.sections:
+        arguments = {**schema.sections[section].arguments}
+    elif section in NAMED_CLASSES:
+        names = NAMED_CLASSES[section]
+        arguments = {name: Argument(help=f"stands for {cls}") for name, cls in names.items()}
+    else:
+        return None
+    owner = "pytorch_lightning.Trainer" if section == "trainer" else "lightkit"
+    return ClassDescription(path=owner, arguments=arguments)
+
+
+def _describe_hardware(schema: ConfigSchema) -> dict[str, Argument]:
+    """Describe the hardware keys: each is as in the section, as in the trainer, or a number."""
+    known = {**schema.sections["trainer"].arguments, **schema.sections["accelerator"].arguments}
+    number = Argument({"type": "integer"})
+    return {key: known.get(key, number)._replace(help=text) for key, text in KEY_HELP.items()}
 
 
 def find_class(tree: Node, path: KeyPath) -> str | None:
@@ -105,32 +108,45 @@ def find_class(tree: Node, path: KeyPath) -> str | None:
     return NAMED_CLASSES.get(inside[0], {}).get(str(inside[1])) if len(inside) == 2 else None
 
 
-def describe_class(
-    name: str, bases: Collection[str], *, imports: bool = True
-) -> tuple[str, Mapping[str, Any]]:
-    """Return the path and the description of a class.
-
-    Both are empty where it is unknown and not imported.
+def find_description(
+    name: str, bases: Collection[str] = (), *, imports: bool = True
+) -> ClassDescription | None:
+    """Find the description of a class: that of the schema where it is valid, else by an import.
 
     Args:
         name: Its path, or its short name.
-        bases: Classes that it may derive from, for a short name.
+        bases: Classes that it may derive from, for a short name; any if empty.
         imports: Whether a class that the schema does not describe is imported.
 
+    Returns:
+        None where there is none: of an unknown name, and of what only jsonargparse can judge.
+
     Raises:
-        ConfigError: If it cannot be imported, or is no class.
+        ConfigError: If it cannot be imported.
     """
     schema = load_schema()
-    path = schema.path_of(name, bases or list(schema.data["names"])) or name
-    if path in schema.classes and schema.is_valid_for(path):
-        return path, schema.classes[path]
-    if "." not in path or not imports:
-        return "", {"arguments": {}}
-    if not isinstance(cls := import_class(path), type):
-        raise ConfigError(f"{path} is not a class")
-    from lightkit.cli import class_descriptions  # here, because it loads torch and Lightning
+    found = schema.find(name, bases or schema.data["names"])
+    if found is not None and schema.is_valid_for(found.path):
+        return found
+    path = name if found is None else found.path
+    return describe_imported(path) if imports and "." in path else None
 
-    return path, class_descriptions.describe_class(cls)
+
+def describe_imported(path: str) -> ClassDescription | None:
+    """Import a class and describe it.
+
+    Returns:
+        None for a function, and for a signature that only jsonargparse reads.
+
+    Raises:
+        ConfigError: If it cannot be imported.
+    """
+    found = import_class(path)
+    from lightkit.cli.class_descriptions import describe_class  # here: it loads torch
+
+    with suppress(Exception):
+        return replace(describe_class(found), path=path)
+    return None
 
 
 def import_class(path: str) -> Any:
@@ -178,9 +194,9 @@ def list_class_names(section: str) -> Iterator[tuple[str, str]]:
     """List a section's classes, each with the shortest name that means it alone, and its help."""
     schema = load_schema()
     named = NAMED_CLASSES.get(section, {})
-    bases = schema.data["bases"][section]
+    bases = schema.bases[section]
     for path, names in schema.names_of(bases).items():
         # which lightkit adds itself
         is_part = named and path.startswith("lightkit.") and path not in named.values()
         if path != bases[0] and not is_part:
-            yield names[0], schema.classes[path]["help"]
+            yield names[0], schema.classes[path].help

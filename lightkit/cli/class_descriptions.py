@@ -8,14 +8,14 @@ from __future__ import annotations
 import inspect
 import pathlib
 import re
+import sys
 import types
 from collections import abc
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import cache
-from importlib import import_module
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from jsonargparse._common import is_subclasses_disabled
 from jsonargparse._typehints import get_callable_return_type
@@ -31,8 +31,8 @@ from pytorch_lightning.strategies import Strategy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightkit.config.bounds import find_bounds
-from lightkit.config.schema import any_of, list_branches
+from lightkit.config.bounds import find_bounds, read_bounds
+from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, any_of, list_branches
 
 SECTION_BASES: dict[str, tuple[type, ...]] = {
     "model": (LightningModule,),
@@ -85,8 +85,8 @@ _MARKUP = (
 
 
 @cache
-def describe_class(cls: type) -> dict[str, Any]:
-    """Describe a class: what it is, its bases among those arguments ask for, and its arguments.
+def describe_class(cls: type) -> ClassDescription:
+    """Describe a class by its signature and docstring, under the shortest path that leads to it.
 
     Raises:
         Exception: Any error that jsonargparse raises on a signature that it cannot read.
@@ -94,19 +94,19 @@ def describe_class(cls: type) -> dict[str, Any]:
     parser = LightningArgumentParser(exit_on_error=False)
     skip = {name for base, name in _FILLED_IN.items() if issubclass(cls, base)}
     parser.add_class_arguments(cls, fail_untyped=False, skip=skip, sub_configs=True)
-    takes_anything = inspect.getfullargspec(cls).varkw is not None
-    arguments = describe_arguments(parser, "")
-    for name, bounds in find_bounds(cls).items():
-        if name in arguments:
-            arguments[name]["schema"] = with_bounds(arguments[name]["schema"], bounds)
-    return {
-        "help": plain_help(_own_docstring(cls).partition("\n\n")[0]),
-        "bases": sorted(import_path(base) for base in BASES if issubclass(cls, base)),
-        "arguments": arguments,
-        **({"abstract": True} if inspect.isabstract(cls) else {}),
-        **({"open": True} if takes_anything else {}),
-        **describe_inputs(cls),
-    }
+    return ClassDescription(
+        path=import_path(cls),
+        help=plain_help(_own_docstring(cls).partition("\n\n")[0]),
+        bases=[import_path(base) for base in cls.__mro__],
+        arguments=bound_arguments(describe_arguments(parser, ""), find_bounds(cls)),
+        abstract=inspect.isabstract(cls),
+        open=inspect.getfullargspec(cls).varkw is not None,
+        paths=_list_paths(cls),
+        choices={name: list(each) for name, each in getattr(cls, "input_choices", {}).items()},
+        excludes=[list(each) for each in getattr(cls, "excluded_inputs", ())],
+        fetch=callable(getattr(cls, "fetch", None)),
+        check_installed=callable(getattr(cls, "check_installed", None)),
+    )
 
 
 _SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
@@ -142,23 +142,13 @@ _INPUTS = (
 )
 
 
-def describe_inputs(cls: type) -> dict[str, Any]:
-    """Describe what a class needs before it can be built.
-
-    Choices, paths that exist, and whether it checks more.
-    """
+def _list_paths(cls: type) -> dict[str, str]:
+    """List the arguments that name files or folders which must exist, each with the kind."""
     paths = {name: kind for kind, names in _INPUTS for name in getattr(cls, names, ())}
     for name in getattr(cls, "class_folders", ()):
         if paths.get(name) == "folder":
             paths[name] = "class_folders"
-    found: dict[str, Any] = {
-        "paths": paths,
-        "choices": {name: list(each) for name, each in getattr(cls, "input_choices", {}).items()},
-        "excludes": [list(each) for each in getattr(cls, "excluded_inputs", ())],
-    }
-    for name in ("fetch", "check_installed"):
-        found[name] = callable(getattr(cls, name, None))
-    return {name: value for name, value in found.items() if value}
+    return paths
 
 
 def _list_required(parser: LightningArgumentParser) -> set[str]:
@@ -180,36 +170,37 @@ def _accepts_any_value(typehint: Any) -> bool:
     return typehint is object or typehint == Any or type(typehint).__name__ == "UnvalidatedType"
 
 
-def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Any]:
+def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Argument]:
     """Describe the arguments of a parser below a prefix, such as `trainer.`."""
     required = _list_required(parser)
-    found: dict[str, Any] = {}
+    found: dict[str, Argument] = {}
     for action in parser._actions:
         name = action.dest.removeprefix(prefix)
         typehint = getattr(action, "_typehint", None) or action.type
-        if (
-            not action.dest.startswith(prefix)
-            or name == prefix.rstrip(".")
-            or not typehint
-            or name.endswith(".help")
-        ):
+        is_of_prefix = action.dest.startswith(prefix) and name != prefix.rstrip(".")
+        if not is_of_prefix or not typehint or name.endswith(".help"):
             continue
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
         if inside:
-            folded = found.setdefault(whole, _describe_dataclass(parser, f"{prefix}{whole}"))
-            folded["required"] = folded["required"] or is_required
+            folded = found.get(whole) or _describe_dataclass(parser, f"{prefix}{whole}")
+            found[whole] = folded._replace(required=folded.required or is_required)
         else:
-            found[name] = {
-                "schema": schema_of(typehint),
-                "required": is_required,
-                **({} if is_required else {"default": plain_value(action.default)}),
-                "help": plain_help(action.help if isinstance(action.help, str) else ""),
-            }
+            found[name] = _describe_action(action, typehint, required=is_required)
     return found
 
 
-def _describe_dataclass(parser: LightningArgumentParser, key: str) -> dict[str, Any]:
+def _describe_action(action: Any, typehint: Any, *, required: bool) -> Argument:
+    """Describe the argument of an option."""
+    return Argument(
+        schema_of(typehint),
+        required=required,
+        default=NO_DEFAULT if required else plain_value(action.default),
+        help=plain_help(action.help if isinstance(action.help, str) else ""),
+    )
+
+
+def _describe_dataclass(parser: LightningArgumentParser, key: str) -> Argument:
     """Describe a dataclass, of which jsonargparse makes one option for each field.
 
     It may be a mapping of the fields, a class with its arguments or a file, so that only
@@ -217,7 +208,19 @@ def _describe_dataclass(parser: LightningArgumentParser, key: str) -> dict[str, 
     """
     group = (parser.groups or {}).get(key)
     title = plain_help((group.title if group is not None else None) or "")
-    return {"schema": {}, "required": False, "help": "" if _SIGNATURE.fullmatch(title) else title}
+    return Argument(help="" if _SIGNATURE.fullmatch(title) else title)
+
+
+def bound_arguments(
+    arguments: Mapping[str, Argument], bounds: Mapping[str, Mapping[str, float]]
+) -> dict[str, Argument]:
+    """Return arguments of which some are numbers with bounds, as `find_bounds` lists them."""
+    bounded = dict(arguments)
+    for name, limits in bounds.items():
+        if name in bounded:
+            schema = with_bounds(bounded[name].schema, limits)
+            bounded[name] = bounded[name]._replace(schema=schema)
+    return bounded
 
 
 def schema_of(typehint: Any) -> dict[str, Any]:
@@ -229,20 +232,27 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     ``"given": 2`` where it is called with two arguments, which need not be set: keywords of our
     own.
     """
+    if get_origin(typehint) is Annotated:  # of bounds; others may take any text
+        return schema_of(get_args(typehint)[0]) if read_bounds(typehint) else {}
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
+    if _accepts_any_value(typehint):
+        return {}
     origin = get_origin(typehint) or typehint
     arguments = get_args(typehint)
     if origin in (Union, types.UnionType):
         return any_of(schema_of(argument) for argument in arguments)
     if origin is Literal:
         return {"enum": list(arguments)}
-    if _accepts_any_value(typehint):
-        return {}
     if origin in _MAPPINGS or origin in _LISTS:
         return _collection_schema(origin, arguments)
     if origin is abc.Callable:
         return _function_schema(typehint, arguments)
+    return _class_schema(typehint)
+
+
+def _class_schema(typehint: Any) -> dict[str, Any]:
+    """Return the schema of a class; ``{}`` where jsonargparse takes something else for it."""
     if isinstance(typehint, type) and issubclass(typehint, Enum):
         return {"enum": [member.name for member in typehint]}
     return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}
@@ -314,7 +324,7 @@ def paths_to(cls: type) -> list[str]:
     parts = cls.__module__.split(".")
     modules = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
     exporting = [
-        module for module in modules if getattr(import_module(module), cls.__name__, None) is cls
+        module for module in modules if getattr(sys.modules.get(module), cls.__name__, None) is cls
     ]
     return [f"{module}.{cls.__name__}" for module in exporting] or [
         f"{cls.__module__}.{cls.__qualname__}"

@@ -83,16 +83,17 @@ def _find_top(name: str) -> ModuleSpec | None:
 
 def _is_installed(spec: ModuleSpec) -> bool:
     """Return whether a module is of the standard library, built in, or installed."""
-    places = [
-        *(spec.submodule_search_locations or ()),
-        *([spec.origin] if spec.has_location and spec.origin else []),
-    ]
+    places = list(spec.submodule_search_locations or ())
+    if spec.has_location and spec.origin:
+        places.append(spec.origin)
     paths = sysconfig.get_paths()
     folders = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    found = [Path(place).resolve() for place in places]
-    if any(part in ("site-packages", "dist-packages") for place in found for part in place.parts):
-        return True
-    return not found or any(place.is_relative_to(folder) for place in found for folder in folders)
+    for place in map(Path.resolve, map(Path, places)):
+        if {"site-packages", "dist-packages"} & {*place.parts}:
+            return True
+        if any(place.is_relative_to(folder) for folder in folders):
+            return True
+    return not places
 
 
 def _find_module_file(class_path: str) -> Path | None:

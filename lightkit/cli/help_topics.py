@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from lightkit.cli.argument_lookup import describe_class, list_class_names
+from lightkit.cli.argument_lookup import find_description, list_class_names
 from lightkit.cli.validation import validate_signatures
 from lightkit.config import NAMED_CLASSES, Origin, Problems, Resolved, near
 from lightkit.config.accelerator.vocabulary import KEY_HELP
 from lightkit.config.schedule import COUNTS
-from lightkit.config.schema import ConfigSchema, describe_type, load_schema
+from lightkit.config.schema import (
+    NO_DEFAULT,
+    Argument,
+    ClassDescription,
+    ConfigSchema,
+    describe_type,
+    load_schema,
+)
 from lightkit.config.tree import MappingNode, graft
 from lightkit.errors import ConfigError
 
@@ -38,51 +44,46 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     """
     schema = load_schema()
     section, *inside = _split_topics(topics, schema)
-    sections, bases, top = (schema.data[name] for name in ("sections", "bases", "top"))
     if section == "all" or len(inside) > 1:
-        text = (
-            f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got"
-            f" {inside[-1]!r}"
-        )
-        raise ConfigError(text)
-    if section in bases:
-        return (
-            _format_class(command, section, inside[0])
-            if inside
-            else _format_classes(command, section)
-        )
-    if section in sections:
-        return _format_section(section, inside[0] if inside else None, sections[section])
-    if section in top:
-        return _format_arguments({section: top[section]})
-    words = [*schema.sections, *top, "all"]
-    hint = near(section, words) or near(
-        section, [key for each in sections.values() for key in each["arguments"]]
-    )
+        words = " ".join([section, *inside[:-1]])
+        raise ConfigError(f"--help {words}: expected nothing after it, got {inside[-1]!r}")
+    key = inside[0] if inside else None
+    if section in schema.bases and key is not None:
+        return _format_class(command, section, key)
+    if section in schema.bases:
+        return _format_classes(command, section)
+    if section in schema.sections:
+        return _format_section(section, key, schema.sections[section])
+    if section in schema.top:
+        return _format_arguments({section: schema.top[section]})
+    names = schema.section_names
+    keys = [key for each in schema.sections.values() for key in each.arguments]
+    hint = near(section, [*names, *schema.top, "all"]) or near(section, keys)
     raise ConfigError(
-        f"--help: there is no section {section!r}{hint}\nSections:"
-        f" {', '.join(schema.sections)}; or all."
+        f"--help: there is no section {section!r}{hint}\nSections: {', '.join(names)}; or all."
     )
 
 
-def _format_section(section: str, key: str | None, described: Mapping[str, Any]) -> str:
+def _format_section(section: str, key: str | None, described: ClassDescription) -> str:
     """Write the help of a section of plain keys, or of one key in it.
 
     Raises:
         ConfigError: If there is no such key.
     """
-    arguments = described["arguments"]
-    if section == "accelerator":
-        arguments = {name: {"help": text} for name, text in KEY_HELP.items()}
+    arguments = described.arguments
+    shows_types = section != "accelerator"  # whose values may be words and numbers
+    if not shows_types:
+        arguments = {name: Argument(help=text) for name, text in KEY_HELP.items()}
     if key is not None:
         if key not in arguments:
             raise ConfigError(f"--help {section}: there is no key {key!r}{near(key, arguments)}")
-        return _format_arguments({f"{section}.{key}": arguments[key]})
+        return _format_arguments({f"{section}.{key}": arguments[key]}, shows_types=shows_types)
     first = next(iter(arguments))
-    text = "Lightning's Trainer" if section == "trainer" else described["help"]
+    text = "Lightning's Trainer" if section == "trainer" else described.help
     usage = f"--{section}.{first}=VALUE, or {section}: {{{first}: VALUE}} in a file"
     more = f"\n{_AUTO}" if section == "accelerator" else ""
-    return f"{_wrap(f'{section}: {text}')}\n{usage}\n\n{_format_arguments(arguments)}{more}"
+    keys = _format_arguments(arguments, shows_types=shows_types)
+    return f"{_wrap(f'{section}: {text}')}\n{usage}\n\n{keys}{more}"
 
 
 def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
@@ -92,9 +93,9 @@ def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
     """
     first, *others = topics
     section, dot, key = first.partition(".")
-    if dot and section in schema.sections:
+    if dot and section in schema.section_names:
         return [section, key, *others]
-    if others or first in schema.sections or first in schema.data["top"]:
+    if others or first in schema.section_names or first in schema.top:
         return [*topics]
     found = _find_section(first, schema)
     return [first] if found is None else [found, first]
@@ -102,14 +103,14 @@ def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
 
 def _find_section(word: str, schema: ConfigSchema) -> str | None:
     """Find the section of a key, a class or an entry; None where there is none of this name."""
-    for name, described in schema.data["sections"].items():
-        if word in described["arguments"]:
-            return str(name)
-    for name, bases in schema.data["bases"].items():
-        path = schema.path_of(word, bases)
-        is_class = path is not None and {*bases} & {*schema.classes[path]["bases"]}
+    for name, section in schema.sections.items():
+        if word in section.arguments:
+            return name
+    for name, bases in schema.bases.items():
+        found = schema.find(word, bases)
+        is_class = found is not None and {*bases} & {*found.bases}
         if is_class or word in NAMED_CLASSES.get(name, {}):
-            return str(name)
+            return name
     return None
 
 
@@ -125,11 +126,8 @@ def _format_classes(command: str, section: str) -> str:
         )
         text = {}
         for name, path in entries.items():
-            known = schema.path_of(path)
-            text[name] = (
-                f"{path.rpartition('.')[2]}:"
-                f" {'' if known is None else schema.classes[known]['help']}"
-            )
+            known = schema.find(path)
+            text[name] = f"{path.rpartition('.')[2]}: {'' if known is None else known.help}"
         how += (
             f"names that stand for a class:\n{_format_choices(text.items())}\nclasses for entries"
             " of any name:\n"
@@ -173,31 +171,33 @@ def _format_class(command: str, section: str, name: str) -> str:
     validate_signatures(Resolved(tree, is_incomplete=True), problems)
     if (error := problems.error()) is not None:
         raise error.reworded(lambda text: f"--help: {text}")
-    path, description = describe_class(given["class_path"], load_schema().data["bases"][section])
-    arguments = description["arguments"]
+    described = find_description(given["class_path"], load_schema().bases[section])
+    if described is None:
+        raise ConfigError(f"--help: {name} is not a class whose arguments can be listed")
+    arguments = described.arguments
     entry = f"{section}.{name if name in entries else 'NAME'}" if entries else section
     usage = "" if name in entries else f" --{entry}={name}"
     usage += f" --{entry}.{next(iter(arguments))}=VALUE" if arguments else ""
     more = (
         "\nIt also takes keys that are not listed here, and hands them on.\n"
-        if description.get("open")
+        if described.open
         else ""
     )
-    head = f"{path}\n{_wrap(description['help'])}"
+    head = f"{described.path}\n{_wrap(described.help)}"
     return f"{head}\nlightkit {command}{usage}\n\n{_format_arguments(arguments)}{more}"
 
 
-def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
+def _format_arguments(arguments: Mapping[str, Argument], *, shows_types: bool = True) -> str:
     """Write each argument with its type, its default and its help."""
     width = min(_MAX_NAME, max(map(len, arguments), default=0))
     lines = []
     for name, argument in arguments.items():
-        value = argument.get("default")
-        texts = [argument.get("help") or ""]
-        if "schema" in argument:
+        texts = [argument.help]
+        if shows_types:
+            value = None if argument.default is NO_DEFAULT else argument.default
             value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
-            default = "required" if argument.get("required") else f"default: {value}"
-            texts.insert(0, f"{describe_type(argument['schema'])}; {default}")
+            default = "required" if argument.required else f"default: {value}"
+            texts.insert(0, f"{describe_type(argument.schema)}; {default}")
         lines += [
             _wrap(texts[0], width + 4, f"  {name:{width}}  "),
             *(_wrap(text, 6) for text in texts[1:]),

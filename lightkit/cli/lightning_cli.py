@@ -29,7 +29,7 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightkit import config, data, loggers, models, runs  # noqa: F401
 from lightkit.callbacks.optimizer_settings import OptimizerSettings
 from lightkit.cli.argument_lookup import import_class
-from lightkit.cli.command_line import Command, parse_command
+from lightkit.cli.command_line import Command, Invocation, parse_command
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL
 from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.console import configure_console, quiet_libraries
@@ -237,9 +237,7 @@ class LightkitCLI(LightningCLI):
             super().parse_arguments(parser, args)
             return
         if self.stage_config is None:
-            if args is not None and len(sys.argv) > 1:
-                warn_of_two_command_lines(args)
-            self._load_script_config(parser, None if args is None else list(args))
+            self._load_script_config(None if args is None else list(args))
         stage_config = self.stage_config
         assert stage_config is not None
         assert self.process is not None
@@ -248,30 +246,27 @@ class LightkitCLI(LightningCLI):
 
         command = self._choose_parser(stage_config)
         if stage_config.passthrough:
-            parser.parse_args([*command, *stage_config.passthrough])
-        self.config = self._parse_or_explain(parser, command)
-        section = self.config[command[0]] if command else self.config
-        if command:
+            parser.parse_args([*_words_of(command), *stage_config.passthrough])
+        self.config = self._parse_or_explain(command)
+        section = self.config if command is None else self.config[command]
+        if command is not None:
             section["run"]["name"] = section["run"]["name"] or stage_config.job_name
             self._is_recorded = not self._exports and not spawns(section["trainer"].get("strategy"))
         if stage_config.print_config is not None:
-            self._print_config(self._subcommand_parsers[command[0]] if command else parser, section)
+            self._print_config(self._parser(command), section)
             raise SystemExit(0)
         self._check_parsed(command, section)
         if stage_config.only_checks:
             raise Checked
 
-    def _choose_parser(self, stage_config: StageConfig) -> list[str]:
-        """Return the word that chooses the command's parser.
-
-        For `export`, which has none, that of the first.
-        """
-        parsers = getattr(self, "_subcommand_parsers", {})
+    def _choose_parser(self, stage_config: StageConfig) -> str | None:
+        """Return the command whose parser is used; of `export`, which has none, the first one."""
         if not stage_config.command:
-            return []
-        return [stage_config.command if stage_config.command in parsers else next(iter(parsers))]
+            return None
+        parsers = self._subcommand_parsers
+        return stage_config.command if stage_config.command in parsers else next(iter(parsers))
 
-    def _parse_or_explain(self, parser: LightningArgumentParser, command: list[str]) -> Namespace:
+    def _parse_or_explain(self, command: str | None) -> Namespace:
         """Parse the config, or raise all of its errors.
 
         Raises:
@@ -279,7 +274,7 @@ class LightkitCLI(LightningCLI):
             Checked: If they are reported already, and the rest of the config depends on them.
         """
         assert self.stage_config is not None
-        parse = partial(self._parse, parser, command)
+        parse = partial(self._parse, command)
         resolved = self.stage_config.resolved
         parsed: Namespace | None
         try:
@@ -307,7 +302,7 @@ class LightkitCLI(LightningCLI):
         )
         print(config.dump_yaml(values), end="")
 
-    def _check_parsed(self, command: list[str], section: Namespace) -> None:
+    def _check_parsed(self, command: str | None, section: Namespace) -> None:
         """Warn of a schedule without effect, and check what the config names outside of itself.
 
         Raises:
@@ -315,32 +310,19 @@ class LightkitCLI(LightningCLI):
         """
         stage_config = self.stage_config
         assert stage_config is not None
-        trains = command == ["fit"]
+        trains = command == "fit"
         if trains and not stage_config.resolved.removed:  # else errors are to be reported first
             self._warn_of_schedule(section)
         if command and not stage_config.images:  # images need none of the data
             starts = stage_config.only_checks and trains and stage_config.ckpt_path is None
             check_inputs(stage_config.resolved, starts_training=starts, parsed=section)
 
-    def _load_script_config(self, parser: LightningArgumentParser, args: list[str] | None) -> None:
+    def _load_script_config(self, args: list[str] | None) -> None:
         """Load the config of a script from its command line and the defaults of its parsers."""
-        words = list(sys.argv[1:] if args is None else args)
-        if words[:1] in (["-h"], ["--help"]):
-            parser.parse_args(words)  # prints the commands and ends the process
-
-        # Read the command line with the arguments of the script's own parser.
+        if args is not None and len(sys.argv) > 1:
+            warn_of_two_command_lines(args)
         parsers = getattr(self, "_subcommand_parsers", {})
-        command = ""
-        kwargs = self.parser_kwargs
-        files = _default_files(kwargs)
-        if parsers:
-            command, words = _find_command(words, parsers)
-            files += _default_files(kwargs.get(command, {}))
-        known = parsers.get(command) or next(iter(parsers.values()), parser)
-        script_command = _create_script_command(command, known)
-        invocation = parse_command(
-            script_command, [*files, *_join_values(words, known)], is_script=True
-        )
+        invocation = self._read_words(parsers, sys.argv[1:] if args is None else args)
 
         # A class that the script fixes has a section of plain arguments.
         fixed: dict[str, str] = {}
@@ -384,9 +366,23 @@ class LightkitCLI(LightningCLI):
                 "default", message=".*configure_optimizers` will be overridden by"
             )
 
-    def _parse(
-        self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved
-    ) -> Any:
+    def _read_words(
+        self, parsers: Mapping[str, LightningArgumentParser], words: list[str]
+    ) -> Invocation:
+        """Read the command line of a script with the arguments of its own parser."""
+        if words[:1] in (["-h"], ["--help"]):
+            self.parser.parse_args(words)  # prints the commands and ends the process
+        command = ""
+        kwargs = self.parser_kwargs
+        files = _default_files(kwargs)
+        if parsers:
+            command, words = _find_command(words, parsers)
+            files += _default_files(kwargs.get(command, {}))
+        known = parsers.get(command) or next(iter(parsers.values()), self.parser)
+        script_command = _create_script_command(command, known)
+        return parse_command(script_command, [*files, *_join_values(words, known)], is_script=True)
+
+    def _parse(self, command: str | None, resolved: config.Resolved) -> Any:
         values = resolved.lightning_values
         values.pop("ckpt_path", None)  # `start_run` decides
         if SECTION in values and SECTION in resolved.class_sections:
@@ -399,12 +395,12 @@ class LightkitCLI(LightningCLI):
         try:
             # As a file's text: given as an object, `key+` in init_args would forget the signature's
             # default.
-            return parser.parse_args([*command, "--config", config.dump_yaml(values)])
+            text = config.dump_yaml(values)
+            return self.parser.parse_args([*_words_of(command), "--config", text])
         except ArgumentError as error:
-            known = self._subcommand_parsers[command[0]] if command else parser
-            keys = {str(action.dest) for action in known._actions} | {"callbacks", "logger"}
-            said = replace(resolved, subcommand=command[0]) if command else resolved
-            raise explain_parser_error(error, said, keys=keys) from error
+            keys = {str(action.dest) for action in self._parser(command)._actions}
+            named = resolved if command is None else replace(resolved, subcommand=command)
+            raise explain_parser_error(error, named, keys=keys | {"callbacks", "logger"}) from error
         except SystemExit as end:
             raise ConfigError(
                 f"a module that the config imports calls sys.exit({end.code})"
@@ -746,6 +742,11 @@ def prepare_parser(command: str) -> None:
     names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
     built = vars(_ParserBuilder(command))
     _prepared[command] = {name: built[name] for name in names}
+
+
+def _words_of(command: str | None) -> list[str]:
+    """Return the word that chooses the parser of a command, before its own words."""
+    return [] if command is None else [command]
 
 
 def _list_automatic(registered: Mapping[str, tuple[Any, str]]) -> list[str]:

@@ -123,22 +123,18 @@ class CommandNotifier:
             timeout_s: Seconds to wait; fewer after a signal.
         """
         code = 0 if error is None else exit_code_of(error)
-        senders = [notifier.sender for notifier in self._notifiers]
+        notifiers = self._notifiers
         # a failure is sent by the supervisor
         if not self._is_supervised or heartbeat_sign(code) != "fail":
-            for notifier in self._notifiers:
+            for notifier in notifiers:
                 notifier.send_end(error)
-            if not self._notifiers and self._is_first_rank and not self.has_sent_end:
-                senders = [notifier.sender for notifier in self._send_without_trainer(error, code)]
+            if not notifiers and self._is_first_rank and not self.has_sent_end:
+                notifiers = self._send_without_trainer(error, code)
+        senders = [notifier.sender for notifier in notifiers]
         if self._heartbeat is not None:
-            text = (
-                "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}"
-            )
-            text = str(error) if isinstance(error, LightkitError) else text
-            self._heartbeat.send(
-                heartbeat_sign(code),
-                text if self._resolved is None else self._resolved.masked(text),
-            )
+            text = _describe_end(error)
+            text = text if self._resolved is None else self._resolved.masked(text)
+            self._heartbeat.send(heartbeat_sign(code), text)
             senders.append(self._heartbeat.sender)
         is_interruption = isinstance(error, (Interrupted, KeyboardInterrupt))
         close_all(senders, min(timeout_s, _INTERRUPTED_CLOSE_S) if is_interruption else timeout_s)
@@ -158,12 +154,7 @@ class CommandNotifier:
             return []
         notifiers: list[Notifier] = []
         with suppress(LightkitError):  # the command has failed already, and prints why
-            only_prints = self._invocation.passthrough or self._invocation.has("print_config")
-            if self._resolved is None and self._command in WITH_MODEL and not only_prints:
-                loaded = load_config(self._invocation, Problems())
-                self._resolved = loaded.resolved
-                self._job_name = loaded.job_name
-                self._open_heartbeat(loaded.resolved)
+            self._load_config()
             if self._resolved is not None and not _is_trial(self._resolved):
                 notifiers = [notifier for _, notifier in build_notifiers(self._resolved)]
         for notifier in notifiers:
@@ -172,6 +163,15 @@ class CommandNotifier:
             )
         return notifiers
 
+    def _load_config(self) -> None:
+        """Load the config of a command that has ended before it did, unless it only prints."""
+        only_prints = self._invocation.passthrough or self._invocation.has("print_config")
+        if self._resolved is None and self._command in WITH_MODEL and not only_prints:
+            loaded = load_config(self._invocation, Problems())
+            self._resolved = loaded.resolved
+            self._job_name = loaded.job_name
+            self._open_heartbeat(loaded.resolved)
+
     def _open_heartbeat(self, resolved: Resolved) -> None:
         # of a retrain
         is_outermost = (
@@ -179,6 +179,13 @@ class CommandNotifier:
         )
         if is_outermost and not self._is_of_sweep and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
+
+
+def _describe_end(error: BaseException | None) -> str:
+    """Return the text of a heartbeat: an error in one line, of lightkit's own as it is."""
+    if error is None or isinstance(error, LightkitError):
+        return str(error or "")
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 class _ChildFailed(LightkitError):
@@ -196,7 +203,7 @@ def create_heartbeat(resolved: Resolved) -> DeadMansSwitch | None:
         ConfigError: If `run.heartbeat_url` is no address.
     """
     url = resolved.section("run").get("heartbeat_url")
-    if url is None or (isinstance(url, str) and read_scalar(url) is None):
+    if read_scalar(url) is None:
         return None
     try:
         return DeadMansSwitch(str(url))
@@ -327,5 +334,4 @@ def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:
 
 def _is_trial(resolved: Resolved) -> bool:
     """Return whether it is a ``fast_dev_run``, which is no sign of life."""
-    value = resolved.section("trainer").get("fast_dev_run")
-    return bool(read_scalar(value) if isinstance(value, str) else value)
+    return bool(read_scalar(resolved.section("trainer").get("fast_dev_run")))

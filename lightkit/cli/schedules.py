@@ -5,7 +5,6 @@ What the model makes of them, and warnings where that is nothing.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -17,12 +16,12 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import instantiate_class
 from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from lightkit.callbacks.optimizer_settings import CountedSchedule, copy_settings
-from lightkit.cli.argument_lookup import import_class
+from lightkit.cli.argument_lookup import find_description
 from lightkit.config import Resolved, error_at
-from lightkit.config.schedule import SECTION, Schedule, find_long_schedules
+from lightkit.config.schedule import PLATEAU, SECTION, Schedule, find_long_schedules
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.models.module import ScoredModule
 
@@ -35,12 +34,13 @@ def describe_schedule_class(name: str) -> tuple[Collection[str], bool]:
     None of an unknown class.
     """
     try:
-        cls = import_class(name if "." in name else resolve_class_path_by_name(LRScheduler, name))
+        path = name if "." in name else resolve_class_path_by_name(LRScheduler, name)
+        described = find_description(path)
     except (ConfigError, ValueError):  # jsonargparse reports it
         return (), False
-    owners = [owner for owner in getattr(cls, "__mro__", ()) if "__init__" in vars(owner)]
-    names = {name for owner in owners for name in inspect.signature(owner.__init__).parameters}
-    return names, isinstance(cls, type) and issubclass(cls, ReduceLROnPlateau)
+    if described is None:
+        return (), False
+    return described.arguments, PLATEAU in (described.path, *described.bases)
 
 
 def keeps_own_optimizer(cls: Any) -> bool:

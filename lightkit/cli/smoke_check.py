@@ -16,7 +16,7 @@ import time
 import traceback
 import urllib.request
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -358,18 +358,7 @@ class _SmokeCheck(ModelBuilder):
         stage = self._stage
         probe = self._probe
         model = self._section.get("model")
-        arguments = getattr(model, "init_args", {})
-        choices = getattr(locate(str(getattr(model, "class_path", ""))), "input_choices", {})
-        downloads = "default" in choices.get("weights", ())
-        if (
-            downloads
-            and arguments.get("weights") == "default"
-            and arguments.get("backbone") != SMALL_CNN
-        ):
-            arguments["weights"] = None  # they change no shape, and training fetches them
-            self._not_tried["model.init_args.weights"] = (
-                "default, which the first fit downloads unless it has them"
-            )
+        self._leave_out_download(model)
         self.datamodule = self._build("data", self._section.get("data"))
         self.model = self._build("model", model)
         callbacks = self._build_entries("callbacks")
@@ -378,11 +367,7 @@ class _SmokeCheck(ModelBuilder):
         # their constructors check the arguments; a stand-in gets the records
         self._build_entries("logger")
         if self.model is None or (self.datamodule is None and self._section.get("data")):
-            if self.datamodule is not None:
-                # other errors may be for lack of a trainer
-                with suppress(Exception), self.problems.noted():
-                    self.datamodule.prepare_data()
-                    self.datamodule.setup(stage)
+            self._prepare_data_alone()
             return {}
         self._add_configure_optimizers_method_to_model(stage)
         with self._collect(("trainer",), "the trainer cannot be built"):
@@ -392,14 +377,7 @@ class _SmokeCheck(ModelBuilder):
             return {}
         metrics = probe.metrics | set(trainer.callback_metrics)
         checkpoints = list[dict[str, Any]]()
-        for path, metric, reader in self._list_monitors():
-            logged = sorted(metrics if path[0] == "gate" else probe.metrics)
-            if metric not in logged:
-                hint = near(metric, logged) or ";"
-                names = ", ".join(logged) or "no metrics"
-                self._add_error(
-                    path, f"{reader}{metric!r} is never logged{hint} logged are: {names}"
-                )
+        self._check_monitors(of_gate=sorted(metrics), of_training=sorted(probe.metrics))
         if self._stage == "fit":
             self._check_slices()
         if "train" in probe.batches:
@@ -441,6 +419,39 @@ class _SmokeCheck(ModelBuilder):
             "not_tried": self._not_tried,
             "warnings": warnings + ([warning] if needed_bytes > _TIGHT_MEMORY * available else []),
         }
+
+    def _leave_out_download(self, model: Any) -> None:
+        """Leave out pretrained weights that may be downloaded.
+
+        They change no shape, and training fetches them.
+        """
+        arguments = getattr(model, "init_args", {})
+        choices = getattr(locate(str(getattr(model, "class_path", ""))), "input_choices", {})
+        downloads = (
+            "default" in choices.get("weights", ()) and arguments.get("weights") == "default"
+        )
+        if downloads and arguments.get("backbone") != SMALL_CNN:
+            arguments["weights"] = None
+            self._not_tried["model.init_args.weights"] = (
+                "default, which the first fit downloads unless it has them"
+            )
+
+    def _prepare_data_alone(self) -> None:
+        """Prepare the data, whose errors in words count; others may be for lack of a trainer."""
+        if self.datamodule is not None:
+            with suppress(Exception), self.problems.noted():
+                self.datamodule.prepare_data()
+                self.datamodule.setup(self._stage)
+
+    def _check_monitors(self, *, of_gate: Sequence[str], of_training: Sequence[str]) -> None:
+        """Check that the metrics which others go by are logged."""
+        for path, metric, reader in self._list_monitors():
+            logged = of_gate if path[0] == "gate" else of_training
+            if metric not in logged:
+                hint = near(metric, logged) or ";"
+                names = ", ".join(logged) or "no metrics"
+                text = f"{reader}{metric!r} is never logged{hint} logged are: {names}"
+                self._add_error(path, text)
 
     # -- the parts ---------------------------------------------------------------------------------
 

@@ -340,8 +340,7 @@ def read_run_settings(stage_config: StageConfig) -> RunSettings:
     """
     given = stage_config.resolved.section("run")
     for setting in fields(RunSettings):
-        value = given.get(setting.name)
         takes_text = str(setting.type).startswith("str")  # the annotation as it is written
-        if isinstance(value, str) and not takes_text:
-            given[setting.name] = config.read_scalar(value)
+        if setting.name in given and not takes_text:
+            given[setting.name] = config.read_scalar(given[setting.name])
     return RunSettings(**{**given, "name": stage_config.job_name})

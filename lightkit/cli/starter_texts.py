@@ -11,7 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -133,26 +133,25 @@ def _find_in_table(path: Path) -> TextSummary | None:
     others = [
         name for name in table.names if name != label and name.lower() not in (*_IDS, "split")
     ]
+    if label is not None and len(others) == 1 and others[0].lower() not in PATH_COLUMNS:
+        return _look_at(path, TextColumns(text=others[0], label=label))
     if label is None and len(others) == 2:  # a label of another name: one of the two is a text
-        pairs = [(others[0], others[1]), (others[1], others[0])]
-    elif label is not None and len(others) == 1:
-        pairs = [(others[0], label)]
-    else:
-        return None
-    for text, of_label in pairs:
-        if text.lower() in PATH_COLUMNS:
-            continue
-        try:
-            found = _look_at(path, TextColumns(text=text, label=of_label))
-        except DataError:
-            if label is not None:
-                raise
-            continue  # the other column is no label
-        if found is not None and (
-            label is not None or len(found.classes) <= found.num_texts * _MOST_CLASSES
-        ):
-            return found
+        for text, of_label in permutations(others):
+            if text.lower() not in PATH_COLUMNS:
+                found = _look_at_unnamed(path, TextColumns(text=text, label=of_label))
+                if found is not None:
+                    return found
     return None
+
+
+def _look_at_unnamed(path: Path, columns: TextColumns) -> TextSummary | None:
+    """Look at texts beside a column that may be their label; None where it is none."""
+    try:
+        found = _look_at(path, columns)
+    except DataError:
+        return None
+    has_label = found is not None and len(found.classes) <= found.num_texts * _MOST_CLASSES
+    return found if has_label else None
 
 
 def _look_at(path: Path, columns: TextColumns) -> TextSummary | None:

@@ -14,7 +14,7 @@ from typing import Any
 from lightkit.cli.stage_config import StageConfig, load_stage_config
 from lightkit.cli.validation import validate
 from lightkit.config import Origin, Problems, Resolved, dump_yaml, error_at, read_scalar
-from lightkit.config.schema import load_schema
+from lightkit.config.schema import NO_DEFAULT, load_schema
 from lightkit.config.tree import descend, to_plain
 from lightkit.config.validation import find_section_class
 from lightkit.errors import LightkitError
@@ -147,14 +147,12 @@ def _find_value(resolved: Resolved, key: str) -> tuple[bool, Any]:
     path = tuple(key.split("."))
     taken, node, rest = descend(resolved.tree, path)
     if taken and not rest:
-        value = to_plain(node)
-        return True, read_scalar(value) if isinstance(value, str) else value
+        return True, read_scalar(to_plain(node))
     if len(path) == 2 and path[0] in ("model", "data"):
-        schema = load_schema()
-        name = find_section_class(path[0], resolved, schema)
-        argument = schema.classes[name]["arguments"].get(path[1]) if name is not None else None
-        if argument is not None and not argument.get("required"):
-            return True, argument.get("default")
+        described = find_section_class(path[0], resolved, load_schema())
+        argument = None if described is None else described.arguments.get(path[1])
+        if argument is not None and argument.default is not NO_DEFAULT:
+            return True, argument.default
     return False, None
 
 

@@ -113,33 +113,22 @@ class Display:
         finished = [each for each in trials if each.is_finished]
         of_search = [each for each in finished if each.kind != "confirm"]
         counts = ", ".join(f"{number} {state}" for state, number in count_states(trials).items())
-        head = (
-            f"{self._name}: {len(of_search)} of {self._plan.num_trials} trials"
-            f" ({counts or 'none yet'})"
-        )
+        head = f"{self._name}: {len(of_search)} of {self._plan.num_trials} trials"
+        head += f" ({counts or 'none yet'})"
         left_s = self._estimate_left(trials)
-        head += "" if left_s is None else f", about {format_duration(left_s)} left"
+        if left_s is not None:
+            head += f", about {format_duration(left_s)} left"
         lines = [head]
-        best = (
-            None
-            if mode is None or self._plan.sampler == "seeds"
-            else choose_best(trials, self._plan, mode)
-        )
+        best = None
+        if mode is not None and self._plan.sampler != "seeds":
+            best = choose_best(trials, self._plan, mode)
         if best is not None:
             lines.append(f"best: {self._describe(best, metric)}")
-        rows = []
         running = [each for each in trials if not each.is_finished]
-        for each in [*running, *reversed(finished)][:_MOST_ROWS]:
-            params = ", ".join(f"{key}={_shorten(value)}" for key, value in each.params.items())
-            value = "" if each.value is None else f"{each.value:.4g}"
-            text = str(each.reason) if each.state == "failed" else params
-            rows.append([str(each.number), each.state, value, text[:_MOST_LETTERS]])
+        rows = [_list_columns(each) for each in [*running, *reversed(finished)][:_MOST_ROWS]]
         if rows:
-            lines.append(
-                format_table(
-                    ["trial", "state", metric or "value", ""], rows, right={metric or "value"}
-                )
-            )
+            name = metric or "value"
+            lines.append(format_table(["trial", "state", name, ""], rows, right={name}))
         return "\n".join(lines)
 
     def _estimate_left(self, trials: Sequence[Trial]) -> float | None:
@@ -152,6 +141,14 @@ class Display:
             return None
         parallel = self._plan.parallel if isinstance(self._plan.parallel, int) else 1
         return statistics.median(seconds) * math.ceil(left / parallel)
+
+
+def _list_columns(trial: Trial) -> list[str]:
+    """Return the row of a trial: number, state, value, and parameters or why it has failed."""
+    params = ", ".join(f"{key}={_shorten(value)}" for key, value in trial.params.items())
+    value = "" if trial.value is None else f"{trial.value:.4g}"
+    text = str(trial.reason) if trial.state == "failed" else params
+    return [str(trial.number), trial.state, value, text[:_MOST_LETTERS]]
 
 
 def _shorten(value: Any) -> str:

@@ -332,25 +332,12 @@ class TrialProcesses:
         trial.data = runs.read_data_fingerprint(run)
         best = summary.get("best") or {}
         self._learn_metric(best)
-        wrong = next(
-            (epoch for epoch, value in active.values.items() if not math.isfinite(value)), None
-        )
-        if wrong is not None:
+        if not all(map(math.isfinite, active.values.values())):
             raise TrialFailed(f"{self.metric} was not finite")
         if self._cut_pruned(active):
             self._mark_pruned(run, summary)
             return
-        value = find_metric(str(self.metric), summary)
-        if value is None:
-            logged = sorted(list_metrics(summary))
-            text = (
-                f"sweep.metric: {self.metric!r} is not logged; logged are"
-                f" {join_names(logged) or 'no metrics'}"
-            )
-            self.fatal = self.fatal or (2, text)
-            raise TrialFailed(text)
-        if not math.isfinite(value):
-            raise TrialFailed(f"{self.metric} was not finite")
+        value = self._read_metric(summary)
         if self._needs_test(active, summary):
             if not self.is_stopping:  # else the next start tests it
                 self._start_test(active)
@@ -361,6 +348,22 @@ class TrialProcesses:
         epoch = best.get("epoch")
         trial.epoch = epoch if isinstance(epoch, int) else None
         trial.state = "complete"
+
+    def _read_metric(self, summary: Mapping[str, Any]) -> float:
+        """Return the value of the metric of a trial's run.
+
+        Raises:
+            TrialFailed: If it has none, or one that is not finite.
+        """
+        value = find_metric(str(self.metric), summary)
+        if value is None:
+            logged = join_names(sorted(list_metrics(summary))) or "no metrics"
+            text = f"sweep.metric: {self.metric!r} is not logged; logged are {logged}"
+            self.fatal = self.fatal or (2, text)
+            raise TrialFailed(text)
+        if not math.isfinite(value):
+            raise TrialFailed(f"{self.metric} was not finite")
+        return value
 
     def _learn_metric(self, best: Mapping[str, Any]) -> None:
         """Take the metric that the checkpoint monitors, where the config names none."""

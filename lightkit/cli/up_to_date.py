@@ -22,7 +22,7 @@ from lightkit.cli.console import print_line
 from lightkit.cli.stage_config import StageConfig
 from lightkit.config import Resolved, shown_path
 from lightkit.config.identity import is_in_earlier_identity, is_in_identity, select_identity
-from lightkit.config.schema import load_schema
+from lightkit.config.schema import ClassDescription, load_schema
 from lightkit.config.validation import find_section_class
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.flower_photos import flower_photos
@@ -80,12 +80,7 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
         return None, None
     run, now, reason = compare_inputs(stage_config)
     if run is None or now is None:
-        log = logging.getLogger("lightkit")
-        # tomorrow too: said also with --quiet
-        if now is not None and _explain_unseen(stage_config, now) == reason:
-            log.warning(f"trains each time: {reason}")
-        else:
-            log.info(f"trains: {reason}")
+        _log_reason(stage_config, now, reason)
         return None, now
     if stage_config.mode == "json":
         described = {"files": now.num_files, "size_bytes": now.size_bytes}
@@ -99,6 +94,15 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
         stage_config.mode,
     )
     return (0 if options.get("unchanged-ok") else _NOTHING_TO_DO), now
+
+
+def _log_reason(stage_config: StageConfig, now: Inputs | None, reason: str) -> None:
+    """Log why a fit trains; also with ``--quiet`` where it will tomorrow, too."""
+    log = logging.getLogger("lightkit")
+    if now is not None and _explain_unseen(stage_config, now) == reason:
+        log.warning(f"trains each time: {reason}")
+    else:
+        log.info(f"trains: {reason}")
 
 
 def compare_inputs(stage_config: StageConfig) -> Comparison:
@@ -421,10 +425,10 @@ def split_values(
     return shown, hidden
 
 
-def _find_lightkit_class(resolved: Resolved) -> str | None:
-    """Return the path of the data module's class if it is one of lightkit's."""
-    path = find_section_class("data", resolved, load_schema())
-    return path if path is not None and path.startswith("lightkit.") else None
+def _find_lightkit_class(resolved: Resolved) -> ClassDescription | None:
+    """Return the description of the data module's class if it is one of lightkit's."""
+    found = find_section_class("data", resolved, load_schema())
+    return found if found is not None and found.path.startswith("lightkit.") else None
 
 
 def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
@@ -433,14 +437,10 @@ def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
     With the defaults of the data module's arguments.
     """
     data = stage_config.resolved.value_of("data")
-    path = _find_lightkit_class(stage_config.resolved)
+    described = _find_lightkit_class(stage_config.resolved)
     texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
-    if path is not None:
-        arguments = load_schema().classes[path]["arguments"]
-        texts |= _list_texts(
-            "data.init_args",
-            {name: argument.get("default") for name, argument in arguments.items()},
-        )
+    if described is not None:
+        texts |= _list_texts("data.init_args", described.defaults)
     elif (own := stage_config.resolved.class_named("data")) is not None:
         arguments = (data.get("init_args") if isinstance(data, Mapping) else None) or {}
         defaults = {
@@ -448,7 +448,8 @@ def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
         }
         texts |= _list_texts("data.init_args", defaults)
     texts |= _list_texts("data", data)
-    if path == "lightkit.data.Flowers" and "data.init_args.root" not in texts:
+    is_flowers = described is not None and described.path == "lightkit.data.Flowers"
+    if is_flowers and "data.init_args.root" not in texts:
         texts["data.init_args.root"] = str(flower_photos() or "")
     return texts
 

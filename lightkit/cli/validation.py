@@ -5,31 +5,31 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.argument_lookup import import_class
+from lightkit.cli.argument_lookup import describe_imported, import_class
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
 from lightkit.cli.heap import freezing_imports
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
-from lightkit.config.bounds import describe_bounds, find_bounds, is_any_number, is_within
-from lightkit.config.origins import near_files, shortened, shown_path
+from lightkit.config.origins import near_files, shown_path
 from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
-from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
-from lightkit.config.validation import ValidationResult, find_section_class, validate_values
+from lightkit.config.schema import ClassDescription, ConfigSchema, load_schema
+from lightkit.config.validation import (
+    ValidationResult,
+    find_refused_inputs,
+    find_refused_numbers,
+    find_section_class,
+    is_choice,
+    validate_values,
+)
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.options import describe_missing_hooks
 from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
-
-_WITH_INPUTS = ("model", "data")
-"""Sections whose classes may name the values and paths that their arguments can have."""
-_MOST_CHOICES = 10
-"""That an error lists."""
 
 
 def validate(
@@ -64,29 +64,21 @@ def validate(
 
 def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
-    from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
-    empty = (
-        ""
-        if from_files or not loaded.invocation.files
-        else f"; {', '.join(loaded.invocation.files)} sets nothing"
-    )
+    text = "model: missing"
+    files = loaded.invocation.files
+    if files and not any(origin.file for origin in loaded.resolved.origins.values()):
+        text += f"; {', '.join(files)} sets nothing"
     checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.value_of("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
-        empty += f"; --ckpt_path {checkpoint} brings weights, not the config"
+        text += f"; --ckpt_path {checkpoint} brings weights, not the config"
         folder = Path(str(checkpoint)).resolve().parent.parent
         run = shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
         by_run = f"use -c {run}/config.yaml, or " if command == "fit" else f"use --run {run}, or "
-    starts_here = command == "fit" and checkpoint is None and not loaded.invocation.files
-    start = (
-        "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example"
-        if starts_here
-        else ""
-    )
-    return ConfigError(
-        f"model: missing{empty}; {by_run}set it in a file given with -c, or with"
-        f" --model=VALUE{start}"
-    )
+    text += f"; {by_run}set it in a file given with -c, or with --model=VALUE"
+    if command == "fit" and checkpoint is None and not files:
+        text += "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example"
+    return ConfigError(text)
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
@@ -101,46 +93,38 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         problems: Takes the errors.
     """
     schema = load_schema()
-    described = dict[str, Any]()
+    tried = set[str]()
     while True:
         findings = _findings(resolved, schema, problems)
-        names = {name for name in findings.undescribed if "." in name} - described.keys()
+        names = {name for name in findings.undescribed if "." in name} - tried
         if not names:
             break
-        described |= {name: _describe_imported(name) for name in names}
-        schema = schema.with_imported({name: each for name, each in described.items() if each})
+        tried |= names
+        schema = schema.with_imported(_describe_imported(names))
     for _, problem in findings.problems:
         problems.add(problem)
     return drop_paths(resolved, {path for path, _ in findings.problems})
 
 
-def _describe_imported(name: str) -> dict[str, Any] | None:
-    """Import a class and describe it.
+def _describe_imported(names: Iterable[str]) -> dict[str, ClassDescription]:
+    """Import classes and describe them, with the error of an import.
 
-    None for a function, or a signature that only jsonargparse may read.
+    Those that only jsonargparse may judge are left out.
     """
-    with freezing_imports():
+    found: dict[str, ClassDescription] = {}
+    for name in names:
         try:
-            found = import_class(name)
+            with freezing_imports():
+                described = describe_imported(name)
         except ConfigError as error:
-            return {"error": str(error), "bases": [], "arguments": {}}
-        # here: it loads torch
-        from lightkit.cli.class_descriptions import describe_class, import_path
-
-    with suppress(Exception):
-        return {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
-    return None
+            described = ClassDescription(path=name, error=str(error))
+        if described is not None:
+            found[name] = described
+    return found
 
 
 def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> ValidationResult:
     found = validate_values(resolved, schema)
-    for section in _WITH_INPUTS:
-        path = find_section_class(section, resolved, schema)
-        # torchvision's names, for one, change with torch's version
-        if path is not None and (schema.is_current or path in schema.imported):
-            given = resolved.section(section).get("init_args")
-            if isinstance(given, dict):
-                found.problems += _find_wrong_inputs(section, schema.classes[path], given, resolved)
     for name, origin in found.outdated.items():
         text = f"{name}: written for Lightning 1.x; `lightkit upgrade {name}` lists today's words"
         problems.add(ConfigError(text, places=[origin]))
@@ -165,152 +149,55 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
         DataError: If a path does not exist, or is a file in place of a folder.
     """
     problems = Problems()
-    for section in _WITH_INPUTS:
+    for section, has_paths in (("model", starts_training), ("data", True)):
         if parsed is None:
-            found = _describe_section(section, resolved)
+            described = find_section_class(section, resolved, load_schema())
+            given = resolved.section(section).get("init_args") or {}
+            given = given if described is None else {**described.defaults, **given}
+            is_buildable = True
         else:
-            found = _check_imported(section, parsed.get(section), resolved, problems)
-        if found is not None and (section == "data" or starts_training):
-            described, given = found
+            value = parsed.get(section) or {}
+            described = _find_parsed_class(value.get("class_path"))
+            given = value.get("init_args") or {}
+            is_buildable = _check_imported(section, described, given, resolved, problems)
+        if described is not None and is_buildable and has_paths:
             _check_paths(section, described, given, resolved, problems)
     problems.raise_any()
 
 
-def _describe_section(
-    section: str, resolved: Resolved
-) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return the schema's description of a section's class and its arguments.
-
-    None where it describes none.
-    """
+def _find_parsed_class(path: str | None) -> ClassDescription | None:
+    """Find the description of a class that jsonargparse has imported; None for a function."""
     schema = load_schema()
-    path = find_section_class(section, resolved, schema)
-    if path is None:
-        return None
-    described = schema.classes[path]
-    defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
-    return described, {**defaults, **(resolved.section(section).get("init_args") or {})}
+    found = schema.find_valid(path) if schema.is_current else None
+    return describe_imported(path) if found is None and path is not None else found
 
 
 def _check_imported(
-    section: str, value: Any, resolved: Resolved, problems: Problems
-) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Check the choices and numbers of a section's class; return its description and arguments.
-
-    Args:
-        section: The section.
-        value: The section as jsonargparse parsed it.
-        resolved: The config.
-        problems: Takes what is wrong.
-
-    Returns:
-        None where there is no class, or what it needs is not installed.
-    """
-    if not value or "class_path" not in value:
-        return None
-    from lightkit.cli.class_descriptions import describe_inputs  # here: it loads torch
-
-    cls = import_class(value["class_path"])
-    described = describe_inputs(cls)
-    given = value.get("init_args") or {}
-    if section == "data" and "check_installed" in described:
-        try:
-            cls.check_installed()
-        except ConfigError as error:
-            problems.add(
-                _error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error))
-            )
-            return None
-    wrong = [*_find_wrong_inputs(section, described, given, resolved)]
-    wrong += _find_wrong_numbers(section, find_bounds(cls), given, resolved)
-    for _, problem in wrong:
-        problems.add(problem)
-    return described, given
-
-
-def _find_wrong_inputs(
-    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
-) -> Iterator[tuple[KeyPath, ConfigError]]:
-    """Find the values that the class itself refuses.
-
-    By its choices, and by the pairs that exclude each other.
-    """
-    yield from _find_wrong_choices(section, described, given, resolved)
-    yield from _find_excluded(section, described, given, resolved)
-
-
-def _find_wrong_choices(
-    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
-) -> Iterator[tuple[KeyPath, ConfigError]]:
-    """Find the values that are none of the choices of their argument.
-
-    Nor a file where that may be one, too.
-    """
-    for name, choices in described.get("choices", {}).items():
-        value = given.get(name)
-        path = (section, "init_args", name)
-        if (
-            not isinstance(value, str)
-            or name in described.get("paths", {})
-            or _is_choice(value, choices)
-        ):
-            continue
-        few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
-        hint = near(value, choices) or f"; expected {join_alternatives(few)}"
-        yield (
-            path,
-            error_at(
-                f"{dotted(path)}: there is no {name} {shortened(value)}{hint}",
-                resolved.origin_of(path),
-            ),
-        )
-
-
-def _find_excluded(
-    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
-) -> Iterator[tuple[KeyPath, ConfigError]]:
-    """Find the pairs of arguments that are both set and exclude each other.
-
-    Unless a third one is false.
-    """
-    for first, second, switch in described.get("excludes", ()):
-        if not given.get(first) or not given.get(second) or given.get(switch) is False:
-            continue
-        paths = [(section, "init_args", name) for name in (first, second)]
-        shown = [
-            shortened(value) if isinstance(value, str) else value
-            for value in (given[first], given[second])
-        ]
-        one, other = (f"{dotted(path)} ({value})" for path, value in zip(paths, shown, strict=True))
-        places = [resolved.origin_of(path) for path in paths]
-        yield (
-            paths[1],
-            error_at(f"{one} and {other} exclude each other. Leave one of them out.", *places),
-        )
-
-
-def _find_wrong_numbers(
     section: str,
-    bounds: Mapping[str, Mapping[str, float]],
+    described: ClassDescription | None,
     given: Mapping[str, Any],
     resolved: Resolved,
-) -> Iterator[tuple[KeyPath, ConfigError]]:
-    """Find the numbers that are out of the bounds of their argument."""
-    for name, limits in bounds.items():
-        value: Any = given.get(name)
-        path = (section, "init_args", name)
-        if is_any_number(value) and not is_within(limits, value):
-            text = f"{dotted(path)}: expected {describe_bounds(limits)}, got {value}"
-            yield path, error_at(text, resolved.origin_of(path))
-
-
-def _is_choice(value: str, choices: Iterable[str]) -> bool:
-    return any(fnmatchcase(value, choice) for choice in choices)
+    problems: Problems,
+) -> bool:
+    """Check choices and numbers of a section's class; return whether what it needs is installed."""
+    if described is None:
+        return True
+    if section == "data" and described.check_installed:
+        try:
+            import_class(described.path).check_installed()
+        except ConfigError as error:
+            origin = resolved.origin_of((section, "class_path"))
+            problems.add(_error_at(origin, ConfigError, str(error)))
+            return False
+    for find_refused in (find_refused_inputs, find_refused_numbers):
+        for _, problem in find_refused(described, given, (section, "init_args"), resolved):
+            problems.add(problem)
+    return True
 
 
 def _check_paths(
     section: str,
-    described: Mapping[str, Any],
+    described: ClassDescription,
     given: Mapping[str, Any],
     resolved: Resolved,
     problems: Problems,
@@ -319,14 +206,14 @@ def _check_paths(
 
     An address, such as ``s3://bucket/table``, is not asked for.
     """
-    for name, kind in described.get("paths", {}).items():
+    for name, kind in described.paths.items():
         value = given.get(name)
         if not value:
             continue
-        choices = described.get("choices", {}).get(name, ())
-        fault = None if _is_choice(str(value), choices) else _describe_missing(str(value), kind)
+        choices = described.choices.get(name, ())
+        fault = None if is_choice(str(value), choices) else _describe_missing(str(value), kind)
         if fault:
-            can_fetch = described.get("fetch") and not fault.startswith("expected")
+            can_fetch = described.fetch and not fault.startswith("expected")
             fault += near(str(value), choices)
             fault += (
                 "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
@@ -576,7 +463,8 @@ def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: 
     named = resolved.class_named("model")
     if not formats or named is None:
         return
-    path = find_section_class("model", resolved, load_schema()) or named
+    described = find_section_class("model", resolved, load_schema())
+    path = named if described is None else described.path
     cls = import_class(path) if "." in path else None
     if not isinstance(cls, type):
         return  # a function that makes one: the export itself finds it

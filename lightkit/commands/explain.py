@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lightkit.cli.argument_lookup import find_default, list_arguments
+from lightkit.cli.argument_lookup import describe_owner, find_default
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
 from lightkit.cli.config_loader import LoadedConfig, load_config
@@ -37,7 +37,7 @@ from lightkit.config.display import (
 )
 from lightkit.config.origins import NESTED_FILES
 from lightkit.config.resolved import collect_errors, drop_paths
-from lightkit.config.schema import load_schema
+from lightkit.config.schema import Argument, load_schema
 from lightkit.config.sources import describe_interpolation, format_source
 from lightkit.config.tree import (
     Items,
@@ -294,12 +294,8 @@ def _explain_node(
 def _find_schema(complete: Resolved, path: KeyPath, *, imports: bool) -> Mapping[str, Any]:
     """Return the JSON Schema of an argument; empty where it is unknown."""
     with suppress(ConfigError):  # its class cannot be imported
-        schema: Mapping[str, Any] = (
-            list_arguments(complete.tree, path[:-1], imports=imports)[1]
-            .get(str(path[-1]), {})
-            .get("schema", {})
-        )
-        return schema
+        owner = describe_owner(complete.tree, path[:-1], imports=imports)
+        return owner.arguments.get(str(path[-1]), Argument()).schema
     return {}
 
 
@@ -308,44 +304,39 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
 
     A mapping or list as YAML, with the place of each value in a comment.
     """
-    key = ".".join(part for part in fields["key"].split(".") if part != "init_args")
     set_by = fields["set_by"]
-    rows: list[tuple[str, str]] = []
-    place = format_place(set_by)
-    if place and not yaml:
-        rows.append(("set by", place))
-    if fields.get("written", fields["value"]) != fields["value"]:
-        rows.append(("written", fields["written"]))
-    if "type" in fields:
-        rows.append(("type", fields["type"]))
-    sources = [
-        format_source(
-            each, value=format_inline(each.get("value"), longest=100), place=_format_place_of(each)
-        )
-        for each in fields.get("sources", ())
-    ]
-    rows += _label_first("from", sources)
-    hardware = [
-        f"{each['key']}: {format_inline(each['value'])}  {format_place(each['set_by'])}"
-        for each in fields.get("hardware", ())
-    ]
-    rows += _label_first("hardware", hardware)
-    rows += _label_first("replaced", format_column(fields["replaced"], longest=100))
-    if fields.get("help"):
-        rows.append(("help", fields["help"]))
-    value = "not set" if set_by["kind"] == "unset" else format_inline(fields["value"])
-    head = yaml or f"{key}: {value}\n"
-    return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
+    place = "" if yaml else format_place(set_by)
+    written = fields.get("written", fields["value"])
+    columns: dict[str, Iterable[str]] = {
+        "set by": [place],
+        "written": [written if written != fields["value"] else ""],
+        "type": [fields.get("type", "")],
+        "from": map(_format_source, fields.get("sources", ())),
+        "hardware": map(_format_hardware, fields.get("hardware", ())),
+        "replaced": format_column(fields["replaced"], longest=100),
+        "help": [fields.get("help", "")],
+    }
+    text = yaml
+    if not text:
+        key = _shorten_key(fields["key"].split("."))
+        value = "not set" if set_by["kind"] == "unset" else format_inline(fields["value"])
+        text = f"{key}: {value}\n"
+    for label, rows in columns.items():
+        for number, row in enumerate(filter(None, rows)):
+            text += f"  {'' if number else label:9}{row}\n"
+    return text
 
 
-def _format_place_of(source: Mapping[str, Any]) -> str:
-    """Write where the key was set that an interpolation uses; empty for a variable."""
-    return format_place(source["set_by"]) if "set_by" in source else ""
+def _format_source(source: Mapping[str, Any]) -> str:
+    """Write one key or variable that an interpolation uses, and where the key was set."""
+    place = format_place(source["set_by"]) if "set_by" in source else ""
+    value = format_inline(source.get("value"), longest=100)
+    return format_source(source, value=value, place=place)
 
 
-def _label_first(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
-    """Return rows of which the first one has the label."""
-    return [("" if number else label, text) for number, text in enumerate(texts)]
+def _format_hardware(setting: Mapping[str, Any]) -> str:
+    value = format_inline(setting["value"])
+    return f"{setting['key']}: {value}  {format_place(setting['set_by'])}"
 
 
 def _list_hardware(
@@ -385,18 +376,23 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
         return ConfigError(
             f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on"
         )
-    in_config = node.entries if isinstance(node, MappingNode) else ()
-    siblings = [str(name) for name in list_arguments(complete.tree, path)[1] or in_config]
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
     where = f"in {above}" if above else "at the top"
-    text = f"{key}: there is no {word!r} {where}"
-    if not siblings:
+    siblings = _list_siblings(complete, path, node)
+    if siblings:
+        hint = near(word, siblings) or _suggest_full_keys(word, complete)
+    else:
         everywhere = {_shorten_key(each) for each in complete.origins}
-        return ConfigError(f"{text}{near(_shorten_key((*path, *rest)), everywhere)}")
-    hint = near(word, siblings) or _suggest_full_keys(word, complete)
-    if not hint and len(siblings) < _MOST_CHOICES:
-        return ConfigError(f"{text}\nKeys {where}: {', '.join(siblings)}.")
-    return ConfigError(f"{text}{hint}")
+        hint = near(_shorten_key((*path, *rest)), everywhere)
+    if not hint and 0 < len(siblings) < _MOST_CHOICES:
+        hint = f"\nKeys {where}: {', '.join(siblings)}."
+    return ConfigError(f"{key}: there is no {word!r} {where}{hint}")
+
+
+def _list_siblings(complete: Resolved, path: KeyPath, node: Node | None) -> list[str]:
+    """List the keys that may stand below a path, or those that do where nothing describes them."""
+    in_config = node.entries if isinstance(node, MappingNode) else ()
+    return [str(name) for name in describe_owner(complete.tree, path).arguments or in_config]
 
 
 def _suggest_full_keys(word: str, complete: Resolved) -> str:
@@ -421,7 +417,7 @@ def _find_full_keys(end: str, complete: Resolved) -> list[str]:
     known = {_shorten_key(path) for path in complete.origins if path}
     for owner in owners:
         with suppress(ConfigError):  # its class cannot be imported; what is set is known
-            arguments = list_arguments(complete.tree, owner)[1]
+            arguments = describe_owner(complete.tree, owner).arguments
             known |= {_shorten_key((*owner, name)) for name in arguments}
     return sorted(key for key in known if key.endswith(f".{end}"))
 
@@ -432,5 +428,5 @@ def _has_children(node: Node) -> bool:
     )
 
 
-def _shorten_key(path: KeyPath) -> str:
+def _shorten_key(path: Iterable[Any]) -> str:
     return dotted(key for key in path if key != "init_args")

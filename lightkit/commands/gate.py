@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,7 @@ def _report(
     if is_json:
         print(json.dumps(finite(record), ensure_ascii=False, default=str))
     elif mode in ("terminal", "plain"):
-        lines = [f"note  {notice}" for notice in record["notices"]]
-        if rows:
-            lines += [format_table(_COLUMNS, rows), f"on    {samples}"]
-        for line in [*lines, f"gate  {verdict}"]:
-            print_line(line, mode)
+        _print_decision(record, rows, mode, verdict=verdict, samples=samples)
     page = [f"### Gate: {verdict}", f"{record['run']}, {samples}"]
     if rows:
         page.append(markdown_table(_COLUMNS, rows))
@@ -94,6 +90,23 @@ def _report(
     report.write(
         cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")]
     )
+
+
+def _print_decision(
+    record: Mapping[str, Any],
+    rows: Sequence[Sequence[str]],
+    mode: OutputMode,
+    *,
+    verdict: str,
+    samples: str,
+) -> None:
+    """Print the notices, the table of the checks, and the verdict."""
+    for notice in record["notices"]:
+        print_line(f"note  {notice}", mode)
+    if rows:
+        print_line(format_table(_COLUMNS, rows), mode)
+        print_line(f"on    {samples}", mode)
+    print_line(f"gate  {verdict}", mode)
 
 
 def _describe_samples(record: Mapping[str, Any]) -> str:

@@ -158,25 +158,29 @@ def _compose_config(path: Path, options: Mapping[str, Any]) -> tuple[str, Starte
 
 def _is_table_of_rows(path: Path) -> bool:
     """Return whether a table has neither images nor the paths of images."""
-    is_text = path.is_file() and _suffix(path) in (*CSV_SUFFIXES, *_JSON_SUFFIXES)
-    if is_text and _suffix(path) in CSV_SUFFIXES and path.suffix.lower() in CSV_SUFFIXES:
-        return not any(name.lower() in PATH_COLUMNS for name in read_csv(path)[0])
-    if is_text:
-        return True
-    is_table = path.is_file() or (path / "_delta_log").is_dir()
-    is_table = is_table or (path.is_dir() and any(path.glob("*.parquet")) and not _subfolders(path))
-    has_texts = path.is_dir() and any(
-        _suffix(each) in (*CSV_SUFFIXES, *_JSON_SUFFIXES) for each in path.iterdir()
-    )
-    if not is_table:
-        return has_texts and not _subfolders(path)
-    if explain_other_format(path) is not None:
+    if path.is_file() and _is_text(path):
+        is_csv = _suffix(path) in CSV_SUFFIXES and path.suffix.lower() in CSV_SUFFIXES
+        return not is_csv or not any(name.lower() in PATH_COLUMNS for name in read_csv(path)[0])
+    is_folder = path.is_dir() and not (path / "_delta_log").is_dir()
+    if is_folder and _subfolders(path):
         return False
+    if is_folder and not any(path.glob("*.parquet")):
+        return any(map(_is_text, path.iterdir()))
+    return path.exists() and explain_other_format(path) is None and not _has_image_columns(path)
+
+
+def _has_image_columns(path: Path) -> bool:
+    """Return whether a Parquet or Delta table has images, or the paths of images."""
     columns = {field.name: field.type for field in _open_table(path).schema}
-    names_files = any(
-        name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items()
-    )
-    return _find_image_column(columns) is None and not names_files
+    if _find_image_column(columns) is not None:
+        return True
+    texts = [name.lower() for name, kind in columns.items() if "string" in str(kind)]
+    return any(name in PATH_COLUMNS for name in texts)
+
+
+def _is_text(path: Path) -> bool:
+    """Return whether a file is a table as text, by its suffix."""
+    return _suffix(path) in (*CSV_SUFFIXES, *_JSON_SUFFIXES)
 
 
 def _suffix(path: Path) -> str:

@@ -20,7 +20,7 @@ from lightkit.config.accelerator.vocabulary import (
     XLA_STRATEGIES,
 )
 from lightkit.config.schedule import AUTO, COUNTS, STEPPING_SCHEMAS
-from lightkit.config.schema import Schema, list_branches, load_schema
+from lightkit.config.schema import NO_DEFAULT, Argument, Schema, list_branches, load_schema
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
@@ -173,7 +173,6 @@ class _Writer:
         }
 
     def _describe_layer(self) -> dict[str, Schema]:
-        data = self._schema.data
         block = _describe_table(
             {key: _describe_hardware(key, text) for key, text in KEY_HELP.items()}
         )
@@ -184,15 +183,15 @@ class _Writer:
             )
         }
         places |= {
-            name: (self._class_place(data["bases"][name]), text)
+            name: (self._class_place(self._schema.bases[name]), text)
             for name, text in _CLASS_SECTIONS.items()
         }
         places |= {name: (self._named_entries(name), text) for name, text in _ENTRIES.items()}
-        for name, section in data["sections"].items():
+        for name, section in self._schema.sections.items():
             if name != "accelerator":
                 places[name] = (
-                    self._describe_section(name, section["arguments"]),
-                    section["help"] or "Lightning's Trainer",
+                    self._describe_section(name, section.arguments),
+                    section.help or "Lightning's Trainer",
                 )
         layer = {
             name: {
@@ -201,9 +200,9 @@ class _Writer:
             }
             for name, (schema, text) in places.items()
         }
-        return layer | self._describe_arguments(data["top"])
+        return layer | self._describe_arguments(self._schema.top)
 
-    def _describe_section(self, name: str, arguments: Mapping[str, Any]) -> Schema:
+    def _describe_section(self, name: str, arguments: Mapping[str, Argument]) -> Schema:
         properties = self._describe_arguments(arguments)
         if name == "trainer":
             old = {
@@ -211,23 +210,21 @@ class _Writer:
                 for key in OLD_TRAINER_KEYS
             }
             properties |= old | {
-                key: _describe_hardware(key, arguments[key]["help"]) for key in TRAINER_DEFAULTS
+                key: _describe_hardware(key, arguments[key].help) for key in TRAINER_DEFAULTS
             }
         return _describe_table(properties)
 
-    def _describe_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Schema]:
+    def _describe_arguments(self, arguments: Mapping[str, Argument]) -> dict[str, Schema]:
         properties: dict[str, Schema] = {}
         for name, argument in arguments.items():
-            default = (
-                {"default": argument["default"]} if argument.get("default") is not None else {}
-            )
-            help_text = {"description": argument["help"]} if argument["help"] else {}
-            properties[name] = {**self._describe_type(argument["schema"]), **help_text, **default}
-            lists = [
-                branch
-                for branch in list_branches(argument["schema"])
-                if branch.get("type") == "array"
-            ]
+            described = self._describe_type(argument.schema)
+            if argument.help:
+                described["description"] = argument.help
+            if argument.default not in (None, NO_DEFAULT):
+                described["default"] = argument.default
+            properties[name] = described
+            branches = list_branches(argument.schema)
+            lists = [branch for branch in branches if branch.get("type") == "array"]
             if lists:
                 item = self._describe_type(lists[0].get("items", {}))
                 added = [item, {"type": "array", "items": item}, {"type": "null"}]
@@ -313,7 +310,7 @@ class _Writer:
                 }
                 for path, given in named.items()
             ]
-            if bases == self._schema.data["bases"]["lr_scheduler"]:
+            if bases == self._schema.bases["lr_scheduler"]:
                 properties |= _describe_stepping()
             spec = {"type": "object", "properties": properties, "allOf": cases}
             self._definitions[key] = {"anyOf": [{"type": "null"}, names, spec]}
@@ -326,10 +323,9 @@ class _Writer:
         """
         if path not in self._definitions:
             self._definitions[path] = {}
-            properties = self._describe_arguments(self._schema.classes[path]["arguments"])
-            is_schedule = {*self._schema.data["bases"]["lr_scheduler"]} & {
-                *self._schema.classes[path]["bases"]
-            }
+            described = self._schema.classes[path]
+            properties = self._describe_arguments(described.arguments)
+            is_schedule = {*self._schema.bases["lr_scheduler"]} & {*described.bases}
             for name in COUNTS if is_schedule else ():
                 if name in properties:
                     text = properties[name].pop("description", "")
@@ -354,7 +350,7 @@ class _Writer:
 
         The class of a known name is judged unless the entry names another one.
         """
-        place = self._class_place(self._schema.data["bases"][section])
+        place = self._class_place(self._schema.bases[section])
         known = {}
         for name, path in NAMED_CLASSES[section].items():
             if path in self._schema.classes:
@@ -362,6 +358,6 @@ class _Writer:
                     "if": {"type": "object", "not": {"required": ["class_path"]}},
                     "then": self._describe_class(path),
                     "else": place,
-                    "description": f"{self._schema.classes[path]['help']} ({path})",
+                    "description": f"{self._schema.classes[path].help} ({path})",
                 }
         return _describe_table(known, others=place)

@@ -66,10 +66,8 @@ def _make_script(stage_config: StageConfig, words: Sequence[str]) -> tuple[str, 
             f" {stage_config.launch.nodes!r}",
             stage_config.resolved.origin_of("launch.nodes"),
         )
-    num_nodes = stage_config.resolved.section("trainer").get("num_nodes")
+    num_nodes = read_scalar(stage_config.resolved.section("trainer").get("num_nodes"))
     devices = stage_config.hardware.devices
-    # a flag's value is text
-    num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes
     # each has one device
     processes = stage_config.launch.processes or count_devices(stage_config.hardware)
     if processes is None and devices in (None, "auto") and stage_config.hardware.kind != "gpu":

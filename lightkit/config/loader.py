@@ -204,13 +204,16 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
             return file
     wanted = folder / (name if name.endswith(NESTED_FILES) else f"{name}.yaml")
     text = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
+    raise error_at(f"{text}{_hint_at_layer(name.removesuffix('.yaml'), folder)}", origin)
+
+
+def _hint_at_layer(stem: str, folder: Path) -> str:
+    """Return the layers that a missing one may mean, or those next to it."""
     # not all below: it may hold data and environments
     found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files next to it: {', '.join(layers[:10])}" if layers else ""
-    stem = name.removesuffix(".yaml")
-    hint = suggest_packaged(Path(f"{stem}.yaml")) or near(stem, layers) or beside
-    raise error_at(f"{text}{hint}", origin)
+    return suggest_packaged(Path(f"{stem}.yaml")) or near(stem, layers) or beside
 
 
 def _expand(
@@ -291,28 +294,33 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
     class, is a problem.
     """
     wrong: set[KeyPath] = set()
-    for section, known in NAMED_CLASSES.items():
+    for section in NAMED_CLASSES:
         for word in (section, f"{section}+"):
             node = tree.entries.get(word)
-            if node is None or (isinstance(node, Leaf) and node.value is None):
+            if node is None or to_plain(node) is None:
                 continue
-            if word != section or not isinstance(node, MappingNode):
-                text = f"{word}: expected a mapping from names to entries, got {to_plain(node)!r}"
-                problems.add(
-                    error_at(
-                        f"{text}; Lightning's own value goes under trainer.{word}", node.origin
-                    )
-                )
-                wrong.add((word,))
+            if word == section and isinstance(node, MappingNode):
+                wrong |= _check_names(section, node, problems)
                 continue
-            for name, entry in node.entries.items():
-                error = _check_entry((section, name), entry, known)
-                if error is None:
-                    continue
-                wrong.add((section, name))
-                # else a layer that cannot be read may name it
-                if not problems.is_incomplete or str(name) in known:
-                    problems.add(error)
+            text = f"{word}: expected a mapping from names to entries, got {to_plain(node)!r}"
+            text += f"; Lightning's own value goes under trainer.{word}"
+            problems.add(error_at(text, node.origin))
+            wrong.add((word,))
+    return wrong
+
+
+def _check_names(section: str, node: MappingNode, problems: Problems) -> set[KeyPath]:
+    """Check the entries of a section, and give the places of those that are wrong."""
+    wrong: set[KeyPath] = set()
+    known = NAMED_CLASSES[section]
+    for name, entry in node.entries.items():
+        error = _check_entry((section, name), entry, known)
+        if error is None:
+            continue
+        wrong.add((section, name))
+        # else a layer that cannot be read may name it
+        if not problems.is_incomplete or str(name) in known:
+            problems.add(error)
     return wrong
 
 

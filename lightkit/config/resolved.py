@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -164,20 +164,13 @@ class Resolved:
             if not isinstance(entries, dict):
                 continue
             trainer = result["trainer"] = dict(result.get("trainer") or {})
-            dumped = trainer.get(section)
             names = self._list_names(section)
-            items = (
-                list(dumped)
-                if isinstance(dumped, list)
-                else [dumped]
-                if isinstance(dumped, Mapping)
-                else []
-            )
-            # they come first, which the last parts of their class names confirm
+            dumped = trainer.get(section)
+            items = dumped if isinstance(dumped, list) else [dumped]
+
+            # They come first, which the last parts of their class names confirm.
             named = items[: len(names)]
-            if [_class_name(entries[name]) for name in names] != [
-                _class_name(item) for item in named
-            ]:
+            if [*map(_class_name, map(entries.get, names))] != [*map(_class_name, named)]:
                 continue
             found = dict(zip(names, named, strict=True))
             result[section] = {name: found.get(name) for name in entries}
@@ -227,7 +220,7 @@ class Resolved:
         own = find(self.tree, ("trainer", section))
         given = entries.entries if isinstance(entries, MappingNode) else {}
         names = [name for name, entry in given.items() if to_plain(entry) is not None]
-        if own is None or _read_switch(to_plain(own)) is not False:
+        if own is None or read_scalar(to_plain(own)) is not False:
             return names
         return [name for name in names if rank_of(given[name]) > rank_of(own)]
 
@@ -261,16 +254,13 @@ class Resolved:
 
         return {key: visit(child, (key,)) for key, child in config.items()}
 
-    def masked(self, value: _Result) -> _Result:
-        """Return a text, or plain containers of texts, for logs.
-
-        References stand in the place of secrets.
-        """
-        return mask(value, self._known)
-
     @cached_property
-    def _known(self) -> Mask:
-        return Mask(self.secrets)
+    def masked(self) -> Callable[[_Result], _Result]:
+        """The function that puts references in the place of secrets.
+
+        It takes a text, or plain containers of texts, for logs.
+        """
+        return partial(mask, known=Mask(self.secrets))
 
 
 def root_in(section: Mapping[str, Any]) -> str:
@@ -294,17 +284,11 @@ def _take_own(trainer: dict[str, Any], section: str) -> dict[KeyPath, Any]:
     """Take the user's own callbacks or loggers out of the trainer's section, by their paths."""
     source = section if section in trainer else f"{section}+"
     own = trainer.pop(source, None)
-    # the named ones replace Lightning's default logger
-    if not own or isinstance(_read_switch(own), bool):
-        return {}
+    if not own or isinstance(read_scalar(own), bool):
+        return {}  # the named ones replace Lightning's default logger
     if not isinstance(own, list):
         return {("trainer", source): own}
     return {("trainer", source, index): value for index, value in enumerate(own)}
-
-
-def _read_switch(value: Any) -> Any:
-    """Read a value that may come from a flag, where `false` is text."""
-    return read_scalar(value) if isinstance(value, str) else value
 
 
 def find_named_class(value: Any) -> str | None:

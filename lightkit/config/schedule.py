@@ -18,7 +18,7 @@ from lightkit.config.bounds import is_int
 from lightkit.config.merge import STEPPING_KEYS
 from lightkit.config.origins import KeyPath, error_at
 from lightkit.config.resolved import Resolved
-from lightkit.config.schema import Schema, accepts, describe_refused_bounds, describe_type
+from lightkit.config.schema import Schema, accepts, describe_expected
 from lightkit.config.yaml_reader import read_scalar
 
 SECTION = "lr_scheduler"
@@ -73,21 +73,12 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
     """
     if not isinstance(section, dict) or not isinstance(section.get("class_path"), str):
         return section
-    arguments = section.get("init_args") or {}
-    if not isinstance(arguments, dict):
+    if not isinstance(section.get("init_args") or {}, dict):
         return section
-    arguments = dict(arguments)
-    hidden = dict(section.get("dict_kwargs") or {})
-    stepping = {key: section[key] for key in STEPPING_KEYS if section.get(key) is not None}
-
-    # An argument of such a name belongs to the class, as it does for LightningCLI.
-    if stepping or "monitor" in arguments:
-        own, is_plateau = takes(section["class_path"])
-        for key, value in stepping.items():
-            target = arguments if key in own else hidden
-            target[key] = value
-        if is_plateau and "monitor" in arguments and "monitor" not in own:
-            hidden["monitor"] = arguments.pop("monitor")
+    shown = {key: value for key, value in section.items() if key not in STEPPING_KEYS}
+    arguments = dict(shown.pop("init_args", None) or {})
+    hidden = dict(shown.pop("dict_kwargs", None) or {})
+    _hide_stepping(section, arguments, hidden, takes)
 
     # jsonargparse takes an argument of the class out of dict_kwargs, so that their names stand
     # under one key.
@@ -95,17 +86,6 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
     if counted:
         arguments |= dict.fromkeys(counted, _PLACEHOLDER)
         hidden[AUTO] = counted
-    return _replace_keys(section, (*STEPPING_KEYS, "init_args", "dict_kwargs"), arguments, hidden)
-
-
-def _replace_keys(
-    section: Mapping[str, Any],
-    keys: Collection[str],
-    arguments: Mapping[str, Any],
-    hidden: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return a class without some of its keys, with arguments of the class and for others."""
-    shown = {key: value for key, value in section.items() if key not in keys}
     if arguments:
         shown["init_args"] = arguments
     if hidden:
@@ -113,25 +93,42 @@ def _replace_keys(
     return shown
 
 
+def _hide_stepping(
+    section: Mapping[str, Any],
+    arguments: dict[str, Any],
+    hidden: dict[str, Any],
+    takes: Callable[[str], tuple[Collection[str], bool]],
+) -> None:
+    """Hide when a schedule is stepped, and the metric of a plateau class that does not take it.
+
+    An argument of such a name belongs to the class, as it does for LightningCLI.
+    """
+    stepping = {key: section[key] for key in STEPPING_KEYS if section.get(key) is not None}
+    if not stepping and "monitor" not in arguments:
+        return
+    own, is_plateau = takes(section["class_path"])
+    for key, value in stepping.items():
+        target = arguments if key in own else hidden
+        target[key] = value
+    if is_plateau and "monitor" in arguments and "monitor" not in own:
+        hidden["monitor"] = arguments.pop("monitor")
+
+
 def show_schedule(section: Any) -> Any:
     """Undo `hide_schedule`, for a config that people read and that is given back with ``-c``."""
     hidden = section.get("dict_kwargs") if isinstance(section, dict) else None
     if not isinstance(hidden, dict):
         return section
-    shown = {key: value for key, value in section.items() if key != "dict_kwargs"}
-    arguments: dict[str, Any] = dict.fromkeys(hidden.get(AUTO) or (), AUTO)
-    if "monitor" in hidden:
-        arguments["monitor"] = hidden["monitor"]
+    shown = dict(section)
+    rest = dict(shown.pop("dict_kwargs"))
+    arguments = dict.fromkeys(rest.pop(AUTO, None) or (), AUTO)
+    if "monitor" in rest:
+        arguments["monitor"] = rest.pop("monitor")
     if arguments:
         shown["init_args"] = {**(shown.get("init_args") or {}), **arguments}
 
     # What is left belongs next to the class, or to others.
-    rest = {}
-    for key, value in hidden.items():
-        if key in STEPPING_KEYS:
-            shown[key] = value
-        elif key not in (AUTO, "monitor"):
-            rest[key] = value
+    shown |= {key: rest.pop(key) for key in STEPPING_KEYS if key in rest}
     if rest:
         shown["dict_kwargs"] = rest
     return shown
@@ -162,9 +159,8 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
         schema = STEPPING_SCHEMAS[key]
         value = hidden.get(key)
         if not accepts(schema, value):
-            expected = describe_refused_bounds(schema, value) or describe_type(schema)
             raise error_at(
-                f"{SECTION}.{key}: expected {expected}, got {value!r}",
+                f"{SECTION}.{key}: expected {describe_expected(schema, value)}, got {value!r}",
                 resolved.origin_of((SECTION, key)),
             )
 
@@ -208,5 +204,5 @@ def _count_epochs(resolved: Resolved) -> int | None:
 
 def _read_int(value: Any) -> int | None:
     """Read an integer, which is text where a flag sets it."""
-    number = read_scalar(value) if isinstance(value, str) else value
+    number = read_scalar(value)
     return number if is_int(number) else None

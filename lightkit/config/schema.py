@@ -5,6 +5,7 @@ What ``schema.json`` describes, which of it holds for the installed versions, an
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -134,21 +135,23 @@ def _value(value: Any) -> str:
     )
 
 
-def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
-    """Describe the bounds that a number is out of: ``1 or more``.
+def describe_expected(schema: Schema, value: Any) -> str:
+    """Describe what a schema takes, for a value that it refuses: bounds if they alone refuse it."""
+    return describe_refused_bounds(schema, value) or describe_type(schema)
 
-    None where the type of the value is wrong.
-    """
+
+def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
+    """Describe the bounds that a number is out of: ``1 or more``; None where they refuse none."""
     if any(is_too_large(_read_text(each)) for each in _list_plain_values(value)):
         return f"{describe_type(schema)}, of a size below {sys.float_info.max:.2g}"
-    branches = list_branches(schema)
-    bounded = [branch for branch in branches if any(key in BOUNDS for key in branch)]
-    free = [{"type": branch["type"]} for branch in bounded]
-    if not bounded or not accepts(any_of(free), value):
+    bounded: list[Schema] = []
+    others: list[Schema] = []
+    for branch in list_branches(schema):
+        (others if BOUNDS.isdisjoint(branch) else bounded).append(branch)
+    free = any_of({"type": branch["type"]} for branch in bounded)
+    if not bounded or accepts(any_of(bounded), value) or not accepts(free, value):
         return None
-    words = [describe_bounds(branch) for branch in bounded]
-    words += [describe_type(branch) for branch in branches if branch not in bounded]
-    return join_alternatives(words)
+    return join_alternatives([*map(describe_bounds, bounded), *map(describe_type, others)])
 
 
 def _list_plain_values(value: Any) -> list[Any]:
@@ -242,6 +245,104 @@ that counts.
 Lightkit's own come with the schema, but take arguments of Lightning's over.
 """
 _FILE = Path(__file__).with_name("schema.json")
+_ANYTHING: Schema = {}
+
+NO_DEFAULT: Any = inspect.Parameter.empty
+"""In place of the default of an argument that has none."""
+
+
+class Argument(NamedTuple):
+    """An argument of a class, or a key of a section or at the top of a config.
+
+    Args:
+        schema: Its type, see `lightkit.cli.class_descriptions.schema_of`.
+        required: Whether it has to be set.
+        default: Its default, as JSON has it, or `NO_DEFAULT`.
+        help: Its text in the docstring.
+        commands: Commands that take it, of a key at the top that not all take.
+    """
+
+    schema: Schema = _ANYTHING
+    required: bool = False
+    default: Any = NO_DEFAULT
+    help: str = ""
+    commands: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its entry in ``schema.json``."""
+        entry = self._asdict()
+        if self.default is NO_DEFAULT:
+            del entry["default"]
+        if not self.commands:
+            del entry["commands"]
+        return entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassDescription:
+    """A class, or a section of plain keys: its arguments, and what its values have to fulfil.
+
+    It comes from ``schema.json``, or from the signature of a class that has been imported
+    (`lightkit.cli.class_descriptions.describe_class`).
+
+    Args:
+        path: Path of the class; of a section its name.
+        help: First paragraph of its docstring.
+        bases: Paths of the classes that it derives from; of the packaged schema those alone that
+            arguments ask for.
+        arguments: Arguments of the constructor, those that it passes on to its bases included.
+        abstract: Whether it is a base class that cannot be built.
+        open: Whether it takes other arguments, too, and passes them on (``**kwargs``).
+        paths: Arguments that name files or folders which must exist, each with the kind.
+        choices: Arguments whose values are listed, each with the values, which may be patterns.
+        excludes: Pairs of arguments that exclude each other, each with a third one that has to be
+            true for it.
+        fetch: Whether it can fetch its data.
+        check_installed: Whether it checks packages before it is built.
+        error: Text of the error that its import has raised.
+    """
+
+    path: str
+    help: str = ""
+    bases: Collection[str] = ()
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    abstract: bool = False
+    open: bool = False
+    paths: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    excludes: Sequence[Sequence[str]] = ()
+    fetch: bool = False
+    check_installed: bool = False
+    error: str | None = None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of the arguments that have one."""
+        return {
+            name: argument.default
+            for name, argument in self.arguments.items()
+            if argument.default is not NO_DEFAULT
+        }
+
+    @classmethod
+    def read(cls, path: str, entry: Mapping[str, Any]) -> ClassDescription:
+        """Read the entry of a class in ``schema.json``."""
+        arguments = {name: Argument(**each) for name, each in entry["arguments"].items()}
+        return cls(**{**entry, "path": path, "arguments": arguments})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of the class in ``schema.json``, without what is as for most classes."""
+        arguments = {name: argument.to_json() for name, argument in self.arguments.items()}
+        entry = {"help": self.help, "bases": list(self.bases), "arguments": arguments}
+        for name in _RARE_FIELDS:
+            value = getattr(self, name)
+            if value:
+                entry[name] = value
+        return entry
+
+
+_RARE_FIELDS = ("abstract", "open", "paths", "choices", "excludes", "fetch", "check_installed")
+"""Fields of a class that its entry has only where they say something."""
 
 
 @dataclass(frozen=True)
@@ -250,20 +351,15 @@ class ConfigSchema:
 
     Args:
         data: What ``scripts/catalogue.py`` wrote.
-        imported: Classes that have been imported and described in this process.
+        imported: Classes that have been imported and described in this process, by their paths.
     """
 
     data: Mapping[str, Any] = field(repr=False)
-    imported: frozenset[str] = frozenset()
+    imported: Mapping[str, ClassDescription] = field(default_factory=dict)
 
-    def with_imported(self, classes: Mapping[str, Any]) -> ConfigSchema:
-        """Add classes that this process has imported, each described as in the file.
-
-        Args:
-            classes: What they are and take, by their paths.
-        """
-        data = {**self.data, "classes": {**self.classes, **classes}}
-        return replace(self, data=data, imported=self.imported | {*classes})
+    def with_imported(self, classes: Mapping[str, ClassDescription]) -> ConfigSchema:
+        """Add classes that this process has imported, by their paths."""
+        return replace(self, imported={**self.imported, **classes})
 
     @cached_property
     def trusted(self) -> Collection[str]:
@@ -280,42 +376,64 @@ class ConfigSchema:
         """Return whether all of them were described as they are installed."""
         return {*PACKAGES} == {*self.trusted}
 
+    @cached_property
+    def sections(self) -> Mapping[str, ClassDescription]:
+        """Sections of plain keys."""
+        return _read_classes(self.data["sections"])
+
     @property
-    def sections(self) -> list[str]:
-        """Every top-level key that holds others: those of plain values, and those of classes."""
+    def bases(self) -> Mapping[str, Sequence[str]]:
+        """Sections of classes, each with the classes that may stand there or be derived from."""
+        bases: Mapping[str, Sequence[str]] = self.data["bases"]
+        return bases
+
+    @property
+    def section_names(self) -> list[str]:
+        """Every top-level key that holds other keys: of plain values, and of classes."""
         return [*self.data["sections"], *self.data["bases"]]
 
-    @property
-    def classes(self) -> Mapping[str, Any]:
-        """Every class that is described, by its path."""
-        classes: Mapping[str, Any] = self.data["classes"]
-        return classes
+    @cached_property
+    def top(self) -> Mapping[str, Argument]:
+        """Keys at the top of a config that hold one value."""
+        return {name: Argument(**each) for name, each in self.data["top"].items()}
 
-    def path_of(self, name: str, bases: Collection[str] = ()) -> str | None:
-        """Return the path of a class that is described.
+    @cached_property
+    def classes(self) -> Mapping[str, ClassDescription]:
+        """Every class that is described, by its path."""
+        return {**_read_classes(self.data["classes"]), **self.imported}
+
+    def find(self, name: str | None, bases: Collection[str] = ()) -> ClassDescription | None:
+        """Find the description of a class; None where there is none.
 
         Args:
             name: Any path that leads to it, or its short name.
             bases: Classes that it may derive from, for a short name.
         """
+        if name is None:
+            return None
         if "." in name:
             name = real_name(name)
-            path = self.data["aliases"].get(name, name)
-            return path if path in self.classes else None
-        found = [self.data["names"].get(base, {}).get(name) for base in bases]
-        return next(
-            (path for path in found if isinstance(path, str) and path in self.classes), None
-        )
+            return self.classes.get(self.data["aliases"].get(name, name))
+        for base in bases:
+            path = self.data["names"].get(base, {}).get(name)
+            if isinstance(path, str) and path in self.classes:
+                return self.classes[path]
+        return None
+
+    def find_valid(self, name: str | None, bases: Collection[str] = ()) -> ClassDescription | None:
+        """Find the description of a class where it holds for what is installed."""
+        found = self.find(name, bases)
+        return found if found is not None and self.is_valid_for(found.path) else None
 
     def names_of(self, bases: Collection[str]) -> dict[str, list[str]]:
-        """List the described classes that derive from any of several bases.
+        """List the classes that derive from any of several bases, each with all its names.
 
-        Each with all its names, shortest first.
+        The shortest name comes first.
         """
         names: dict[str, list[str]] = {
             path: []
             for path, described in self.classes.items()
-            if {*bases} & {*described["bases"]} and not described.get("abstract")
+            if {*bases} & {*described.bases} and not described.abstract
         }
         short = [
             pair for base in sorted(bases) for pair in self.data["names"].get(base, {}).items()
@@ -333,12 +451,16 @@ class ConfigSchema:
         """Check whether the description of a class, or of a module, holds for what is installed."""
         return path in self.imported or path.partition(".")[0] in self.trusted
 
-    def section_of(self, path: str) -> str | None:
+    def section_of(self, described: ClassDescription) -> str | None:
         """Return the top-level key under which a class goes."""
-        bases = set(self.classes[path]["bases"])
-        return next(
-            (section for section, known in self.data["bases"].items() if bases & {*known}), None
-        )
+        for section, bases in self.bases.items():
+            if {*described.bases} & {*bases}:
+                return section
+        return None
+
+
+def _read_classes(entries: Mapping[str, Any]) -> dict[str, ClassDescription]:
+    return {path: ClassDescription.read(path, entry) for path, entry in entries.items()}
 
 
 @cache

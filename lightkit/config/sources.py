@@ -79,7 +79,7 @@ def read_typed(value: Any, schema: Mapping[str, Any]) -> Any:
         not branch or branch.get("type") in _TEXTS or "enum" in branch or "class" in branch
         for branch in list_branches(dict(schema))
     )
-    return value if takes_text or not isinstance(value, str) else read_scalar(value)
+    return value if takes_text else read_scalar(value)
 
 
 def _may_be_shown(value: Any, path: KeyPath, sources: Sequence[Mapping[str, Any]]) -> bool:

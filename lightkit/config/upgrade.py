@@ -488,7 +488,7 @@ def _is_trainer_argument(key: str, node: Node) -> bool:
             or isinstance(to_plain(node), bool)
             or class_of(node) is not None
         )
-    return key in OLD_ARGUMENTS or key in load_schema().data["sections"]["trainer"]["arguments"]
+    return key in OLD_ARGUMENTS or key in load_schema().sections["trainer"].arguments
 
 
 def _is_strategy_plugin(item: Node) -> bool:

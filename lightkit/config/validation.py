@@ -13,8 +13,9 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,20 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
+from lightkit.config.bounds import is_any_number
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, SPEC_KEYS, STEPPING_KEYS, is_append
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, error_at, shortened
 from lightkit.config.resolved import Resolved, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
+    NO_DEFAULT,
+    Argument,
+    ClassDescription,
     ConfigSchema,
     Schema,
     accepts,
     any_of,
+    describe_expected,
     describe_refused_bounds,
     describe_type,
     join_alternatives,
@@ -76,8 +82,8 @@ _NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", 
 requires."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
+_MOST_CHOICES = 10  # that an error lists
 _LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
-Argument = Mapping[str, Any]
 
 
 @dataclass
@@ -123,9 +129,68 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
     return result
 
 
-def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
-    """Return the path of a section's class where the schema describes it."""
-    return schema.path_of(str(resolved.class_named(section)), schema.data["bases"][section])
+def find_section_class(
+    section: str, resolved: Resolved, schema: ConfigSchema
+) -> ClassDescription | None:
+    """Return the description of a section's class where the schema has one."""
+    return schema.find(resolved.class_named(section), schema.bases[section])
+
+
+def find_refused_inputs(
+    described: ClassDescription, given: Mapping[str, Any], path: KeyPath, resolved: Resolved
+) -> Iterator[tuple[KeyPath, ConfigError]]:
+    """Find values that a class itself refuses: none of their choices, or excluding each other.
+
+    Args:
+        described: The class.
+        given: Its arguments, as the config has them or as jsonargparse parsed them.
+        path: Their place.
+        resolved: The config.
+
+    Yields:
+        The place of each with the error.
+    """
+    for name, choices in described.choices.items():
+        value = given.get(name)
+        if isinstance(value, str) and name not in described.paths and not is_choice(value, choices):
+            place = (*path, name)
+            text = f"{dotted(place)}: there is no {name} {shortened(value)}"
+            text += _hint_at_choice(value, choices)
+            yield place, error_at(text, resolved.origin_of(place))
+
+    for first, second, switch in described.excludes:
+        if given.get(first) and given.get(second) and given.get(switch) is not False:
+            places = [(*path, name) for name in (first, second)]
+            one, other = (f"{dotted(place)} ({_quote(given[place[-1]])})" for place in places)
+            text = f"{one} and {other} exclude each other. Leave one of them out."
+            yield places[1], error_at(text, *map(resolved.origin_of, places))
+
+
+def _hint_at_choice(value: str, choices: Sequence[str]) -> str:
+    """Return the choices that are near a value, else the first ones."""
+    few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
+    return near(value, choices) or f"; expected {join_alternatives(few)}"
+
+
+def find_refused_numbers(
+    described: ClassDescription, given: Mapping[str, Any], path: KeyPath, resolved: Resolved
+) -> Iterator[tuple[KeyPath, ConfigError]]:
+    """Find numbers out of their bounds among arguments that jsonargparse has parsed.
+
+    It takes them: it leaves the bounds of a type to lightkit.
+    """
+    for name, argument in described.arguments.items():
+        value: Any = given.get(name)
+        expected = describe_refused_bounds(argument.schema, value) if is_any_number(value) else None
+        if expected is not None:
+            place = (*path, name)
+            text = f"{dotted(place)}: expected {expected}, got {value}"
+            yield place, error_at(text, resolved.origin_of(place))
+
+
+def is_choice(value: str, choices: Iterable[str]) -> bool:
+    """Return whether a text is one of several choices, which may be patterns."""
+    return any(fnmatchcase(value, choice) for choice in choices)
 
 
 def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
@@ -166,7 +231,7 @@ class _Validator:
             self._check_class_section(key, node)
         elif key in NAMED_CLASSES:
             self._check_entries(key, node)
-        elif key in self._schema.data["sections"]:
+        elif key in self._schema.sections:
             self._check_section(key, node)
         elif (
             "pytorch_lightning" in self._schema.trusted
@@ -178,11 +243,11 @@ class _Validator:
         if key not in self._resolved.class_sections:  # its class is fixed in Python
             self.result.undescribed.add("")
             return
-        self._check_value((key,), node, {"schema": {"anyOf": self._list_bases(key)}})
+        self._check_value((key,), node, Argument({"anyOf": self._list_bases(key)}))
 
     def _list_bases(self, section: str) -> list[Schema]:
         """List the classes that may stand in a section."""
-        return [{"class": base} for base in self._schema.data["bases"][section]]
+        return [{"class": base} for base in self._schema.bases[section]]
 
     def _check_entries(self, key: str, node: Node) -> None:
         bases = self._list_bases(key)
@@ -192,20 +257,19 @@ class _Validator:
                 self._check_class((key, name), entry, bases)
 
     def _check_top_value(self, key: str, node: Node) -> None:
-        data = self._schema.data
         command = self._resolved.subcommand or None
         top = {
-            name
-            for name, each in data["top"].items()
-            if command in (None, *each.get("commands", (command,)))
+            name: argument
+            for name, argument in self._schema.top.items()
+            if command is None or not argument.commands or command in argument.commands
         }
         if key not in top:
-            known = {*top, *self._schema.sections, "ckpt_path", "extends"}
+            known = {*top, *self._schema.section_names, "ckpt_path", "extends"}
             self._report(
                 (key,), f"no such key{self._hint_at_key(key, known, node)}", node, at_key=True
             )
             return
-        self._check_value((key,), node, data["top"][key])
+        self._check_value((key,), node, top[key])
         if key == "seed_everything":
             seed = read_scalar(str(to_plain(node)))
             if isinstance(seed, int) and not 0 <= seed <= _MAX_SEED:
@@ -245,21 +309,12 @@ class _Validator:
         """
         by_name = defaultdict[str, list[str]](list)
         by_part = defaultdict[str, list[str]](list)
-        keys = []
-        for name, section in self._schema.data["sections"].items():
-            if name in (*_OF_ANY_JOB, *self._resolved.tree.entries):
-                keys += [f"{name}.{key}" for key in section["arguments"]]
-            else:
-                for key in section["arguments"]:
-                    by_part[key].append(f"{name}.{key}")
-        for name in CLASS_SECTIONS:
-            keys += [f"{name}.init_args.{key}" for key in self._list_arguments(name)]
-        keys += [f"{section}.{name}" for section, names in NAMED_CLASSES.items() for name in names]
-
+        for key in self._list_keys(is_present=False):
+            by_part[_short(key)].append(key)
         for key in dict.fromkeys(self._list_optimizer_keys()):
-            by_name[key.rpartition(".")[2]].append(key)
-        for key in keys:
-            last = key.rpartition(".")[2]
+            by_name[_short(key)].append(key)
+        for key in self._list_present_keys():
+            last = _short(key)
             by_name[last].append(key)
             parts = last.split("_")
             if len(parts) > 1:
@@ -268,13 +323,32 @@ class _Validator:
                     by_part[part].append(key)
         return by_name, by_part
 
+    def _list_present_keys(self) -> list[str]:
+        """List the keys of the config's sections and classes, and the names of entries."""
+        keys = self._list_keys(is_present=True)
+        for section in CLASS_SECTIONS:
+            keys += [f"{section}.init_args.{key}" for key in self._list_arguments(section)]
+        for section, names in NAMED_CLASSES.items():
+            keys += [f"{section}.{name}" for name in names]
+        return keys
+
+    def _list_keys(self, *, is_present: bool) -> list[str]:
+        """List the keys of the sections of plain keys that the config has, or of the others."""
+        present = {*_OF_ANY_JOB, *self._resolved.tree.entries}
+        return [
+            f"{name}.{key}"
+            for name, section in self._schema.sections.items()
+            if (name in present) == is_present
+            for key in section.arguments
+        ]
+
     def _list_arguments(self, section: str) -> Collection[str]:
         """List the arguments of the class that a section names.
 
         None of a class that is not described.
         """
-        path = find_section_class(section, self._resolved, self._schema)
-        return () if path is None else self._schema.classes[path]["arguments"]
+        described = find_section_class(section, self._resolved, self._schema)
+        return () if described is None else described.arguments
 
     def _list_optimizer_keys(self) -> list[str]:
         """List the arguments of all optimizers where none is named.
@@ -283,20 +357,18 @@ class _Validator:
         """
         if self._resolved.value_of("optimizer") is not None:
             return []
-        optimizers = [
-            path for path in self._schema.classes if self._schema.section_of(path) == "optimizer"
-        ]
         return [
             f"optimizer.init_args.{key}"
-            for path in optimizers
-            for key in self._schema.classes[path]["arguments"]
+            for described in self._schema.classes.values()
+            if self._schema.section_of(described) == "optimizer"
+            for key in described.arguments
         ]
 
     def _check_section(self, key: str, node: Node) -> None:
         if not isinstance(node, MappingNode):
             self._report_no_section(key, node)
             return
-        known = self._schema.data["sections"][key]["arguments"]
+        known = self._schema.sections[key].arguments
         if key == "trainer":
             self._check_trainer(node, known)
             return
@@ -391,7 +463,7 @@ class _Validator:
         classes = list(filter(_names_class, branches))
         if classes and isinstance(node, MappingNode):
             self._check_class_mapping(
-                path, node, classes, has_default=argument.get("default") is not None
+                path, node, classes, has_default=argument.default not in (None, NO_DEFAULT)
             )
         elif isinstance(node, Items) and _may_hold_classes(value, branches):
             self._check_listed_classes(path, node, branches)
@@ -405,7 +477,7 @@ class _Validator:
 
         Those of an element, where one is appended to its list.
         """
-        branches = list_branches(argument["schema"])
+        branches = list_branches(argument.schema)
         if any(not branch or branch.get("callable") for branch in branches):
             self.result.is_final = False
         # one element, or a class that becomes one
@@ -423,7 +495,7 @@ class _Validator:
         """Check the elements of a list, of which each may be a class."""
         lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
         for index, item in enumerate(node.items):
-            self._check_value((*path, index), item, {"schema": any_of(lists)})
+            self._check_value((*path, index), item, Argument(any_of(lists)))
 
     def _check_class_mapping(
         self, path: KeyPath, node: MappingNode, classes: Sequence[Schema], *, has_default: bool
@@ -432,9 +504,7 @@ class _Validator:
         if "class_path" in node.entries:
             self._check_class(path, node, classes)
             return
-        is_of_section = any(
-            classes[0]["class"] in bases for bases in self._schema.data["bases"].values()
-        )
+        is_of_section = any(classes[0]["class"] in bases for bases in self._schema.bases.values())
         needs_class = is_of_section and not has_default and not self._resolved.is_incomplete
         if needs_class and _entries(node.entries.get("init_args")):
             self._report(path, "expected a class_path next to init_args", node)
@@ -470,7 +540,7 @@ class _Validator:
         if is_file or any(branch.get("callable") for branch in classes):
             self.result.is_final = False
             return
-        takes_others = not all(map(_takes_only_classes, list_branches(argument["schema"])))
+        takes_others = not all(map(_takes_only_classes, list_branches(argument.schema)))
         if (
             takes_others
             and "." not in name
@@ -522,7 +592,7 @@ class _Validator:
         self._check_spec_keys(path, entry, name)
         found = self._find_class(place, named, name, bases)
         if found is not None:
-            if self._schema.classes[found].get("check_installed"):
+            if found.check_installed:
                 self.result.is_final = False
             self._check_arguments(
                 path, entry, found, named, num_given=max(base.get("given", 0) for base in bases)
@@ -578,14 +648,14 @@ class _Validator:
 
     def _find_class(
         self, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]
-    ) -> str | None:
+    ) -> ClassDescription | None:
         """Find a class that the schema describes, and whose installed version is that one."""
         schema = self._schema
         wanted = [base["class"] for base in bases]
-        found = schema.path_of(name, wanted)
+        found = schema.find(name, wanted)
         if found is None and "." not in name and not self._may_mean(name, wanted):
-            found = self._find_elsewhere(name)
-        if found is None or not schema.is_valid_for(found):
+            found = schema.find(name, schema.data["names"])  # it has no meaning where it stands
+        if found is None or not schema.is_valid_for(found.path):
             self._report_unknown_class(place, named, name, wanted)
             return None
         makes_function = any(base.get("callable") for base in bases)
@@ -595,33 +665,29 @@ class _Validator:
             return None
         return found
 
-    def _find_elsewhere(self, name: str) -> str | None:
-        """Find a class by a short name that has no meaning where it stands."""
-        for base in self._schema.data["names"]:
-            found = self._schema.path_of(name, [base])
-            if found is not None:
-                return found
-        return None
-
     def _describe_wrong_class(
-        self, found: str, wanted: Sequence[str], place: KeyPath, *, makes_function: bool
+        self,
+        found: ClassDescription,
+        wanted: Sequence[str],
+        place: KeyPath,
+        *,
+        makes_function: bool,
     ) -> str | None:
         """Describe why a class cannot stand at a place; None if it can."""
         schema = self._schema
-        described = schema.classes[found]
-        if "error" in described:  # what its import raised
-            return str(described["error"])
-        has_all_bases = found in schema.imported or {*wanted} <= {*schema.data["names"]}
-        if not makes_function and has_all_bases and not {*described["bases"]} & {*wanted}:
+        if found.error is not None:
+            return found.error
+        has_all_bases = found.path in schema.imported or {*wanted} <= {*schema.data["names"]}
+        if not makes_function and has_all_bases and not {*found.bases} & {*wanted}:
             section = schema.section_of(found)
             goes = f"; it goes under {section}" if section and section != place[0] else ""
             names = join_alternatives(map(_short, wanted))
             article = "an" if names[:1] in "AEIOU" else "a"
-            return f"{_short(found)} is not {article} {names}{goes}"
-        if described.get("abstract"):
+            return f"{_short(found.path)} is not {article} {names}{goes}"
+        if found.abstract:
             return (
-                f"{_short(found)} is a base class, which cannot be used by itself; name a class"
-                " that derives from it"
+                f"{_short(found.path)} is a base class, which cannot be used by itself; name a"
+                " class that derives from it"
             )
         return None
 
@@ -634,13 +700,13 @@ class _Validator:
         """
         text = self._describe_unknown_class(named, name, bases)
         if text is None:
-            self.result.undescribed.add(self._schema.path_of(name, bases) or name)
+            found = self._schema.find(name, bases)
+            self.result.undescribed.add(name if found is None else found.path)
         else:
             self._report(place, text, named)
 
     def _describe_unknown_class(self, named: Node, name: str, bases: Collection[str]) -> str | None:
         """Describe why a name leads to no class; None where an import may find one."""
-        schema = self._schema
         module, _, short = real_name(name).rpartition(".")
         old = find_class(real_name(name)) if module.startswith("pytorch_lightning") else None
         if old is not None:
@@ -650,60 +716,85 @@ class _Validator:
 
         if not module:
             is_wrong = not self._may_mean(name, bases)
-            return _describe_no_class(name, _short_names(bases, schema)) if is_wrong else None
-        exported: Sequence[str] | None = schema.data["exports"].get(module)
-        if exported is None or short in exported or not schema.is_valid_for(module):
+            return _describe_no_class(name, self._short_names(bases)) if is_wrong else None
+        exported: Sequence[str] | None = self._schema.data["exports"].get(module)
+        if exported is None or short in exported or not self._schema.is_valid_for(module):
             return None
-        here = [known for known in exported if f"{module}.{known}" in schema.classes]
-        hint = near(short, here) or near(short, _short_names(bases, schema))
+        here = [known for known in exported if f"{module}.{known}" in self._schema.classes]
+        hint = near(short, here) or near(short, self._short_names(bases))
         return f"{module} has no class {short!r}{hint}"
 
+    def _short_names(self, bases: Collection[str]) -> list[str]:
+        """List the short names of the classes that derive from any of several bases."""
+        described = self._schema.names_of(bases).values()
+        return [name for names in described for name in names if "." not in name]
+
     def _check_arguments(
-        self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int
+        self,
+        path: KeyPath,
+        entry: MappingNode,
+        found: ClassDescription,
+        named: Node,
+        *,
+        num_given: int,
     ) -> None:
         """Check the arguments of a class.
 
         Args:
             path: Place of the class.
             entry: Its mapping.
-            found: Path of the class.
+            found: The class.
             named: Its name.
             num_given: Number of its first arguments that its caller gives.
         """
-        described = self._schema.classes[found]
-        known: Mapping[str, Argument] = described["arguments"]
         free = self._check_passed_on(path, entry, found, named)
         given = entry.entries.get("init_args")
         named_here = _named_entries(given)
         if path == (SECTION,):
             named_here = self._check_schedule(entry, found, named, named_here)
-        for name, node in self._check_known((*path, "init_args"), named_here, known):
+        for name, node in self._check_known((*path, "init_args"), named_here, found.arguments):
             self._report_argument((*path, "init_args", name), node, found, named)
         if given is None or isinstance(given, MappingNode):
-            required = [
-                name for name, argument in [*known.items()][num_given:] if argument["required"]
+            named_or_free = {**free, **_entries(given)}
+            missing = [
+                name
+                for name, argument in [*found.arguments.items()][num_given:]
+                if argument.required and not _is_set(name, named_or_free)
             ]
-            missing = [name for name in required if not _is_set(name, {**free, **_entries(given)})]
             self._report_missing(path, entry, found, named, missing)
+        self._check_inputs((*path, "init_args"), given, found)
+
+    def _check_inputs(self, path: KeyPath, given: Node | None, found: ClassDescription) -> None:
+        """Check values that a class itself refuses, of which some depend on installed versions."""
+        if isinstance(given, MappingNode) and (
+            self._schema.is_current or found.path in self._schema.imported
+        ):
+            for place, error in find_refused_inputs(found, to_plain(given), path, self._resolved):
+                if not self._is_unresolved(place):
+                    self.result.problems.append((place, error))
 
     def _check_passed_on(
-        self, path: KeyPath, entry: MappingNode, found: str, named: Node
+        self, path: KeyPath, entry: MappingNode, found: ClassDescription, named: Node
     ) -> dict[str, Node]:
         """Check the arguments that a class passes on to others, and return them.
 
         Others may know more than the class.
         """
-        described = self._schema.classes[found]
         free = _named_entries(entry.entries.get("dict_kwargs"))
         if free:
             self.result.is_final = False
-        if not described.get("open") and len(path) <= _CALLED.get(path[0], 0):
-            for name in free.keys() - described["arguments"].keys():
+        if not found.open and len(path) <= _CALLED.get(path[0], 0):
+            for name in free.keys() - found.arguments.keys():
                 self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
         return free
 
     def _report_missing(
-        self, path: KeyPath, entry: MappingNode, found: str, named: Node, missing: Sequence[str]
+        self,
+        path: KeyPath,
+        entry: MappingNode,
+        found: ClassDescription,
+        named: Node,
+        missing: Sequence[str],
     ) -> None:
         """Report required arguments that are not set, unless one was left out as wrong."""
         whole = (*path, "init_args")
@@ -712,57 +803,54 @@ class _Validator:
         for name in missing:
             if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):
                 continue
-            argument = self._schema.classes[found]["arguments"][name]
-            text = f"{_short(found)} needs {name}"
-            if argument["schema"]:
-                text += f", {describe_type(argument['schema'])}"
-            help_text = argument["help"].partition(". ")[0].rstrip(".")
+            argument = found.arguments[name]
+            text = f"{_short(found.path)} needs {name}"
+            if argument.schema:
+                text += f", {describe_type(argument.schema)}"
+            help_text = argument.help.partition(". ")[0].rstrip(".")
             if help_text:
                 text += f": {help_text}"
             by_name = named.origin.kind == "default"  # the class is that of the entry's name
             self._report(path, text, entry if by_name else named, at_key=by_name)
 
     def _check_schedule(
-        self, entry: MappingNode, found: str, named: Node, given: Mapping[str, Node]
+        self, entry: MappingNode, found: ClassDescription, named: Node, given: Mapping[str, Node]
     ) -> dict[str, Node]:
         """Check what only a schedule may have, and return the other arguments."""
-        described = self._schema.classes[found]
-        known: Mapping[str, Argument] = described["arguments"]
+        known = found.arguments
         others = {name: node for name, node in given.items() if not _is_counted(name, node, known)}
 
-        # An argument of such a name belongs to the class.
+        self._check_stepping(entry, known)
+        is_built = self._uses_schedule() and not self._resolved.is_incomplete
+        if PLATEAU in (found.path, *found.bases) and "monitor" not in known:
+            monitor = others.pop("monitor", None)  # the class gets its value from Lightning
+            if monitor is None and is_built:
+                text = f"{_short(found.path)} needs monitor, text: the metric that it goes by"
+                self._report((SECTION,), text, named)
+        if is_built:
+            self._check_needed(entry, found.path, named, given)
+        return others
+
+    def _check_stepping(self, entry: MappingNode, known: Mapping[str, Argument]) -> None:
+        """Check when a schedule is stepped; an argument of such a name belongs to the class."""
         for key in STEPPING_KEYS:
             stepping = entry.entries.get(key)
             if stepping is not None:
-                self._check_value(
-                    (SECTION, key), stepping, known.get(key) or {"schema": STEPPING_SCHEMAS[key]}
-                )
-
-        is_built = self._uses_schedule() and not self._resolved.is_incomplete
-        if PLATEAU in (found, *described["bases"]) and "monitor" not in known:
-            monitor = others.pop("monitor", None)  # the class gets its value from Lightning
-            if monitor is None and is_built:
-                self._report(
-                    (SECTION,),
-                    f"{_short(found)} needs monitor, text: the metric that it goes by",
-                    named,
-                )
-        if is_built:
-            self._check_needed(entry, found, named, given)
-        return others
+                argument = known.get(key) or Argument(STEPPING_SCHEMAS[key])
+                self._check_value((SECTION, key), stepping, argument)
 
     def _check_needed(
-        self, entry: MappingNode, found: str, named: Node, given: Mapping[str, Node]
+        self, entry: MappingNode, path: str, named: Node, given: Mapping[str, Node]
     ) -> None:
         """Check arguments of which torch asks for some, without a sign of it in the signature."""
-        choices = _NEEDED.get(found, ())
+        choices = _NEEDED.get(path, ())
         if not choices or not isinstance(entry.entries.get("init_args", entry), MappingNode):
             return
         has_one = any(all(_is_set(name, given) for name in each) for each in choices)
         if not has_one:
             words = ", or ".join(" and ".join(each) for each in choices)
             self._report(
-                (SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named
+                (SECTION,), f"{_short(path)} needs {words}; total_steps: {AUTO} counts them", named
             )
 
     def _uses_schedule(self) -> bool:
@@ -772,42 +860,42 @@ class _Validator:
         """
         if self._resolved.subcommand not in (None, "", "fit"):
             return False
-        path = find_section_class("model", self._resolved, self._schema) or ""
-        return self._resolved.value_of("optimizer") is not None or path.startswith("lightkit.")
+        model = find_section_class("model", self._resolved, self._schema)
+        is_own = model is not None and model.path.startswith("lightkit.")
+        return is_own or self._resolved.value_of("optimizer") is not None
 
-    def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
+    def _report_argument(
+        self, place: KeyPath, node: Node, found: ClassDescription, named: Node
+    ) -> None:
         """Report an argument that a class does not have."""
         name = str(place[-1])
-        text = f"{_short(found)} has no such argument"
+        short = _short(found.path)
+        text = f"{short} has no such argument"
         for before in reversed(named.replaced):
-            earlier = self._schema.path_of(
-                str(to_plain(before)), self._schema.classes[found]["bases"]
-            )
-            if earlier is not None and name in self._schema.classes[earlier]["arguments"]:
-                text = f"{text}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
+            earlier = self._schema.find(str(to_plain(before)), found.bases)
+            if earlier is not None and name in earlier.arguments:
+                text += f"; it is one of {_short(earlier.path)}, which {short} has replaced"
                 self._report(place, text, node, named.origin, at_key=True)
                 return
-        self._report(
-            place, f"{text}{self._hint_at_class_argument(place, found)}", node, at_key=True
-        )
+        text += self._hint_at_class_argument(place, found)
+        self._report(place, text, node, at_key=True)
 
-    def _hint_at_class_argument(self, place: KeyPath, found: str) -> str:
+    def _hint_at_class_argument(self, place: KeyPath, found: ClassDescription) -> str:
         """Return where an argument goes that a class does not have, or a near name.
 
         Empty without either.
         """
-        described = self._schema.classes[found]
         name = str(place[-1])
         base = name.removesuffix("+")
         if place[:-1] == (SECTION, "init_args") and name in STEPPING_KEYS:
             return f"; {name} stands next to class_path"
-        if found == _CHECKPOINT and base in self._schema.classes[_MODEL_CHECKPOINT]["arguments"]:
+        if found.path == _CHECKPOINT and base in self._schema.classes[_MODEL_CHECKPOINT].arguments:
             return (
                 "; ModelCheckpoint has it: add an entry of your own under callbacks, such as"
                 f" five_best: {{class_path: ModelCheckpoint, init_args: {{{base}: ...}}}}"
             )
-        hint = near(base, described["arguments"])
-        if not hint and described.get("open") and place[0] in _CALLED:
+        hint = near(base, found.arguments)
+        if not hint and found.open and place[0] in _CALLED:
             return "; what it passes on to others goes under dict_kwargs"
         return hint
 
@@ -843,14 +931,10 @@ class _Validator:
     def _report_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
         value = to_plain(node)
         choices = [
-            choice
-            for branch in list_branches(argument["schema"])
-            for choice in branch.get("enum", ())
+            choice for branch in list_branches(argument.schema) for choice in branch.get("enum", ())
         ]
         words = [choice for choice in choices if isinstance(choice, str)]
-        expected = describe_refused_bounds(argument["schema"], value) or describe_type(
-            argument["schema"]
-        )
+        expected = describe_expected(argument.schema, value)
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
         self._report(path, f"expected {expected}, got {_format_value(value)}{hint}", node)
 
@@ -886,11 +970,7 @@ def _is_foreign(text: Any, schema: ConfigSchema) -> bool:
         return False
     if os.path.isfile(text):  # noqa: PTH113 - such as rows.csv; Path.is_file raises OSError of a name that is too long
         return False
-    return schema.path_of(text) is None or not schema.is_valid_for(text)
-
-
-def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
-    return [name for names in schema.names_of(bases).values() for name in names if "." not in name]
+    return schema.find(text) is None or not schema.is_valid_for(text)
 
 
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
@@ -922,7 +1002,7 @@ def _accepts_without_classes(branch: Schema, value: Any) -> bool:
 
 def _is_unset(value: Any, argument: Argument) -> bool:
     """Check if a value is null, or the default's, which jsonargparse takes whatever the type."""
-    default = argument.get("default")
+    default = argument.default
     return value is None or (type(value) is type(default) and bool(value == default))
 
 
@@ -970,7 +1050,7 @@ def _is_word(node: Node) -> bool:
 
 def _takes_lists(argument: Argument) -> bool:
     return any(
-        not branch or branch.get("type") == "array" for branch in list_branches(argument["schema"])
+        not branch or branch.get("type") == "array" for branch in list_branches(argument.schema)
     )
 
 
@@ -998,6 +1078,11 @@ def _named_entries(node: Node | None) -> dict[str, Node]:
 
 def _short(path: str) -> str:
     return path.rpartition(".")[2]
+
+
+def _quote(value: Any) -> Any:
+    """Return a value as errors show it, text in quotes."""
+    return shortened(value) if isinstance(value, str) else value
 
 
 def _format_value(value: Any) -> str:

@@ -91,13 +91,18 @@ def dump_yaml(config: dict[str, Any]) -> str:
     return text
 
 
-def read_scalar(text: str) -> Any:
-    """Read one scalar; text that is none is itself."""
+def read_scalar(value: Any) -> Any:
+    """Read a scalar that may be text, as flags and variables have it.
+
+    Text that is none, and any other value, is itself.
+    """
+    if not isinstance(value, str):
+        return value
     try:
-        value = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
+        found = yaml.load(value, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError):
-        return text
-    return text if isinstance(value, (dict, list)) or text == "" else value
+        return value
+    return value if isinstance(found, (dict, list)) or value == "" else found
 
 
 _LONGEST_KEY = 1024  # by the specification of YAML 1.2, unless a question mark stands before it

@@ -190,7 +190,7 @@ def _read_value(value: Any, resolved: Resolved, path: KeyPath) -> Any:
         return read_scalar(text) if text in ("true", "false", "null") else text or value
     if re.fullmatch(r"\d+(:\d+)+", text):
         return text
-    return read_scalar(value) if isinstance(value, str) else value
+    return read_scalar(value)
 
 
 def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str | None) -> None:
@@ -207,8 +207,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     engine = settings.choose_engine(strategy)
     _check_keys(settings, resolved, engine)
     path = ("trainer", "num_nodes")
-    num_nodes = resolved.section("trainer").get("num_nodes")
-    num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes
+    num_nodes = read_scalar(resolved.section("trainer").get("num_nodes"))
     if not isinstance(num_nodes, int) or num_nodes == 1:
         return
     if engine not in ("torchrun", "slurm"):

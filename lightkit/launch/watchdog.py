@@ -348,13 +348,8 @@ def read_watchdog(resolved: Resolved) -> WatchdogSettings:
     """
     block = resolved.value_of("watchdog")
     given = block if isinstance(block, dict) else {}
-    values = {
-        field.name: given[field.name] for field in fields(WatchdogSettings) if field.name in given
-    }
-    values = {
-        key: read_scalar(value) if isinstance(value, str) else value
-        for key, value in values.items()
-    }
+    names = [field.name for field in fields(WatchdogSettings)]
+    values = {name: read_scalar(given[name]) for name in names if name in given}
     for key, least, expected in (
         ("factor", 1e-300, "a number above 0"),
         ("floor_s", 0, "seconds, or 0 to end nothing"),

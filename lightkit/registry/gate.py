@@ -160,7 +160,7 @@ def _read_numbers(value: Any) -> Any:
     """Read a number, or the numbers of a mapping, that a flag has as text."""
     if isinstance(value, Mapping):
         return {str(name): _read_numbers(child) for name, child in value.items()} or None
-    return read_scalar(value) if isinstance(value, str) else value
+    return read_scalar(value)
 
 
 def _is_finite(value: Any) -> bool:

@@ -152,13 +152,13 @@ def read_sweep(resolved: Resolved, problems: Problems) -> Plan:
     section = resolved.section(SECTION)
     known = {each.name for each in fields(SweepSettings)}
     given = {
-        key: _read_number(value)
+        key: read_scalar(value)
         for key, value in section.items()
         if key in known and value is not None
     }
     reader = _Reader(resolved, given, problems)
     space = parse_space(resolved, problems)
-    max_epochs = _read_number(resolved.section("trainer").get("max_epochs"))
+    max_epochs = read_scalar(resolved.section("trainer").get("max_epochs"))
     sampler = reader.read_word("sampler", ("tpe", "random", "grid", "qmc"), "tpe")
     metric = reader.read_metric()
     num_trials = reader.read_count("trials", 0)
@@ -184,7 +184,7 @@ def read_sweep(resolved: Resolved, problems: Problems) -> Plan:
 
 def read_seed(resolved: Resolved) -> int:
     """Return the seed of a config; 0 where it sets none."""
-    seed = _read_number(resolved.value_of("seed_everything"))
+    seed = read_scalar(resolved.value_of("seed_everything"))
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
 
 
@@ -204,10 +204,6 @@ def _count_trials(sampler: str | None, space: Space) -> int:
     if sampler != "grid":
         return _DEFAULT_TRIALS
     return (space.count_points(_MOST_GRID_POINTS) or 0) + 1
-
-
-def _read_number(value: Any) -> Any:
-    return read_scalar(value) if isinstance(value, str) else value
 
 
 class _Reader:
@@ -281,7 +277,7 @@ class _Reader:
             return Pruner()
         values = {}
         for key, value in block.items():
-            number = _read_number(value)
+            number = read_scalar(value)
             if key not in _PRUNER_KEYS[kind]:
                 known = _PRUNER_KEYS[kind]
                 self._note(
@@ -311,7 +307,7 @@ class _Reader:
             if bounds is None:
                 continue
             block = (
-                {key: _read_number(each) for key, each in bounds.items()}
+                {key: read_scalar(each) for key, each in bounds.items()}
                 if isinstance(bounds, Mapping)
                 else {}
             )
@@ -336,7 +332,7 @@ class _Reader:
         if given is None:
             return {}
         block = (
-            {key: _read_number(each) for key, each in given.items()}
+            {key: read_scalar(each) for key, each in given.items()}
             if isinstance(given, Mapping)
             else {}
         )

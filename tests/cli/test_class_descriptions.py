@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from lightkit import config
-from lightkit.config.schema import describe_type, load_schema
+from lightkit.config.bounds import Bounds
+from lightkit.config.schema import Argument, ClassDescription, describe_type, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError
 
@@ -174,14 +175,14 @@ def _values_of_arguments() -> Iterator[dict[str, Any]]:
     Also to those of every class that has a place at the top.
     """
     for section in ("trainer", "run"):
-        for name in CATALOGUE.data["sections"][section]["arguments"]:
+        for name in CATALOGUE.sections[section].arguments:
             yield from ({section: {name: value}} for value in VALUES)
             yield from ({section: {f"{name}+": value}} for value in VALUES)
-    for name in CATALOGUE.data["top"]:
+    for name in CATALOGUE.top:
         yield from ({name: value} for value in VALUES)
-    for path, describe_class in CATALOGUE.classes.items():
-        place = CATALOGUE.section_of(path)
-        for name in describe_class["arguments"] if place else ():
+    for path, described in CATALOGUE.classes.items():
+        place = CATALOGUE.section_of(described)
+        for name in described.arguments if place else ():
             for value in VALUES:
                 entry = {"class_path": path, "init_args": {name: value}}
                 yield (
@@ -254,6 +255,8 @@ def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> boo
     """
     if re.search(r"needs (total_steps|monitor, text: the metric)", str(problem)):
         return True
+    if re.search(r"init_args\.\w+: there is no|exclude each other", str(problem)):
+        return True
     if re.search(r"expected (\S+ or more|more than|a number from|at least|above)", str(problem)):
         return True
     if "no such key" in str(problem) or (
@@ -316,13 +319,25 @@ def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
         def __init__(self, every: int, names: list[str] | None = None, **kwargs: Any) -> None:
             super().__init__()
 
-    said = describe_class(Counting)
-    assert said["help"] == "Counts."
-    assert said["bases"] == ["pytorch_lightning.Callback"]
-    assert said["open"] is True
-    assert said["arguments"]["every"] == {
-        "schema": {"type": "integer"},
-        "required": True,
-        "help": "How often, in `steps`.",
-    }
-    assert describe_type(said["arguments"]["names"]["schema"]) == "a list of text or null"
+    class Bounded(Callback):
+        def __init__(self, width: int = 8) -> None:
+            super().__init__()
+
+    # as a module has it that does not postpone its annotations
+    Bounded.__init__.__annotations__["width"] = Annotated[int, Bounds(ge=1)]
+
+    described = describe_class(Counting)
+    assert described.help == "Counts."
+    assert "pytorch_lightning.Callback" in described.bases
+    assert described.open
+    every = Argument({"type": "integer"}, required=True, help="How often, in `steps`.")
+    assert described.arguments["every"] == every
+    assert describe_type(described.arguments["names"].schema) == "a list of text or null"
+    assert described.defaults == {"names": None}
+    assert describe_class(Bounded).arguments["width"].schema == {"type": "integer", "minimum": 1}
+
+
+@pytest.mark.parametrize("path", ["lightkit.data.Table", "torch.optim.lr_scheduler.OneCycleLR"])
+def test_an_entry_of_the_schema_is_read_and_written_without_a_change(path: str) -> None:
+    entry = CATALOGUE.data["classes"][path]
+    assert ClassDescription.read(path, entry).to_json() == entry

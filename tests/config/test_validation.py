@@ -11,8 +11,12 @@ import pytest
 from lightkit.config import Resolved, resolve
 from lightkit.config.overrides import Flag
 from lightkit.config.resolved import drop_paths
-from lightkit.config.schema import ConfigSchema, load_schema
-from lightkit.config.validation import ValidationResult, validate_values
+from lightkit.config.schema import Argument, ClassDescription, ConfigSchema, load_schema
+from lightkit.config.validation import (
+    ValidationResult,
+    find_refused_numbers,
+    validate_values,
+)
 
 STAGES = ("fit", "validate", "test", "predict")
 RECORDED: Mapping[str, str] = load_schema().data["versions"]
@@ -93,6 +97,24 @@ WRONG = {
     "a list where one value belongs": (
         "trainer: {log_every_n_steps: [3]}",
         "trainer.log_every_n_steps: expected an integer or null, got [3]",
+    ),
+    "a number out of its bounds where a class may stand, too": (
+        "optimizer: {class_path: SGD, init_args: {lr: -1}}",
+        "optimizer.init_args.lr: expected 0 or more or a Tensor, got -1",
+    ),
+    "a value that is none of its choices": (
+        "model: {class_path: ImageClassifier, init_args: {backbone: resnet81}}",
+        (
+            "model.init_args.backbone: there is no backbone 'resnet81'; did you mean 'resnet18' or"
+            " 'resnet152' or 'resnet101'?"
+        ),
+    ),
+    "two arguments that exclude each other": (
+        "data: {class_path: Table, init_args: {path: x, weight: w, mixup: 0.2}}",
+        (
+            "data.init_args.weight ('w') and data.init_args.mixup (0.2) exclude each other. Leave"
+            " one of them out."
+        ),
     ),
     "a list where a mapping belongs": (
         "trainer: [3]",
@@ -283,6 +305,21 @@ def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -
     catalogue = load_schema()
     findings = validate_values(left, catalogue)
     assert [path for path, _ in findings.problems] == [("callbacks", "lr")]
+
+
+def test_a_number_that_jsonargparse_takes_is_held_against_its_bounds(tmp_path: Path) -> None:
+    width = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
+    described = ClassDescription(
+        path="mine.Net", arguments={"width": Argument(width), "depth": Argument({"type": "number"})}
+    )
+    resolved = resolved_from(tmp_path, "model: {class_path: mine.Net, init_args: {width: 0}}")
+    for number, said in (
+        (0, ["model.init_args.width: expected 1 or more or null, got 0"]),
+        (1, []),
+    ):
+        given = {"width": number, "depth": -1.5}
+        refused = find_refused_numbers(described, given, ("model", "init_args"), resolved)
+        assert [str(error).splitlines()[0] for _, error in refused] == said
 
 
 def test_a_long_value_is_shortened(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lightkit.cli.argument_lookup import list_arguments, list_class_names
+from lightkit.cli.argument_lookup import describe_owner, list_class_names
 from lightkit.cli.command_line import FILES, FOLDERS, Command, Option, parse_command
 from lightkit.cli.command_table import COMMANDS, GENERAL_OPTIONS, WITH_MODEL
 from lightkit.cli.config_loader import load_config
 from lightkit.config import CLASS_SECTIONS, NAMED_CLASSES, Origin, Problems
 from lightkit.config.packaged import PREFIX, packaged_configs
-from lightkit.config.schema import list_branches, load_schema
+from lightkit.config.schema import Argument, list_branches, load_schema
 from lightkit.config.tree import MappingNode, find
 from lightkit.errors import LightkitError
 
@@ -72,7 +72,7 @@ def _list_choices_of(
 ) -> Sequence[str]:
     """List what a word after a command can become."""
     if previous == "--help" and command.name in WITH_MODEL:
-        return [*load_schema().sections, "all"]
+        return [*load_schema().section_names, "all"]
     tree = _load_tree(command, before)
     if "=" in current:
         name = current.partition("=")[0]
@@ -164,16 +164,16 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
     schema = load_schema()
     section, _, entry = above.partition(".")
     if not above:
-        single = ["accelerator", *CLASS_SECTIONS, *schema.data["top"]]
+        single = ["accelerator", *CLASS_SECTIONS, *schema.top]
         return [
-            *(f"{name}." for name in schema.sections),
+            *(f"{name}." for name in schema.section_names),
             *(f"{name}=" for name in single if name != "ckpt_path"),
         ]
     if section in NAMED_CLASSES and not entry:
         entries = getattr(find(tree, (section,)), "entries", {})
         return [f"{above}.{name}." for name in {*NAMED_CLASSES[section], *entries}]
-    keys = [*list_arguments(tree, tuple(above.split(".")), imports=False)[1]]
-    if section in schema.data["bases"] and not above.endswith(".init_args"):
+    keys = [*describe_owner(tree, tuple(above.split(".")), imports=False).arguments]
+    if section in schema.bases and not above.endswith(".init_args"):
         keys.append("class_path")
     return [f"{above}.{name}=" for name in keys]
 
@@ -185,13 +185,11 @@ def _list_values(key: str, tree: MappingNode) -> Sequence[str]:
     """
     above, _, name = key.removesuffix(".class_path").rpartition(".")
     section = (above or name).partition(".")[0]
-    if section in load_schema().data["bases"] and (name == section or above in NAMED_CLASSES):
+    if section in load_schema().bases and (name == section or above in NAMED_CLASSES):
         names = [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
         return [*names, FILES] if key == "model" else names  # an exported one
-    described = list_arguments(tree, tuple(above.split(".")) if above else (), imports=False)[
-        1
-    ].get(name, {})
-    return _list_type_values(list_branches(described.get("schema", {})))
+    owner = describe_owner(tree, tuple(above.split(".")) if above else (), imports=False)
+    return _list_type_values(list_branches(owner.arguments.get(name, Argument()).schema))
 
 
 def _list_type_values(branches: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from lightkit.config.bounds import is_int
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, dotted, error_at
 from lightkit.config.resolved import Resolved
-from lightkit.config.schema import load_schema
+from lightkit.config.schema import Argument, load_schema
 from lightkit.config.tree import Node, find, to_plain
 from lightkit.errors import format_count, near
 from lightkit.hardware import Machine
@@ -351,19 +351,18 @@ def _takes_auto(resolved: Resolved) -> bool:
     """
     node = find(resolved.tree, ("data",))
     arguments = {} if node is None else _list_arguments(str(class_of(node)), "data")
-    return AUTO in str((arguments.get("num_workers") or {}).get("schema"))
+    return AUTO in str(arguments.get("num_workers", Argument()).schema)
 
 
-def _list_arguments(named: str, section: str) -> Mapping[str, Any]:
+def _list_arguments(named: str, section: str) -> Mapping[str, Argument]:
     """List a class's arguments, with ``**`` where it takes any, or nothing is known of it."""
     schema = load_schema()
-    path = schema.path_of(named, schema.data["bases"][section])
-    if path is not None and schema.is_valid_for(path):
-        described = schema.classes[path]
-        return {**described["arguments"], **({"**": {}} if described.get("open") else {})}
+    described = schema.find_valid(named, schema.bases[section])
+    if described is not None:
+        return {**described.arguments, **({"**": Argument()} if described.open else {})}
     module, _, name = named.rpartition(".")
     with suppress(Exception, SystemExit):  # building the class reports whatever its module raises
         parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
         is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        return {name: {} for name in (*parameters, *(["**"] if is_open else []))}
-    return {"**": {}}
+        return dict.fromkeys((*parameters, *(["**"] if is_open else [])), Argument())
+    return {"**": Argument()}

@@ -176,7 +176,7 @@ def read_count(setting: Setting) -> Any:
         return 0
     if not isinstance(value, list) or not value:
         return value
-    numbers = [read_scalar(number) if isinstance(number, str) else number for number in value]
+    numbers = [*map(read_scalar, value)]
     if not all(is_int(number, 0) for number in numbers):
         return value
     if len(set(numbers)) < len(numbers):
