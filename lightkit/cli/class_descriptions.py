@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from jsonargparse._common import is_subclasses_disabled
 from jsonargparse._typehints import get_callable_return_type
@@ -31,7 +31,7 @@ from pytorch_lightning.strategies import Strategy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightkit.config.bounds import find_bounds
+from lightkit.config.bounds import find_bounds, read_bounds
 from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, any_of, list_branches
 
 SECTION_BASES: dict[str, tuple[type, ...]] = {
@@ -232,6 +232,8 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     ``"given": 2`` where it is called with two arguments, which need not be set: keywords of our
     own.
     """
+    if get_origin(typehint) is Annotated:  # of bounds; others may take any text
+        return schema_of(get_args(typehint)[0]) if read_bounds(typehint) else {}
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
     if _accepts_any_value(typehint):

@@ -67,16 +67,16 @@ def find_bounds(cls: type) -> dict[str, dict[str, float]]:
         # An argument that a subclass declares again has the bounds of its new type.
         for name in hints.keys() - {"return"}:
             found.pop(name, None)
-            if bounds := _read_bounds(hints[name]):
+            if bounds := read_bounds(hints[name]):
                 found[name] = bounds
     return found
 
 
-def _read_bounds(hint: Any) -> dict[str, float]:
+def read_bounds(hint: Any) -> dict[str, float]:
     """Return the bounds of a type, or of the one number among its alternatives."""
     if get_origin(hint) is not Annotated:
         branches = [
-            _read_bounds(branch) for branch in get_args(hint) if get_origin(branch) is Annotated
+            read_bounds(branch) for branch in get_args(hint) if get_origin(branch) is Annotated
         ]
         return branches[0] if len(branches) == 1 else {}
     keywords: dict[str, float] = {}

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from lightkit import config
+from lightkit.config.bounds import Bounds
 from lightkit.config.schema import Argument, ClassDescription, describe_type, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError
@@ -318,6 +319,13 @@ def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
         def __init__(self, every: int, names: list[str] | None = None, **kwargs: Any) -> None:
             super().__init__()
 
+    class Bounded(Callback):
+        def __init__(self, width: int = 8) -> None:
+            super().__init__()
+
+    # as a module has it that does not postpone its annotations
+    Bounded.__init__.__annotations__["width"] = Annotated[int, Bounds(ge=1)]
+
     described = describe_class(Counting)
     assert described.help == "Counts."
     assert "pytorch_lightning.Callback" in described.bases
@@ -326,6 +334,7 @@ def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
     assert described.arguments["every"] == every
     assert describe_type(described.arguments["names"].schema) == "a list of text or null"
     assert described.defaults == {"names": None}
+    assert describe_class(Bounded).arguments["width"].schema == {"type": "integer", "minimum": 1}
 
 
 @pytest.mark.parametrize("path", ["lightkit.data.Table", "torch.optim.lr_scheduler.OneCycleLR"])
