@@ -63,21 +63,26 @@ def summarize_rows(path: Path) -> RowSummary:
     names = RowSource(RowSettings({None: str(path)}, target=""), TableRules()).names
     by_name = {name.lower(): name for name in reversed(names)}
     usual = next((by_name[name] for name in _TARGETS if name in by_name), None)
-    first = usual or names[-1]
-    guesses = _guess_types(path, first)
-    texts = [name for name, guess in guesses.items() if name != usual and _has_texts(guess)]
-    others = [name for name in names if name not in ("split", *texts)]
-    target = usual or (others[-1] if others else first)
-    if target != first:
+    guesses = _guess_types(path, usual or names[-1])
+    texts = [name for name, guess in guesses.items() if _has_texts(guess)]
+    target = usual or _choose_target(names, texts)
+    if target != (usual or names[-1]):
         guesses = _guess_types(path, target)
-    texts = [name for name in texts if name != target]
+    inputs = {name: guess for name, guess in guesses.items() if name not in (target, "split")}
     types = {
         name: str(guess.kind)
-        for name, guess in guesses.items()
-        if name not in (target, "split", *texts) and explain_left_out(name, guess) is None
+        for name, guess in inputs.items()
+        if name not in texts and explain_left_out(name, guess) is None
     }
+    texts = [name for name in texts if name in inputs]
     target_type = choose_target_type(target, guesses[target])
     return RowSummary(target, usual is not None, guesses, types, texts, target_type)
+
+
+def _choose_target(names: Sequence[str], texts: Sequence[str]) -> str:
+    """Return the last column that has neither texts nor splits, else the last one."""
+    others = [name for name in names if name not in ("split", *texts)]
+    return others[-1] if others else names[-1]
 
 
 def _guess_types(path: Path, target: str) -> Mapping[str, TypeGuess]:

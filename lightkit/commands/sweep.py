@@ -23,6 +23,7 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import OF_FIT
 from lightkit.cli.console import print_line
+from lightkit.cli.heap import allow_quick_end
 from lightkit.cli.monitors import find_config_modes, list_monitors
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
 from lightkit.cli.session import create_job_lock, find_job
@@ -150,11 +151,14 @@ def _sweep(
                 stage_config, plan, record, lock, processes, deadline, report, root=root, job=job
             )
             try:
-                return search.run()
+                code = search.run()
             finally:
                 notifier.known = search.describe_end()
                 # after a signal there is no time to load torch
                 notifier.sends_each_end = processes.received is None
+    if not stage_config.needs_imports:
+        allow_quick_end()
+    return code
 
 
 def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
