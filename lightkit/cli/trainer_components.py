@@ -51,6 +51,7 @@ from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.recorder import list_rates
 from lightkit.callbacks.sharded_checkpoint import watch_strategy
+from lightkit.callbacks.strided_gradients import StridedGradients
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.monitors import find_config_modes
 from lightkit.cli.notifications import IN_RETRAIN
@@ -485,6 +486,8 @@ def finish_trainer(session: Session, trainer: Trainer) -> None:
 
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks.sort(key=rank_as_best)
+    if str(trainer.precision).startswith("bf16"):
+        callbacks.insert(0, StridedGradients())
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, Checkpoint):
             callback.modes_of_config = find_config_modes(resolved)

@@ -409,7 +409,7 @@ def _find_full_keys(end: str, complete: Resolved) -> list[str]:
         complete: The config.
     """
     schema = load_schema()
-    owners: list[KeyPath] = [(section,) for section in schema.sections]
+    owners: list[KeyPath] = [(section,) for section in schema.section_names]
     for section in NAMED_CLASSES:
         entries = find(complete.tree, (section,))
         if isinstance(entries, MappingNode):
