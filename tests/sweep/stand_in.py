@@ -61,7 +61,8 @@ class _Training:
         self.parent = parent
 
     def is_orphan(self) -> bool:
-        return os.getppid() != self.parent
+        # 1: the parent was gone before this process looked for it
+        return os.getppid() == 1 or os.getppid() != self.parent
 
     def _note(self, *_: object) -> None:
         self.is_asked = True
