@@ -1,4 +1,4 @@
-"""What a fork server of trainings imports and computes once, for all that it forks.
+"""Imports and computations of a fork server of trainings, once for all that it forks.
 
 Nothing else imports this module.
 """

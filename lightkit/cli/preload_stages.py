@@ -1,4 +1,4 @@
-"""What the fork server of `lightkit retrain` imports once, for all of its stages.
+"""Imports of the fork server of `lightkit retrain`, once for all of its stages.
 
 Nothing else imports this module.
 """
