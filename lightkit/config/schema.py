@@ -147,7 +147,10 @@ def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
     bounded: list[Schema] = []
     others: list[Schema] = []
     for branch in list_branches(schema):
-        (others if BOUNDS.isdisjoint(branch) else bounded).append(branch)
+        if BOUNDS.isdisjoint(branch):
+            others.append(branch)
+        else:
+            bounded.append(branch)
     free = any_of({"type": branch["type"]} for branch in bounded)
     if not bounded or accepts(any_of(bounded), value) or not accepts(free, value):
         return None

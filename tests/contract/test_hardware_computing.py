@@ -134,3 +134,46 @@ def test_a_compiled_model_keeps_the_names_of_its_parameters(
     files = (workspace.only_run / "checkpoints" / "last.ckpt", plain)
     names = [[*load_checkpoint(file)["state_dict"]] for file in files]
     assert names[0] == names[1]
+
+
+NARROW = '''\
+"""A convolution in whose gradient NaN stands where torch may leave what it finds in memory."""
+
+import torch
+from pytorch_lightning import LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Narrow(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Conv2d(4, 8, 3, stride=2, padding=1)
+        self.layer.weight.register_hook(self.poison)
+
+    def poison(self, gradient):
+        gradient = gradient.clone()
+        gradient[..., [0, 2]] = torch.nan
+        return gradient
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.ones(4, 4, 1, 1)), batch_size=2)
+'''
+
+
+@pytest.mark.parametrize(("precision", "code"), [("bf16-mixed", 0), ("32-true", 1)])
+def test_a_fit_in_bf16_on_a_cpu_writes_the_zeros_that_torch_leaves_out(
+    workspace: Workspace, precision: str, code: int
+) -> None:
+    workspace.write("narrow.py", NARROW)
+    workspace.write(
+        "job.yaml", "model: narrow.Narrow\ntrainer: {max_epochs: 1, accelerator: cpu}\n"
+    )
+    done = workspace.run("fit", "-c", "job.yaml", f"--trainer.precision={precision}")
+    assert done.code == code, done.err
+    assert ("layer.weight" in done.err) is (code == 1)
