@@ -318,7 +318,7 @@ def test_a_search_that_is_killed_ends_after_as_many_failures_as_one_that_was_not
 ) -> None:
     space = {"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4, 5, 6]}
     write(tmp_path, max_failures=3, sampler="grid", space=space)
-    process = start(tmp_path, pace_s=0.5)
+    process = start(tmp_path, environ={"STAND_IN_HELD": "config/3"})
     wait_for(tmp_path, "end", 2)
     process.kill()
     process.communicate()
