@@ -729,7 +729,8 @@ def _check_rounding(values: npt.NDArray[np.float64], *, settings: RowSettings) -
     if not len(values) or (values == values[0]).all():
         return
     with np.errstate(over="ignore"):
-        moved = float(np.abs(values - values.astype(np.float32)).mean())
+        gaps = values - values.astype(np.float32)
+    moved = float(np.abs(gaps, out=gaps).mean())
     std = float(values.std())
     if moved >= std * _MOST_ROUNDING:
         raise DataError(
