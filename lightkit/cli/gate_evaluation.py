@@ -73,7 +73,11 @@ from lightkit.reports.predictions import (
     read_predictions,
     score_class,
 )
-from lightkit.reports.statistics import choose_deciding_samples, describe_significance, select_class
+from lightkit.reports.statistics import (
+    choose_deciding_samples,
+    describe_significance,
+    score_slice,
+)
 from lightkit.runs.metric_mode import Mode, override_modes, rank_value
 from lightkit.runs.resume import find_checkpoint
 from lightkit.runs.scores import StageScore, read_scores
@@ -809,7 +813,13 @@ class _Evaluation:
         """
         metric = str(self.settings.metric)
         if data.is_column_slice(class_name):
-            return _score_slice(predictions, class_name, metric, score)
+            own = score_slice(metric, class_name, score, predictions)
+            if own is not UNKNOWN_SCORE:
+                return own
+            raise ConfigError(
+                f"gate.slices.{class_name}: the predictions do not tell {metric} of some rows"
+                " alone. Judge slices by accuracy, f1, precision, recall, mae or mse."
+            )
         if predictions is not None and predictions.task.form.count_classes(predictions) is not None:
             found = score_class(predictions, data.number_of_label(class_name), metric)
             if found is not UNKNOWN_SCORE:
@@ -948,28 +958,3 @@ def _shorten(value: Any) -> str:
 
 def _list_numbers(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.6g}" for number in numbers) or "nothing"
-
-
-def _score_slice(
-    predictions: Predictions | None, name: str, metric: str, score: float
-) -> float | None:
-    """Compute the metric of a slice by a column from the predictions; None where it has no samples.
-
-    Raises:
-        ConfigError: If the predictions do not tell the metric.
-    """
-    last = metric.rpartition("/")[2]
-    if predictions is not None and len(predictions):
-        known = predictions.task.form.list_statistics(predictions, score).get(last)
-        if known is not None and math.isclose(
-            known[1](known[0]), score, rel_tol=1e-3, abs_tol=1e-4
-        ):
-            found = select_class(predictions, name)
-            if found is None or not len(found):
-                return None
-            values, statistic = found.task.form.list_statistics(found, score)[last]
-            return float(statistic(values))
-    raise ConfigError(
-        f"gate.slices.{name}: the predictions do not tell {metric} of some rows alone. Judge slices"
-        " by accuracy, f1, precision, recall, mae or mse."
-    )

@@ -26,7 +26,7 @@ from lightkit.data.image_module import (
 from lightkit.data.loader import Pinning, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.splits import Split, check_fractions
+from lightkit.images.splits import Split, check_fractions, name_label
 from lightkit.rows.parquet_table import is_remote
 from lightkit.rows.reader import open_rows
 from lightkit.rows.text import TextPreprocessing
@@ -34,7 +34,7 @@ from lightkit.rows.text_table import FOLDER_COLUMN, TextColumns, TextSettings
 from lightkit.rows.values import plain
 from lightkit.texts.ngrams import Bag, NgramHashing, join_bags
 from lightkit.texts.text_files import is_text_folder
-from lightkit.texts.text_rows import TextIndex, name_label, require_classes
+from lightkit.texts.text_rows import TextIndex, require_classes
 
 _KEPT_BYTES = 256_000_000
 """Of the n-grams of a split that a process keeps."""

@@ -6,7 +6,6 @@ Each row knows its line, for errors. No torch.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,13 @@ from lightkit.errors import ConfigError, DataError, join_lines, join_names
 from lightkit.images.csv_cells import read_cells
 from lightkit.images.image_index import Label
 from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
-from lightkit.images.splits import Split, sort_classes, split_named
+from lightkit.images.splits import Split, check_spelling, name_label, sort_classes, split_named
 
 LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "tags")
 """Columns of labels; the first that a table has."""
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 _MAX_CLASSES = 100_000
 _MARKS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
-_WHOLE = re.compile(r"-?\d+\.0+")
 
 
 class TableRow(NamedTuple):
@@ -198,8 +196,8 @@ class LabelColumns:
             return [name for name in self.labels if self._read_mark(row, name)]
         cell = row.cells[self.labels[0]]
         if isinstance(cell, (list, tuple)):
-            return [_name_class(each) for each in cell]
-        text = _name_class(cell)
+            return [name for name in map(name_label, cell) if name]
+        text = name_label(cell)
         if self.separator is None:
             if not text:
                 raise DataError(f"{row.place}: there is no label in column {self.labels[0]!r}.")
@@ -232,16 +230,6 @@ class LabelColumns:
         return _MARKS[text]
 
 
-def _name_class(cell: Any) -> str:
-    """Write a cell as the name of a class: whole numbers without a fraction."""
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    text = str(cell).strip()
-    return text.partition(".")[0] if isinstance(cell, float) and _WHOLE.fullmatch(text) else text
-
-
 _LabelledFile = tuple[str, Path, list[str], Split]
 """Place, image, labels and split of a row."""
 
@@ -268,7 +256,7 @@ def collect_files(
             usual name.
     """
     found, has_lists = _find_files(rows, columns, table=table, root=root)
-    names = list(classes) if classes is not None else _list_classes(found, columns)
+    names = list(classes) if classes is not None else _list_classes(found, columns, table)
     splits = list(dict.fromkeys(split for _, _, _, split in found))
     if "train" not in splits:
         raise DataError(f"{table}: no row is in the train split, as column {columns.split!r} says.")
@@ -332,7 +320,7 @@ def _number_labels(labels: Sequence[str], numbers: Mapping[str, int], place: str
     return [numbers[label] for label in labels]
 
 
-def _list_classes(found: Sequence[_LabelledFile], columns: LabelColumns) -> list[str]:
+def _list_classes(found: Sequence[_LabelledFile], columns: LabelColumns, table: Path) -> list[str]:
     """List the classes of the training rows.
 
     Columns in their order, whole numbers by size, other names as text.
@@ -345,4 +333,5 @@ def _list_classes(found: Sequence[_LabelledFile], columns: LabelColumns) -> list
             f"column {columns.labels[0]!r} has more than {_MAX_CLASSES:,} different labels, too"
             " many for classes."
         )
+    check_spelling(names, place=f"{table}: column {columns.labels[0]!r}")
     return sort_classes(names)

@@ -90,7 +90,10 @@ class MaskClasses:
         if max(keys) < 1 << 16:  # by a table
             table = np.full(max(keys) + 2, UNKNOWN, np.int64)
             table[keys] = numbers
-            return table[np.minimum(codes, max(keys) + 1)]
+            is_inside = (codes >= 0) & (
+                codes <= max(keys)
+            )  # a negative one would count from the end
+            return table[np.where(is_inside, codes, max(keys) + 1)]
         order = np.argsort(keys)
         known = np.array(keys)[order]
         places = np.searchsorted(known, codes).clip(max=len(known) - 1)
@@ -216,11 +219,17 @@ def read_codes(path: Path, *, are_colors: bool, file: BinaryIO | None = None) ->
         with pillow_warnings(), Image.open(path if file is None else file) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
-            pixels = np.asarray(
-                upright.convert("RGB") if are_colors else _drop_alpha(upright)
-            ).astype(np.int64)
+            stored = np.asarray(upright.convert("RGB") if are_colors else _drop_alpha(upright))
     except Exception as error:
         raise UnreadableImageError.of(path, error) from error
+    with np.errstate(invalid="ignore"):  # NaN and infinity
+        pixels = stored.astype(np.int64)
+    if stored.dtype.kind == "f" and (pixels != stored).any():
+        raise UnreadableImageError(
+            f"{path}: this mask has fractions, such as {stored[pixels != stored][0]:g}, where the"
+            " number of a class is expected. Save it as whole numbers.",
+            reason="a mask of fractions, where whole numbers are expected",
+        )
     if pixels.ndim == 2:
         return pixels
     red, green, blue = (pixels[:, :, at] for at in range(3))

@@ -5,9 +5,11 @@ Names of classes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Literal
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit.errors import ConfigError, DataError
 
@@ -36,7 +38,10 @@ _WORDS: dict[str, Split] = {
 }
 # such as Training_Set, val-images, test data, train2017
 _ENDINGS = re.compile(r"(?<=[a-z])(set|split|data|dataset|images?|photos?)$")
+_NOT_A_NUMBER = ("nan", "NaN")
+"""In a file of text, where a program wrote a missing label as a number."""
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d*?)0*)?")
 
 
 def split_named(name: str) -> Split | None:
@@ -127,15 +132,37 @@ def sort_classes(names: Collection[str]) -> list[str]:
     return sorted(names, key=int) if are_numbers else sorted(names)
 
 
-def respell(name: str) -> str:
-    """Return the usual spelling of a boolean or a decimal number; any other name as it is.
+def name_label(cell: Any) -> str:
+    """Write a cell as the name of a class: numbers without last zeros of a fraction.
 
-    A column of CSV that says True and 1.50 has true and 1.5 where pandas, Parquet or JSON hold it.
+    Empty where there is none, or NaN.
+    """
+    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    if isinstance(cell, Decimal):
+        return respell(format(cell, "f"))
+    name = str(cell).strip()
+    return "" if name in _NOT_A_NUMBER else name
+
+
+def respell(name: str) -> str:
+    """Return the usual spelling of a boolean, a number or a moment; any other name as it is.
+
+    A column of CSV that says True and 1.50 has true and 1.5 where pandas, Parquet or JSON hold it,
+    and 2026-01-31 where it says 2026-01-31T00:00:00.
     """
     if name.lower() in ("true", "false"):
         return name.lower()
     if _DECIMAL.fullmatch(name):
         return name.rstrip("0").rstrip(".")
+    if found := _MOMENT.fullmatch(name):
+        day, time, fraction = found.groups()
+        time = f"{time}.{fraction}" if fraction else time
+        return day if time == "00:00:00" else f"{day} {time}"
     return name
 
 

@@ -431,7 +431,11 @@ def decide(
     checks += [*_check_slices(compared), *_check_drift(compared, drift)]
     reasons = [check.explain() for check in checks if not check.passed]
 
-    is_share = metric.endswith(("accuracy", "error"))
+    # of samples that are right or wrong: neither of pixels nor of a mean absolute error
+    scored = candidate.predictions
+    is_share = metric.endswith(("accuracy", "error")) and (
+        scored is None or scored.is_correct is not None
+    )
     return {
         "schema": 1,
         "passed": not reasons,

@@ -8,13 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.errors import format_count
-from lightkit.reports.predictions import Predictions, is_of_class, worst_errors
+from lightkit.reports.predictions import (
+    UNKNOWN_SCORE,
+    Predictions,
+    is_of_class,
+    worst_errors,
+)
 
 Array = NDArray[Any]
 Statistic = Callable[[Array], float]
@@ -396,6 +401,32 @@ def compute_interval(
     if metric.endswith(("accuracy", "error")) and values.ndim == 1:
         return [*wilson_interval(round(values.sum()), len(values), confidence=confidence)]
     return [*bootstrap_interval(values, statistic, confidence=confidence)]
+
+
+def score_slice(
+    metric: str, name: str, score: float, predictions: Predictions | None
+) -> float | None:
+    """Compute a metric of the samples of a slice by a column.
+
+    By the statistic that gives the score of all samples: they tell whether a loss is a mean of
+    absolute or of squared errors.
+
+    Args:
+        metric: Name of the metric, such as ``test/mae``.
+        name: The slice, such as ``sex=f``.
+        score: Value of the metric over all samples, as it was logged.
+        predictions: For all samples, with their slices.
+
+    Returns:
+        None where the slice has no samples, and `UNKNOWN_SCORE` where the predictions do not give
+        the score.
+    """
+    found = _recompute(metric, score, predictions)
+    if predictions is None or found is None:
+        return cast("float | None", UNKNOWN_SCORE)
+    values, statistic = found
+    own = values[predictions.slices[name]]
+    return float(statistic(own)) if len(own) else None
 
 
 def select_class(predictions: Predictions | None, name: str) -> Predictions | None:

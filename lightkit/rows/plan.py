@@ -37,6 +37,7 @@ from lightkit.rows.values import ColumnType, TypeGuess, missing_column, read_col
 TargetType = Literal["auto", "class", "value"]
 _MOST_CLASSES = 20  # of whole numbers that are classes
 _SAMPLE_ROWS = 20_000  # of the training split, in which columns that leak the target are looked for
+_MOST_ROUNDING = 1e-3  # of the standard deviation of the targets, on average
 _HASH_BYTES = 8  # of a digest, the first ones
 TARGET_COLUMN = "\0target"
 """Name of the column of targets among those of the model; no column of a table has it."""
@@ -423,6 +424,7 @@ class PlanMaker:
         }
         notes = [*notes, *_describe_shared(num_shared, counts)]
         values = np.concatenate([*self._values, np.zeros(0)])
+        _check_rounding(values, settings=self._settings)
         mean, std = (float(values.mean()), float(values.std())) if len(values) else (0.0, 0.0)
         num_training = int((self._splits == 0).sum())
         plan = RowPlan(
@@ -709,6 +711,34 @@ def _read_times(batch: RowBatch, column: pa.ChunkedArray, name: str) -> npt.NDAr
     )
     numbers = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
     return np.asarray(numbers.to_numpy(), np.float64)
+
+
+def _check_rounding(values: npt.NDArray[np.float64], *, settings: RowSettings) -> None:
+    """Refuse targets whose differences are lost in float32, in which a model has them.
+
+    An error of the model would be that of the rounding: times in seconds since 1970 are moved by up
+    to 64 seconds, so that each is predicted exactly.
+
+    Args:
+        values: Targets of the training rows.
+        settings: Of the table.
+
+    Raises:
+        DataError: If they are moved by a thousandth of their standard deviation or more.
+    """
+    if not len(values) or (values == values[0]).all():
+        return
+    with np.errstate(over="ignore"):
+        gaps = values - values.astype(np.float32)
+    moved = float(np.abs(gaps, out=gaps).mean())
+    std = float(values.std())
+    if moved >= std * _MOST_ROUNDING:
+        raise DataError(
+            f"data.init_args.target: the values of column {settings.target!r} of {settings.name}"
+            f" have a standard deviation of {std:.3g}, and float32, in which a model predicts them,"
+            f" moves each by {moved:.2g} on average, so that no error of it can be measured."
+            " Subtract an offset from the column, such as its least value."
+        )
 
 
 def _is_whole(text: str) -> bool:

@@ -85,7 +85,7 @@ def read_columns(
     for name, kind in columns.items():
         if batch.schema.names.count(name) != 1:
             raise missing_column(name, batch.schema.names)
-        array, is_bad = convert(plain(batch.column(batch.schema.names.index(name))), kind)
+        array, is_bad = convert(batch.column(batch.schema.names.index(name)), kind)
         arrays.append(array)
         for row in np.flatnonzero(is_bad).tolist():
             cell = batch.column(batch.schema.names.index(name))[row].as_py()
@@ -106,10 +106,12 @@ def describe_defect(column: str, cell: Any, kind: ColumnType) -> str:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return a column without a dictionary or an extension around its values."""
+    """Return a column without a dictionary or an extension around its values, text as strings."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    return column.dictionary_decode() if types.is_dictionary(column.type) else column
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.string()) if is_text(column.type) else column
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -121,17 +123,16 @@ def convert(column: pa.Array, kind: ColumnType) -> tuple[pa.Array, Mask]:
     """Convert the cells of a column.
 
     Args:
-        column: Cells of any type, without a dictionary.
+        column: Cells of any type.
         kind: Type of the values.
 
     Returns:
         ``(rows,)`` float64, text or timestamps in UTC, null where a cell is missing or none; and
         bool ``(rows,)``, which cells are none.
     """
+    column = plain(column)
     if types.is_null(column.type):
         return pa.nulls(len(column), _ARROW[kind]), np.zeros(len(column), np.bool_)
-    if is_text(column.type):
-        column = column.cast(pa.string())
     convert_cells = {
         "number": _to_numbers,
         "category": _to_names,
@@ -201,22 +202,49 @@ def _to_names(column: pa.Array) -> tuple[pa.Array, Mask]:
         return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed), _none_bad(
             column
         )
-    is_moment = types.is_temporal(column.type) and not types.is_duration(column.type)
-    if types.is_boolean(column.type) or types.is_integer(column.type) or is_moment:
+    if types.is_temporal(column.type) and not types.is_duration(column.type):
+        return _name_moments(column), _none_bad(column)
+    if types.is_boolean(column.type) or types.is_integer(column.type):
         return column.cast(pa.string()), _none_bad(column)
-    if types.is_floating(column.type) or types.is_decimal(column.type):
+    if types.is_decimal(column.type):
+        return _name_decimals(column), _none_bad(column)
+    if types.is_floating(column.type):
         # pandas turns whole numbers into floats where one of them is missing
-        numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-        is_whole = (np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))
-        whole = pa.array(np.where(is_whole, numbers, 0).astype(np.int64)).cast(pa.string())
-        # the text of a float32 is that of a file of text: 0.1, where its float64 is
-        # 0.10000000149011612
-        exact = numbers.astype(np.float32) if types.is_float32(column.type) else numbers
+        numbers = np.asarray(column.to_numpy(zero_copy_only=False))
+        exact = numbers.astype(np.float64)
+        is_whole = (np.abs(exact) < 2**53) & (exact == np.floor(exact))
+        whole = pa.array(np.where(is_whole, exact, 0).astype(np.int64)).cast(pa.string())
+        # the text of a narrow float is that of a file of text: 0.1, where the float64 of a float32
+        # is 0.10000000149011612
+        if not types.is_float64(column.type):
+            exact = numbers.astype(str).astype(np.float64)
         names = pc.if_else(
-            pa.array(is_whole), whole, pa.array(exact, mask=np.isnan(numbers)).cast(pa.string())
+            pa.array(is_whole), whole, pa.array(exact, mask=np.isnan(exact)).cast(pa.string())
         )
-        return names, np.isinf(numbers)
+        return names, np.isinf(exact)
     return _all_bad(column, "category")
+
+
+def _name_moments(column: pa.Array) -> pa.Array:
+    """Write dates and times in one spelling, whatever their unit: in UTC, and a midnight as a date.
+
+    pandas holds a date as a moment of nanoseconds, where Parquet may have it in other units.
+    """
+    if types.is_timestamp(column.type) or types.is_date(column.type):
+        column, _ = _to_dates(column)
+    names = pc.replace_substring_regex(column.cast(pa.string()), r"(\.\d*?)0+$", r"\1")
+    return pc.replace_substring_regex(names, r"(?: 00:00:00)?\.$", "")
+
+
+def _name_decimals(column: pa.Array) -> pa.Array:
+    """Write decimal numbers with all their digits, of which a float64 holds 15, but no last zeros.
+
+    Two identifiers of 18 digits stay two categories.
+    """
+    encoded = column.dictionary_encode()
+    texts = [format(value, "f") for value in encoded.dictionary.to_pylist()]
+    texts = [text.rstrip("0").rstrip(".") if "." in text else text for text in texts]
+    return pa.array(texts, pa.string()).take(encoded.indices)
 
 
 def _to_dates(column: pa.Array) -> tuple[pa.Array, Mask]:

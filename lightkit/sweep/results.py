@@ -184,6 +184,8 @@ def _describe_gain(
         return f"{gain.describe()} over the config itself, with fresh seeds"
     if own.value is None or best.value is None:
         return None
+    if confirmed:  # by which the best was chosen, and not by the one run of each
+        return "unknown: no run of the config itself with fresh seeds is complete"
     return (
         f"{abs(best.value - own.value):.4g} over the config itself ({own.value:.4g}), in one run"
         " each, of which the best was chosen: it may be chance. sweep.confirm trains the best"

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from lightkit.config import near
 from lightkit.errors import DataError, format_count, join_names, visible
-from lightkit.images.splits import Split, check_spelling, sort_classes, split_named, split_of
+from lightkit.images.splits import (
+    Split,
+    check_spelling,
+    name_label,
+    sort_classes,
+    split_named,
+    split_of,
+)
 
 log = logging.getLogger("lightkit.data")
 
@@ -28,8 +35,6 @@ _KEPT_FIRST: tuple[Split, ...] = ("test", "val", "train")
 trained on."""
 _MAX_CLASSES = 100_000
 _NUM_SHOWN = 5
-_NOT_A_NUMBER = ("nan", "NaN")
-"""In a file of text, where a program wrote a missing label as a number."""
 Copies = Literal["keep", "drop"]
 
 
@@ -181,21 +186,6 @@ def _read_weight(row: TextRow) -> float:
             f"{row.place}: the weight is {row.weight!r}; expected a number of 0 or more."
         )
     return weight
-
-
-def name_label(cell: Any) -> str:
-    """Write a cell as the name of a class: whole numbers without a fraction.
-
-    Empty where there is none, or NaN.
-    """
-    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
-        return ""
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    name = str(cell).strip()
-    return "" if name in _NOT_A_NUMBER else name
 
 
 def read_labels(row: TextRow, separator: str | None) -> list[str]:

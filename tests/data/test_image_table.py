@@ -174,10 +174,13 @@ def test_without_a_column_the_content_decides_the_split(pictures: Path, tmp_path
         ("path,path\npictures/0.png,1\n", {}, ["line 1", "'path'"]),
         ("name,label\npictures/0.png,1\n", {}, ["image", "name"]),
         ("path,label\npictures/0.png,\"a\n", {}, ["line 2"]),
+        ("path,label\npictures/0.png,1\npictures/1.png,NaN\n", {}, ["line 3", "no label"]),
+        ("path,label\npictures/0.png,1\npictures/1.png,1.0\n", {}, ["'1' and '1.0'", "one value"]),
     ],
     ids=["empty", "no rows", "short row", "long row", "missing file", "no path", "no label",
          "no class",
-         "class of another split", "split", "mark", "two columns", "no column", "open quote"],
+         "class of another split", "split", "mark", "two columns", "no column", "open quote",
+         "not a number", "two spellings"],
 )  # fmt: skip
 def test_an_odd_table_is_an_error_with_its_line(
     text: str, options: dict[str, Any], words: list[str], pictures: Path, tmp_path: Path

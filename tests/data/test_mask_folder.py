@@ -16,7 +16,14 @@ from lightkit.data.image_dataset import Decoded
 from lightkit.data.mask_folder import MaskTrainView
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.mask_file import IGNORED, choose_colors, parse_classes, resize_mask, write_mask
+from lightkit.images.mask_file import (
+    IGNORED,
+    UNKNOWN,
+    choose_colors,
+    parse_classes,
+    resize_mask,
+    write_mask,
+)
 
 CLASSES = ["sky", "road", "car"]
 COLORS = {"sky": [0, 0, 0], "road": "#804080", "car": [0, 0, 142]}
@@ -308,3 +315,19 @@ def test_drawn_flowers_know_their_masks() -> None:
     share = np.asarray(mask).mean()
     assert 0.05 < share < 0.9
     assert DrawnMasks(num_images=10, drawn_size=16).classes == ["background", "flower"]
+
+
+def test_a_negative_number_and_a_fraction_are_no_class(tmp_path: Path) -> None:
+    """Some programs write -2 for a pixel without data; it is not the last class but one."""
+    classes = parse_classes(["land", "water", "ice"], ignore_index=None)
+    assert classes is not None
+    signed = np.array([[0, 1, 2], [-1, -2, -9999]], np.int32)
+    Image.fromarray(signed).save(tmp_path / "signed.tif")
+    assert classes.read(tmp_path / "signed.tif").tolist() == [[0, 1, 2], [UNKNOWN] * 3]
+    whole = np.array([[0.0, 2.0]], np.float32)
+    Image.fromarray(whole).save(tmp_path / "whole.tif")
+    assert classes.read(tmp_path / "whole.tif").tolist() == [[0, 2]]
+    for value in (0.7, np.nan, np.inf):
+        Image.fromarray(np.array([[value, 1.0]], np.float32)).save(tmp_path / "part.tif")
+        with pytest.raises(DataError, match=r"part\.tif: this mask has fractions"):
+            classes.read(tmp_path / "part.tif")

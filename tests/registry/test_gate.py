@@ -380,6 +380,17 @@ def right_on(samples: Any) -> Predictions:
     )
 
 
+def test_the_smallest_drop_is_of_samples_that_are_right_or_wrong() -> None:
+    """A mean absolute error of 30 numbers may drop by any amount, and not by fifths of 30."""
+    numbers = np.arange(30, dtype=np.float32)
+    none = numbers[:0]
+    found = Predictions("test", np.arange(30), [None] * 30, numbers, numbers, none, none)
+    metric = "test/mean_absolute_error"
+    model = ModelScores("run", {metric: 0.0}, {}, found)
+    decision = decide(GateSettings(metric, max=1), model, None, num_samples=30, run="a/b")
+    assert decision["smallest_drop"] is None
+
+
 def compared(settings: GateSettings, mine: Predictions, theirs: Predictions) -> dict[str, Any]:
     """The decision on two models by their predictions."""
     models = [

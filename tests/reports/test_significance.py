@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
-from lightkit.reports.predictions import Predictions
+from lightkit.reports.predictions import UNKNOWN_SCORE, Predictions
 from lightkit.reports.statistics import (
     bound_difference,
     choose_deciding_samples,
@@ -21,6 +22,7 @@ from lightkit.reports.statistics import (
     format_difference,
     mcnemar_exact,
     paired_score_interval,
+    score_slice,
     select_class,
     smallest_drop,
     smallest_margin,
@@ -47,6 +49,17 @@ def regressed(targets: Any, predicted: Any) -> Predictions:
     return Predictions(
         "test", np.arange(len(targets)), [None] * len(targets), targets, predicted, none, none
     )
+
+
+def test_a_slice_is_scored_by_the_statistic_of_all_samples() -> None:
+    """Errors 1, 1, 4, 4: the loss is absolute where it is 2.5, and squared where it is 8.5."""
+    found = regressed([0, 0, 0, 0], [1, -1, 4, -4])
+    found = replace(found, slices={"sex=f": np.array([0, 0, 1, 1]) > 0, "sex=": np.zeros(4) > 0})
+    assert score_slice("test/loss", "sex=f", 2.5, found) == 4.0
+    assert score_slice("test/loss", "sex=f", 8.5, found) == 16.0
+    assert score_slice("test_mae", "sex=f", 2.5, found) == 4.0
+    assert score_slice("test/mae", "sex=", 2.5, found) is None
+    assert score_slice("test/loss", "sex=f", 0.3, found) is UNKNOWN_SCORE
 
 
 LABELS = np.arange(100) % 3

@@ -339,6 +339,24 @@ def test_rows_of_weight_0_count_neither_as_a_class_nor_in_the_scale_of_the_targe
     assert values.target_std == pytest.approx(np.std([row[1] for row in counted]))
 
 
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [(1.7e9, r"float32, in which a model predicts them, moves each by \d+"), (1000.0, "")],
+    ids=["seconds since 1970", "small"],
+)
+def test_a_target_whose_differences_float32_loses_is_an_error(
+    tmp_path: Path, offset: float, says: str
+) -> None:
+    """Each of these times would be 1.7e9, and the mean absolute error of any model 0."""
+    rows = [(at % 7, value, offset + 10 * value) for at, (value, *_) in enumerate(draw())]
+    made = plan(tmp_path, "a b y", rows, TableRules(ignore=("b",)))
+    if not says:
+        assert made.plan.target_mean == pytest.approx(offset, abs=2)
+        return
+    with pytest.raises(DataError, match=says):
+        _ = made.plan
+
+
 def test_a_corrected_label_in_a_file_of_the_same_size_is_trained_on(tmp_path: Path) -> None:
     settings = RowSettings(
         {None: str(tmp_path / "t.parquet")}, target="y", val_fraction=0, test_fraction=0

@@ -8,10 +8,13 @@ import random
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -302,10 +305,46 @@ def test_a_date_that_is_before_or_after_all_years_in_utc_is_none() -> None:
 
 
 def test_a_category_of_floating_point_has_the_text_of_a_csv() -> None:
-    for kind in (pa.float32(), pa.float64(), pa.decimal128(5, 2)):
-        column = pa.array(["0.1", "2.5", "3", None], pa.string()).cast(kind)
+    texts = pa.array(["0.1", "2.5", "3", None], pa.string())
+    half = pa.array(np.array([0.1, 2.5, 3, np.nan], np.float16))
+    for kind in (pa.float32(), pa.float64(), pa.decimal128(5, 2), pa.decimal256(50, 20), half.type):
+        column = half if kind == half.type else texts.cast(kind)
         rows, _ = read_columns(pa.record_batch({"c": column}), {"c": "category"})
         assert rows["c"].to_pylist() == ["0.1", "2.5", "3", None], kind
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_text_of_each_type_of_arrow_is_text(kind: str) -> None:
+    texts = pa.array(["1", "x", None])
+    column = texts.dictionary_encode() if kind == "dictionary" else texts.cast(kind)
+    rows, defects = read_columns(pa.record_batch({"c": column}), {"c": "number"})
+    assert rows["c"].to_pylist() == [1, None, None]
+    assert [defect.row for defect in defects] == [1]
+    guess = TypeGuess()
+    guess.add(column)
+    assert guess.kind == "category"
+
+
+def test_two_identifiers_in_decimal_numbers_are_two_categories() -> None:
+    """A float64 holds whole numbers up to 2**53, and both would be 9007199254740992."""
+    cells = [Decimal("9007199254740993.00"), Decimal("9007199254740992.00"), Decimal("-0.50")]
+    column = pa.array(cells, pa.decimal128(20, 2))
+    rows, _ = read_columns(pa.record_batch({"c": column}), {"c": "category"})
+    assert rows["c"].to_pylist() == ["9007199254740993", "9007199254740992", "-0.5"]
+    guess = TypeGuess()
+    guess.add(column)
+    assert len(guess.values) == 3
+
+
+def test_a_moment_is_one_category_in_any_unit_and_zone() -> None:
+    noon = [datetime(2026, 1, 31), datetime(2026, 1, 31, 12), datetime(2026, 1, 31, 12, 0, 0, 5000)]
+    expected = ["2026-01-31", "2026-01-31 12:00:00", "2026-01-31 12:00:00.005"]
+    for kind in (pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns", "Europe/Berlin")):
+        rows, _ = read_columns(pa.record_batch({"d": pa.array(noon, kind)}), {"d": "category"})
+        assert rows["d"].to_pylist() == expected, kind
+    for day in (pa.array([date(2026, 1, 31)]), pa.array([noon[0]], pa.timestamp("s"))):
+        rows, _ = read_columns(pa.record_batch({"d": day}), {"d": "category"})
+        assert rows["d"].to_pylist() == ["2026-01-31"]
 
 
 def test_a_date_with_a_zone_is_one_in_utc() -> None:

@@ -143,8 +143,8 @@ def test_unknown_missing_and_rare_categories_have_their_own_index() -> None:
     assert encoded[:, 0].tolist() == [2, 3, 0, 0, 1]
 
 
-def test_a_category_is_known_by_its_boolean_or_decimal_number_too() -> None:
-    known = ["True", "False", "1", "2.50", "01", "x"]
+def test_a_category_is_known_by_its_boolean_decimal_number_or_moment_too() -> None:
+    known = ["True", "False", "1", "2.50", "01", "x", "2026-01-31", "2026-01-31T12:00:00"]
     made = fit({"c": known}, {"c": "category"}, min_count=1)
     place = {name: made.categories[0].values.index(name) + 2 for name in known}
     cells = {
@@ -155,6 +155,8 @@ def test_a_category_is_known_by_its_boolean_or_decimal_number_too() -> None:
         "1": "1",
         "01": "01",
         "x": "x",
+        "2026-01-31 00:00:00": "2026-01-31",
+        "2026-01-31 12:00:00.000": "2026-01-31T12:00:00",
     }
     (encoded,) = made.encode(
         pa.table({"c": pa.array([*cells, "X", "2", "001", None], pa.string())})

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lightkit.errors import DataError
-from lightkit.texts.text_rows import TextRow, index_texts, name_label
+from lightkit.images.splits import name_label
+from lightkit.texts.text_rows import TextRow, index_texts
 
 
 def rows_of(*rows: tuple[Any, ...]) -> list[TextRow]:
