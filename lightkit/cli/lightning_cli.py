@@ -74,6 +74,7 @@ from lightkit.config.schedule import (
     read_schedule,
     show_schedule,
 )
+from lightkit.config.yaml_reader import YamlLoader
 from lightkit.data.listed import ListedImages
 from lightkit.data.listed_rows import ListedRows
 from lightkit.errors import ConfigError, LightkitError
@@ -392,19 +393,24 @@ class LightkitCLI(LightningCLI):
             values["trainer"] = {
                 key: value for key, value in trainer.items() if key not in self.left_out_of_export
             }
+        parser = self._parser(command)
         try:
             # As a file's text: given as an object, `key+` in init_args would forget the signature's
-            # default.
-            text = config.dump_yaml(values)
-            return self.parser.parse_args([*_words_of(command), "--config", text])
+            # default. By the command's own parser: the one around it checks every value again.
+            parsed = parser.parse_args(["--config", config.dump_yaml(values)])
         except ArgumentError as error:
-            keys = {str(action.dest) for action in self._parser(command)._actions}
-            named = resolved if command is None else replace(resolved, subcommand=command)
-            raise explain_parser_error(error, named, keys=keys | {"callbacks", "logger"}) from error
+            keys = {str(action.dest) for action in parser._actions}
+            keys |= {"callbacks", "logger"}
+            raise explain_parser_error(error, resolved, keys=keys) from error
         except SystemExit as end:
             raise ConfigError(
                 f"a module that the config imports calls sys.exit({end.code})"
             ) from end
+        return (
+            parsed
+            if command is None
+            else Namespace(**{"config": None, "subcommand": command, command: parsed})
+        )
 
     def _dump(
         self,
@@ -424,12 +430,29 @@ class LightkitCLI(LightningCLI):
             format="json",
             skip_unset="skip_unset" in flags or "skip_null" in flags,
             skip_default="skip_default" in flags,
+            skip_validation=True,  # it was parsed
         )
         values = {key: value for key, value in json.loads(text).items() if key not in left_out}
         if SECTION in values:
             values[SECTION] = show_schedule(values[SECTION])
         resolved = self.stage_config.resolved
         return resolved.with_references(resolved.name_entries(values))
+
+    def _dump_hyperparameters(self) -> dict[str, Any]:
+        """Return the values from which LightningCLI takes what model and data save of themselves.
+
+        It would validate the whole config again and read it with the slow loader of YAML.
+        """
+        section = self.config if self.subcommand is None else self.config[self.subcommand]
+        text = self._parser(self.subcommand).dump(
+            section,
+            format="yaml",
+            skip_unset=False,
+            skip_validation=True,
+            skip_link_targets=False,
+        )
+        values: dict[str, Any] = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - a safe loader
+        return values
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -440,6 +463,8 @@ class LightkitCLI(LightningCLI):
             set_threads(self.config[self.subcommand]["launch"]["threads"], self.process)
         if self._is_recorded:
             self.start_run()
+        if stage_config is not None:
+            self.config_dump = self._dump_hyperparameters()
         try:
             with unwrap_errors():
                 super().instantiate_classes()

@@ -100,8 +100,6 @@ class Display:
         return f"{text} in {format_duration(trial.seconds)}{f' with {params}' if params else ''}"
 
     def _describe_best(self, trials: Sequence[Trial], metric: str | None, mode: str | None) -> str:
-        if mode is None or self._plan.sampler == "seeds":
-            return ""
         best = choose_best(trials, self._plan, mode)
         return "" if best is None else f"; best {best.value:.4g} of trial {best.number}"
 
@@ -110,37 +108,34 @@ class Display:
 
         Write the newest trials in a table.
         """
-        finished = [each for each in trials if each.is_finished]
-        of_search = [each for each in finished if each.kind != "confirm"]
-        counts = ", ".join(f"{number} {state}" for state, number in count_states(trials).items())
-        head = f"{self._name}: {len(of_search)} of {self._plan.num_trials} trials"
-        head += f" ({counts or 'none yet'})"
-        left_s = self._estimate_left(trials)
-        if left_s is not None:
-            head += f", about {format_duration(left_s)} left"
-        lines = [head]
-        best = None
-        if mode is not None and self._plan.sampler != "seeds":
-            best = choose_best(trials, self._plan, mode)
+        lines = [self._count(trials)]
+        best = choose_best(trials, self._plan, mode)
         if best is not None:
             lines.append(f"best: {self._describe(best, metric)}")
-        running = [each for each in trials if not each.is_finished]
-        rows = [_list_columns(each) for each in [*running, *reversed(finished)][:_MOST_ROWS]]
-        if rows:
+        # the running ones, then the finished ones, both from the newest
+        newest = sorted(trials, key=lambda each: (each.is_finished, -each.number))
+        if newest:
             name = metric or "value"
+            rows = [_list_columns(each) for each in newest[:_MOST_ROWS]]
             lines.append(format_table(["trial", "state", name, ""], rows, right={name}))
         return "\n".join(lines)
 
-    def _estimate_left(self, trials: Sequence[Trial]) -> float | None:
-        """Estimate the seconds until the search is done, by the median trial."""
-        seconds = [each.seconds for each in trials if each.is_finished and each.seconds]
-        left = self._plan.num_trials - sum(
-            each.is_finished and each.kind != "confirm" for each in trials
-        )
-        if not seconds or left <= 0:
-            return None
+    def _count(self, trials: Sequence[Trial]) -> str:
+        """Count the trials by their state, and estimate by the median trial the time that is left.
+
+        The runs of a confirmation are none of those that the plan counts.
+        """
+        counts = ", ".join(f"{number} {state}" for state, number in count_states(trials).items())
+        finished = [each for each in trials if each.is_finished]
+        done = sum(each.kind != "confirm" for each in finished)
+        text = f"{self._name}: {done} of {self._plan.num_trials} trials ({counts or 'none yet'})"
+        left = self._plan.num_trials - done
+        if not finished or left <= 0:
+            return text
         parallel = self._plan.parallel if isinstance(self._plan.parallel, int) else 1
-        return statistics.median(seconds) * math.ceil(left / parallel)
+        median_s = statistics.median(each.seconds for each in finished)
+        left_s = median_s * math.ceil(left / parallel)
+        return f"{text}, about {format_duration(left_s)} left"
 
 
 def _list_columns(trial: Trial) -> list[str]:

@@ -86,9 +86,7 @@ def _track(
     for trial, ids in children:
         client.set_tag(ids["run_id"], _PARENT_TAG, parent)
         client.set_tag(ids["run_id"], "lightkit.trial", str(trial.number))
-    best = (
-        None if mode is None or plan.sampler == "seeds" else choose_best(record.trials, plan, mode)
-    )
+    best = choose_best(record.trials, plan, mode)
     if best is not None and best.value is not None and metric is not None:
         client.log_metric(parent, metric, best.value)
         client.set_tag(parent, "lightkit.best_trial", str(best.number))

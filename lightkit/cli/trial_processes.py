@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,12 +34,14 @@ from lightkit.sweep.record import Trial
 from lightkit.sweep.search import Search
 from lightkit.sweep.settings import Plan
 
-FATAL = (2, 3, 74)
-"""Exit codes that each further trial would have, too: the config or the data is wrong, or the
-output is lost."""
-_STALLED = 70
-_INTERRUPTED = 75
-_MOST_RESUMES = 3  # of a trial that ends with 75 though nobody has asked it to
+_ENDS = {0: "done", 2: "fatal", 3: "fatal", 70: "killed", 74: "fatal", 75: "preempted"}
+"""End of a trial by its exit code, `failed` where none stands here.
+
+`fatal` are the codes that each further trial would have, too: the config or the data is wrong, or
+the output is lost.
+"""
+_MOST_AGAIN = {"killed": 1, "preempted": 3}
+"""How often a trial that ended so, though nobody had asked it to, goes on from its checkpoint."""
 _LOOK_S = 0.2  # between two looks for the run of a trial
 _MEMORY_S = 0.5
 OUTPUT = "output.log"
@@ -65,8 +68,7 @@ class Active:
         run: Its run, once it has one.
         follower: Reads the events of the run.
         values: Values of the metric by epoch; NaN where one was not finite.
-        num_resumes: How often it has gone on after an interruption.
-        has_retried: Whether it has had its second try.
+        num_again: How often it has gone on from its checkpoint, by its end.
         is_tested: Whether the test of its best checkpoint runs, or has run.
         looked_s: When its run was looked for.
     """
@@ -79,8 +81,7 @@ class Active:
     run: runs.Run | None = None
     follower: EventFollower | None = None
     values: dict[int, float] = field(default_factory=dict)
-    num_resumes: int = 0
-    has_retried: bool = False
+    num_again: Counter[str] = field(default_factory=Counter)
     is_tested: bool = False
     looked_s: float = 0.0
 
@@ -146,8 +147,6 @@ class TrialProcesses:
         self.search: Search | None = None
         self.fatal: tuple[int, str] | None = None
         """Exit code and error that end the sweep."""
-        self.is_stopping = False
-        """Whether trials are being interrupted, to go on with the next start."""
         self.peak_bytes = 0
         """Most memory that one trial was seen to take."""
         self.num_slots = num_slots
@@ -158,6 +157,12 @@ class TrialProcesses:
         self._processes = processes
         self._runs_of_others: dict[int, set[str]] = {}
         self._memory_s = 0.0
+        self._is_interrupted = False
+
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether trials are being interrupted, to go on with the next start."""
+        return self._is_interrupted or self._processes.received is not None
 
     # -- the start ---------------------------------------------------------------------------------
 
@@ -254,7 +259,7 @@ class TrialProcesses:
 
     def interrupt(self, signum: int = signal.SIGTERM) -> None:
         """Ask all trials to save and end."""
-        self.is_stopping = True
+        self._is_interrupted = True
         for active in self.active:
             active.process.send_signal(signum)
 
@@ -266,28 +271,24 @@ class TrialProcesses:
 
     def _judge(self, active: Active, status: int) -> None:
         """Decide what becomes of a trial whose process has ended."""
-        code = 128 - status if status < 0 else status
-        reason = active.process.reason
+        code = status
+        reason = active.process.reason or f"exit code {code}"
         if status < 0:
-            reason = describe_kill(-status, reason)
-        is_stopped = self.is_stopping or self._processes.received is not None
-        was_interrupted = code in (_STALLED, _INTERRUPTED) or code > 128
-        if code == 0:
+            code = 128 - status
+            reason = describe_kill(-status, active.process.reason)
+        end = "killed" if code > 128 else _ENDS.get(code, "failed")
+        most = _MOST_AGAIN.get(end, 0)
+        if end == "done":
             self._end_well(active)
-        elif is_stopped and was_interrupted:
-            return
-        elif code in FATAL:
-            self.fatal = self.fatal or (code, reason or f"exit code {code}")
-        elif code == _INTERRUPTED and active.num_resumes < _MOST_RESUMES:
-            active.num_resumes += 1
+        elif most and self.is_stopping:
+            return  # the next start of the sweep goes on with it
+        elif active.num_again[end] < most:
+            active.num_again[end] += 1
             self._go_on(active)
-        elif code == _INTERRUPTED:
+        elif end in ("fatal", "preempted"):
             self.fatal = self.fatal or (code, reason)
-        elif was_interrupted and not active.has_retried:
-            active.has_retried = True
-            self._go_on(active)
         else:
-            self._fail(active, reason or f"exit code {code}")
+            self._fail(active, reason)
 
     def _go_on(self, active: Active) -> None:
         """Start a trial again, from its newest checkpoint."""

@@ -52,7 +52,6 @@ from lightkit.sweep.results import (
     describe_without_effect,
     find_data,
     is_share,
-    list_confirmations,
     rank_trials,
     write_table,
 )
@@ -333,7 +332,7 @@ class Sweep:
         """
         self._prepare_search()
         if self._plan.sampler != "seeds":
-            threading.Thread(target=_import_ahead, daemon=True).start()
+            threading.Thread(target=_import_ahead, args=(self._plan,), daemon=True).start()
         try:
             with self._display:
                 self._loop()
@@ -352,11 +351,8 @@ class Sweep:
                 self._finish(trial)
             if any(each.values for each in self._trials.active):
                 self._has_advanced = True
-            if self._processes.received is not None:
-                self._trials.is_stopping = True
-            elif not self._trials.is_stopping and (
-                self._is_late() or self._trials.fatal is not None
-            ):
+            is_over = self._is_late() or self._trials.fatal is not None
+            if is_over and not self._trials.is_stopping:
                 self._trials.interrupt()
             self._fill()
             self._display.update(self._record.trials, self._trials.metric, self._mode)
@@ -400,7 +396,7 @@ class Sweep:
         is_over = (
             self._trials.is_stopping or self._trials.fatal is not None or self._has_failed_often
         )
-        if is_over or self._processes.received is not None or self._is_late():
+        if is_over or self._is_late():
             return False
         num_active = len(self._trials.active)
         if num_active and not self._knows_metric:  # the first trial shows it
@@ -587,9 +583,7 @@ class Sweep:
         """Write ``trials.csv`` and ``best.yaml``."""
         metric = str(self._trials.metric)
         write_table(self._folder / "trials.csv", self._record.trials, self._plan, metric)
-        if self._mode is None or self._plan.sampler == "seeds":
-            return
-        best = choose_best(self._record.trials, self._plan, self._mode)
+        best = self._choose_best()
         path = self._folder / "best.yaml"
         if best is None:
             path.unlink(missing_ok=True)
@@ -635,7 +629,7 @@ class Sweep:
 
     def _describe_noise(self) -> list[str]:
         """Say how far an accuracy can be off by chance alone, on so many validation samples."""
-        best = choose_best(self._record.trials, self._plan, str(self._mode)) if self._mode else None
+        best = self._choose_best()
         if (
             best is None
             or best.run is None
@@ -659,13 +653,14 @@ class Sweep:
         """Return whether a trial is the best, or a seed has a value."""
         if self._plan.sampler == "seeds":
             return any(each.state == "complete" for each in self._record.trials)
-        return choose_best(self._record.trials, self._plan, str(self._mode)) is not None
+        return self._choose_best() is not None
+
+    def _choose_best(self) -> Trial | None:
+        return choose_best(self._record.trials, self._plan, self._mode)
 
     def _suggest_next(self) -> list[str]:
         """Return the command that trains with the best values, where the config has others."""
-        best = None
-        if self._plan.sampler != "seeds":
-            best = choose_best(self._record.trials, self._plan, str(self._mode))
+        best = self._choose_best()
         if best is None or best.number == 0:
             return []
         files = [file for file in self._stage_config.invocation.files if "\n" not in file]
@@ -730,12 +725,7 @@ class Sweep:
     def _format_page(self) -> str:
         """Format the trials in Markdown, the best first."""
         mode = str(self._mode)
-        ranked = (
-            rank_trials(self._record.trials, self._plan, mode)
-            if self._plan.sampler != "seeds"
-            else []
-        )
-        shown = ranked or self._record.trials
+        shown = rank_trials(self._record.trials, self._plan, mode) or self._record.trials
         rows = [
             (each.number, each.state, each.value, json.dumps(dict(each.params), default=str))
             for each in shown[:20]
@@ -773,17 +763,21 @@ class Sweep:
     def describe_end(self) -> dict[str, Any]:
         """Describe the sweep for the message of its end: its folder, and the best value so far."""
         known = {"job": self._job.job, "stage": "sweep", "folder": str(self._folder)}
-        best = None
-        if self._plan.sampler != "seeds" and self._mode is not None:
-            best = choose_best(self._record.trials, self._plan, self._mode)
+        best = self._choose_best()
         if best is None:
             return known
         return {**known, "best": {"monitor": self._trials.metric, "value": best.value}}
 
 
-def _import_ahead() -> None:
-    """Import what samples and draws, a second of work, while the first trial imports torch."""
-    for name in ("optuna", "lightkit.sweep.page", "matplotlib.figure"):
+def _import_ahead(plan: Plan) -> None:
+    """Import what samples, draws and weighs, seconds of work, while the first trial imports torch.
+
+    What weighs several keys imports SciPy and scikit-learn, where that is installed.
+    """
+    names = ["optuna", "lightkit.sweep.page", "matplotlib.figure"]
+    if len(plan.space.dimensions) > 1:
+        names.append("optuna.importance")
+    for name in names:
         with suppress(ImportError, OSError):  # an extra; what needs it says so
             import_module(name)
 
@@ -831,24 +825,20 @@ def _create_error(code: int, text: str) -> LightkitError:
 def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
     """Print how a sweep stands."""
     stage_config = open_command_config(fit)
-    plan = (
-        _read_plan(stage_config, options)
-        if stage_config.resolved.section("sweep") or "seeds" in options
-        else None
-    )
-    root, job = find_job(read_run_settings(stage_config))
-    if plan is None:
+    if "seeds" not in options and not stage_config.resolved.section("sweep"):
         raise ConfigError(
             "sweep: --status of which sweep? The config has no section"
             " `sweep`; add its file with -c"
         )
+    plan = _read_plan(stage_config, options)
+    root, job = find_job(read_run_settings(stage_config))
     record = find_record(stage_config, plan, root, job, creates=False)
     if not record.head:
         raise ConfigError(f"sweep: there is no sweep of {job!r} in {shown_path(find_sweeps(root))}")
     mode = record.head.get("found_mode") or plan.mode
     metric = record.head.get("found_metric") or plan.metric
     if stage_config.mode == "json":
-        best = choose_best(record.trials, plan, mode) if mode and plan.sampler != "seeds" else None
+        best = choose_best(record.trials, plan, mode)
         trials = [asdict(each) for each in record.trials]
         print(
             json.dumps(
@@ -866,8 +856,6 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
         return 0
     display = Display("plain", record.path.parent.name, plan)
     print(display.format_status(record.trials, metric, mode))
-    if list_confirmations(record.trials, str(mode)) or any(
-        each.is_finished for each in record.trials
-    ):
+    if any(each.is_finished for each in record.trials):
         print("\n".join(describe_result(record.trials, plan, str(metric), str(mode))))
     return 0

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class FrozenFeatures:
             for name, parameter in network.named_parameters()
             if not name.startswith(heads)
         ]
-        self._fused: nn.Module | None = None
+        self._example: tuple[Tensor, Tensor] | None = None
 
     def example(self, size: tuple[int, int]) -> Tensor | None:
         """Compute the features ``(1, ...)`` of one image of noise.
@@ -91,7 +92,7 @@ class FrozenFeatures:
         device = self._module.device
         noise = torch.randn(1, _NUM_CHANNELS, *size, generator=torch.Generator().manual_seed(0))
         images = self._module.trainer.precision_plugin.convert_input(noise.to(device))
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with self._keeping_rng():
             features, logits = self._trace(images)
             again, _ = self._trace(images)
             batched, _ = self._trace(torch.cat([images, -images]))
@@ -105,18 +106,22 @@ class FrozenFeatures:
                 alone = compute_logits(self._network, self._head_names[0], features)
             if are_images(features) or alone.shape != logits.shape or not _are_close(alone, logits):
                 return None, "its logits are not made of its head's input alone"
-            self._fused = self._fuse(images, features)
+            self._example = (images, features)
         return features, ""
 
-    def _fuse(self, images: Tensor, features: Tensor) -> nn.Module | None:
-        """Copy the network with its batch norms folded into the layers before them.
+    @cached_property
+    def _fused(self) -> nn.Module | None:
+        """The network with its batch norms folded into the layers before them.
 
-        Where that is faster and the same.
+        None where that is not faster, or not the same. It is made once features are computed: a fit
+        that finds all of them on disk needs no copy.
 
         A batch norm of known statistics is one factor and one summand a channel, which convolutions
         and linear layers have as well (Jacob et al., "Quantization and Training of Neural Networks
         for Efficient Integer-Arithmetic-Only Inference", 2018, section 3.2).
         """
+        assert self._example is not None
+        images, features = self._example
         layers = [self._module, *self._network.modules()]
         has_hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
         are_exact = all(
@@ -128,9 +133,9 @@ class FrozenFeatures:
         if features.dtype == torch.float32 and features.device.type == "cpu":
             rounding = 1e-4
         try:
-            with _in_eval(self._module), _uncompiled(self._module):
+            with self._keeping_rng(), _in_eval(self._module), _uncompiled(self._module):
                 fused = fuse(self._network).requires_grad_(requires_grad=False)
-            same, _ = self._trace(images, fused)
+                same, _ = self._trace(images, fused)
         except Exception as error:  # noqa: BLE001 (a forward in Python may do anything with what stands for a tensor)
             log.debug(
                 "%s is computed as it is, since it cannot be traced: %s",
@@ -195,6 +200,11 @@ class FrozenFeatures:
         return (
             given[0][0].detach() if is_one and len(given[0][0]) == len(images) else None
         ), logits
+
+    def _keeping_rng(self) -> AbstractContextManager[None]:
+        """Within it nothing is drawn from the generators with which the model is trained."""
+        device = self._module.device
+        return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
     def _precision(self) -> AbstractContextManager[Any]:
         return self._module.trainer.precision_plugin.val_step_context()

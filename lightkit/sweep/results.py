@@ -127,8 +127,14 @@ def list_confirmations(trials: Sequence[Trial], mode: str) -> list[Confirmation]
     return sorted(found, key=lambda each: rank_value(each.mean.mean, mode))
 
 
-def choose_best(trials: Sequence[Trial], plan: Plan, mode: str) -> Trial | None:
-    """Return the trial whose values are best: by the means of fresh seeds, where there are any."""
+def choose_best(trials: Sequence[Trial], plan: Plan, mode: str | None) -> Trial | None:
+    """Return the trial whose values are best: by the means of fresh seeds, where there are any.
+
+    None where no trial of a search is within all bounds, as in a sweep of seeds, or the mode is not
+    known yet.
+    """
+    if mode is None:
+        return None
     ranked = rank_trials(trials, plan, mode)
     allowed = {each.number for each in ranked}
     confirmed = [each for each in list_confirmations(trials, mode) if each.number in allowed]

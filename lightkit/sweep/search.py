@@ -302,8 +302,8 @@ def compute_importance(
 
     Also compute the number of trials that it is made of.
 
-    https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed or there are too few
-    trials.
+    https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed, there are too few
+    trials, or one key alone varies, whose share is 1 whatever it does.
     """
     complete = [
         each
@@ -311,7 +311,7 @@ def compute_importance(
         if (each.kind, each.state) == ("search", "complete") and plan.space.contains(each.params)
     ]
     varied = [each for each in plan.space.dimensions if _is_varied(each.key, complete)]
-    if len(complete) < NUM_STARTUP or not varied:
+    if len(complete) < NUM_STARTUP or len(varied) < 2:
         return {}, len(complete)
     try:
         import optuna

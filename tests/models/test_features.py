@@ -9,6 +9,7 @@ import pytest
 import torch
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
 
 from lightkit.models import ImageClassifier
 from lightkit.models.features import FrozenFeatures, compute_logits
@@ -93,6 +94,25 @@ def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> Non
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_network_is_copied_once_features_are_computed_and_not_before(
+    model_of: Callable[..., ImageClassifier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[nn.Module] = []
+
+    def count(network: nn.Module) -> nn.Module:
+        copied.append(network)
+        return fuse(network)
+
+    monkeypatch.setattr("lightkit.models.features.fuse", count)
+    model = model_of().eval()
+    features, images = features_of(model), torch.randn(4, 3, 32, 32)
+    assert features.example((32, 32)) is not None
+    assert not copied
+    one, other = features.compute(images), features.compute(images)
+    assert copied == [model._network]
+    assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("layer", [Trembling, ByItsNeighbours])

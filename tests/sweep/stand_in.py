@@ -5,7 +5,8 @@ As a program it is ``lightkit`` whose trials are such processes::
     python tests/sweep/stand_in.py sweep -c config.yaml
 
 The loss of a trial depends on ``model.learning_rate``, ``model.hidden`` and the seed. A value of
-``model.weight_decay`` above 1 says how it goes wrong: see `_WRONG`.
+``model.weight_decay`` above 1 says how it goes wrong: see `_WRONG`. The trial that the file `HELD`
+names waits before its second epoch until that file is gone, or the trial is asked to end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from lightkit import runs
 from lightkit.runs.trial import FACTS, VERDICT
 
 EPOCHS = 4
+HELD = "held.txt"
 _WRONG = dict(
     enumerate(
         (
@@ -107,7 +109,8 @@ class _Training:
         losses: dict[str, float] = dict(runs.read_json(run.folder / "state.json") or {})
         pace_s = float(os.environ.get("STAND_IN_S", "0"))
         for epoch in range(done, EPOCHS):
-            if self.wrong and epoch == 1:
+            if epoch == 1:
+                self.hold()
                 self.go_wrong(run)
             time.sleep(pace_s)
             losses[str(epoch)] = math.nan if self.wrong == "nan" else self.loss(epoch)
@@ -166,9 +169,17 @@ class _Training:
                 return False
             time.sleep(0.002)
 
-    def go_wrong(self, run: runs.Run) -> None:
-        while os.environ.get("STAND_IN_HELD") == self.options["trial"] and not self.is_orphan():
+    def hold(self) -> None:
+        while not (self.is_asked or self.is_orphan()):
+            try:
+                held = Path(HELD).read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return
+            if held != self.options["trial"]:
+                return
             time.sleep(0.02)
+
+    def go_wrong(self, run: runs.Run) -> None:
         if self.wrong == "crash":
             print("error: ValueError: batches are out of stock")
             sys.exit(1)

@@ -103,12 +103,14 @@ def test_importance_is_of_keys_that_vary_in_complete_trials_of_the_search() -> N
         )
     )
 
-    def trial(number: int, *, kind: str = "search", state: str = "complete") -> Trial:
-        params = {"rate": number / 10, "size": 2, "net": "a"}
+    def trial(
+        number: int, *, kind: str = "search", state: str = "complete", size: int = 2
+    ) -> Trial:
+        params = {"rate": number / 10, "size": size, "net": "a"}
         return Trial(number, params, kind=kind, state=state, value=(number / 10) ** 2)  # type: ignore[arg-type]
 
     plan = Plan(space=space)
-    trials = [trial(at) for at in range(5)]
+    trials = [trial(at, size=2 + at % 2) for at in range(5)]
     others = [
         trial(5, kind="confirm"),
         trial(6, state="failed"),
@@ -116,6 +118,10 @@ def test_importance_is_of_keys_that_vary_in_complete_trials_of_the_search() -> N
     ]
     found, number = compute_importance(plan, "min", [*trials, *others])
     assert number == 5
-    assert found == {"rate": pytest.approx(1.0)}
+    assert set(found) == {"rate", "size"}
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert found["rate"] > found["size"]
     assert compute_importance(plan, "min", trials[:4]) == ({}, 4)
     assert compute_importance(plan, "min", [trial(0) for _ in range(6)]) == ({}, 6)
+    # the share of a key that varies alone is 1, whatever it does
+    assert compute_importance(plan, "min", [trial(at) for at in range(6)]) == ({}, 6)

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from tests.receiving import receiving
-from tests.sweep.stand_in import read_lines
+from tests.sweep.stand_in import HELD, read_lines
 
 pytest.importorskip("optuna", reason="needs the extra lightkit[sweep]")
 pytestmark = pytest.mark.slow
@@ -74,6 +74,16 @@ def ends(folder: Path) -> list[dict[str, Any]]:
     """Return how each trial ended, by number."""
     found = [line for line in read_lines(folder) if line["event"] == "end"]
     return sorted(found, key=lambda line: int(line["trial"]))
+
+
+def hold(folder: Path, trial: str) -> None:
+    """Let a trial wait before its second epoch, until `release`."""
+    (folder / HELD).write_text(trial, encoding="utf-8")
+
+
+def release(folder: Path) -> None:
+    """Let the trial go on that was held."""
+    (folder / HELD).unlink()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -318,10 +328,12 @@ def test_a_search_that_is_killed_ends_after_as_many_failures_as_one_that_was_not
 ) -> None:
     space = {"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4, 5, 6]}
     write(tmp_path, max_failures=3, sampler="grid", space=space)
-    process = start(tmp_path, environ={"STAND_IN_HELD": "config/3"})
+    hold(tmp_path, "config/3")
+    process = start(tmp_path)
     wait_for(tmp_path, "end", 2)
     process.kill()
     process.communicate()
+    release(tmp_path)
     code, text = run(tmp_path)
     assert code == 1
     assert "3 trials in a row have failed" in text
@@ -355,12 +367,14 @@ def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twi
 
 def test_sigterm_saves_the_running_trials_and_the_same_command_goes_on(tmp_path: Path) -> None:
     write(tmp_path, trials=3, sampler="random", space=RATES)
-    process = start(tmp_path, pace_s=0.3)
+    hold(tmp_path, "config/1")
+    process = start(tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("runs/config/2*/checkpoints/last.ckpt.sha256"))) == 2)
     process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 75, text
     assert "interrupted by SIGTERM; the same command goes on with trial 1 of config" in text
+    release(tmp_path)
     code, text = run(tmp_path)
     assert code == 0, text
     trained = (tmp_path / "trained.txt").read_text().splitlines()
@@ -574,9 +588,10 @@ def test_a_grid_needs_no_file_and_no_metric(tmp_path: Path) -> None:
 
 def test_a_deadline_saves_the_trials_and_ends_with_75(tmp_path: Path) -> None:
     write(tmp_path, trials=30, sampler="random", space=RATES)
-    code, text = run(tmp_path, "--deadline=20s", pace_s=0.5)
+    hold(tmp_path, "config/1")
+    code, text = run(tmp_path, "--deadline=20s")
     assert code == 75, text
-    assert "the same command goes on with trial" in text
+    assert "the same command goes on with trial 1 of config" in text
 
 
 def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
@@ -597,13 +612,14 @@ def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
 
 def test_a_second_sweep_of_the_job_ends_with_75_and_status_shows_the_first(tmp_path: Path) -> None:
     write(tmp_path, trials=9, sampler="random", space=RATES)
-    first = start(tmp_path, pace_s=1.0)
-    wait_for(tmp_path, "end", 0)
+    hold(tmp_path, "config/1")
+    first = start(tmp_path)
+    wait_for(tmp_path, "begin", 1)
     code, text = run(tmp_path, "--status")
     assert code == 0, text
-    assert re.search(r"config: \d of 9 trials \(\d complete, 1 running\), about .* left", text)
-    assert re.search(r"^best: trial \d: complete, val/loss", text, re.MULTILINE)
-    assert re.search(r"^\d +running +model\.learning_rate=", text, re.MULTILINE)
+    assert re.search(r"config: 1 of 9 trials \(1 complete, 1 running\), about .* left", text)
+    assert re.search(r"^best: trial 0: complete, val/loss", text, re.MULTILINE)
+    assert re.search(r"^1 +running +model\.learning_rate=", text, re.MULTILINE)
     code, text = run(tmp_path)
     assert code == 75, text
     assert f"is being run by process {first.pid}" in text
@@ -633,10 +649,12 @@ def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_
     tmp_path: Path,
 ) -> None:
     write(tmp_path, trials=4, sampler="random", space=RATES)
-    process = start(tmp_path, pace_s=0.2)
+    hold(tmp_path, "config/1")
+    process = start(tmp_path)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("trial 0: complete, val/loss")
     process.stdout.close()
+    release(tmp_path)
     assert process.wait(timeout=60) == 141
     code, text = run(tmp_path)
     assert code == 0, text
