@@ -40,6 +40,18 @@ def test_the_first_and_the_last_opset_are_written(tmp_path: Path, opset: int) ->
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
 
 
+@pytest.mark.parametrize("opset", [20, 21])
+def test_equal_values_through_a_group_norm_are_no_nan(tmp_path: Path, opset: int) -> None:
+    blank = torch.logspace(0, 3, 40).reshape(-1, 1, 1, 1).expand(-1, 8, 14, 14)
+    subject = specimens.subject_of(nn.GroupNorm(2, 8), blank)
+    write_file("onnx", subject, tmp_path / "model.onnx", opset=opset)
+    (found,) = open_model(tmp_path / "model.onnx")([blank.numpy()])
+    # the rounding of the mean, times 316 for the epsilon
+    np.testing.assert_allclose(found, np.zeros_like(found), atol=1)
+    noise = specimens.subject_of(subject.model, torch.randn(8, 8, 14, 14))
+    assert largest_gap(noise, tmp_path / "model.onnx") < 1e-5
+
+
 def test_names_and_open_sizes_are_those_of_the_metadata(tmp_path: Path) -> None:
     written = write_file("onnx", specimens.two_towers(), tmp_path / "model.onnx")
     graph = onnx.load(str(tmp_path / "model.onnx")).graph
