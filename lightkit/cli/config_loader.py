@@ -20,12 +20,12 @@ from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.config.resolved import collect_errors, drop_paths, root_in
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, Node, rebuild, to_plain
+from lightkit.config.validation import check_sections
 from lightkit.errors import ConfigError
 from lightkit.export.formats import holds_weights_alone
 from lightkit.hardware import Machine, this_machine
 from lightkit.launch.plan import LaunchSettings, check_engine, read_settings
 from lightkit.launch.ranks import this_rank
-from lightkit.launch.watchdog import read_watchdog
 from lightkit.registry.gate import read_gate
 from lightkit.sweep.settings import read_sweep
 
@@ -232,7 +232,8 @@ def resolve_settings(
     if resolved.unresolved:  # which is reported already
         resolved = drop_paths(resolved, resolved.unresolved)
     # their errors first: hardware depends on launch
-    for read in (read_settings, read_watchdog, read_gate):
+    resolved = check_sections(resolved, problems)
+    for read in (read_settings, read_gate):
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)

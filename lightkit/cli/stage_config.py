@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from lightkit.config import Hardware, error_at
 from lightkit.config.display import Written, list_written
 from lightkit.config.loader import find_masked_values
 from lightkit.config.resolved import find_named_class
+from lightkit.config.sections import read_section
 from lightkit.errors import ConfigError
 from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
@@ -334,13 +335,6 @@ def _find_named_checkpoint(
 
 
 def read_run_settings(stage_config: StageConfig) -> RunSettings:
-    """Read the `run` section of a config that jsonargparse has not parsed.
-
-    Values of flags are text in it.
-    """
-    given = stage_config.resolved.section("run")
-    for setting in fields(RunSettings):
-        takes_text = str(setting.type).startswith("str")  # the annotation as it is written
-        if setting.name in given and not takes_text:
-            given[setting.name] = config.read_scalar(given[setting.name])
-    return RunSettings(**{**given, "name": stage_config.job_name})
+    """Read the `run` section of a config that jsonargparse has not parsed."""
+    settings = read_section(stage_config.resolved, "run", RunSettings)
+    return replace(settings, name=stage_config.job_name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from lightkit.config.accelerator.translation import translate
-from lightkit.config.bounds import is_any_number
+from lightkit.config.bounds import is_any_number, is_int
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
 from lightkit.config.origins import (
@@ -28,7 +28,7 @@ from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config, suggest_packaged
 from lightkit.config.resolved import Resolved, root_in
 from lightkit.config.secrets import HIDDEN, choose_reference, is_secret, list_forms, read_default
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
@@ -37,6 +37,8 @@ SECTIONS = (
     *("watchdog", "gate", "sweep"),
 )
 """Top-level keys whose value may be the name of a file that holds the section."""
+_AS_WRITTEN = (("launch", "nodes"), ("launch", "slurm"))
+"""Keys whose values are text for other programs."""
 _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50
 
@@ -82,7 +84,9 @@ def resolve(
         """Merge layers of one rank over those before."""
         nonlocal tree
         parts = [
-            part for layer in layers for part in _expand(layer, subcommand, subcommands, found)
+            _keep_written(part)
+            for layer in layers
+            for part in _expand(layer, subcommand, subcommands, found)
         ]
         merged_layers.append(parts)
         for part in translate(parts, tree, environ=environ, problems=found):
@@ -248,6 +252,26 @@ def _expand(
     block = layer.entries.get(subcommand) if subcommand is not None else None
     of_block = [] if block is None else _expand_block(str(subcommand), block, problems)
     return [*below, replace(layer, entries=own), *nested, *of_block]
+
+
+def _keep_written(layer: MappingNode) -> MappingNode:
+    """Return a layer with the text of values under ``launch`` that YAML 1.1 takes for a number.
+
+    The nodes 1:4 and the time 2:00:00 are numbers to the base of 60, the account 0123 to that of 8.
+    """
+
+    def change(path: KeyPath, node: Node) -> Node:
+        is_meant = path[:2] in _AS_WRITTEN and isinstance(node, Leaf)
+        if not is_meant or not is_int(to_plain(node)) or node.origin.kind != "file":
+            return node
+        written = node.origin.text
+        return node if written == str(to_plain(node)) else Leaf(written, node.origin)
+
+    if "launch" not in layer.entries:
+        return layer
+    changed = rebuild(layer, change)
+    assert isinstance(changed, MappingNode)
+    return changed
 
 
 def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[MappingNode]:

@@ -65,6 +65,13 @@ class Origin:
             return f"default of {self.name}"
         return self.name or ("default of lightkit" if self.kind == "default" else "")
 
+    @property
+    def text(self) -> str:
+        """The value as it is written, of one that stands in a file."""
+        start = (self.column or 1) - 1
+        end = None if self.end_column is None else self.end_column - 1
+        return self.source[start:end].strip()
+
     def at_key(self) -> Origin:
         """Return the place of the key, or of the value where no key stands before it."""
         return self.key or self

@@ -28,10 +28,18 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.bounds import is_any_number
+from lightkit.config.bounds import BOUNDS, is_any_number
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, SPEC_KEYS, STEPPING_KEYS, is_append
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, error_at, shortened
-from lightkit.config.resolved import Resolved, original_path
+from lightkit.config.origins import (
+    NESTED_FILES,
+    KeyPath,
+    Origin,
+    Problems,
+    dotted,
+    error_at,
+    shortened,
+)
+from lightkit.config.resolved import Resolved, drop_paths, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
     NO_DEFAULT,
@@ -46,6 +54,7 @@ from lightkit.config.schema import (
     describe_type,
     join_alternatives,
     list_branches,
+    load_schema,
 )
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
@@ -56,8 +65,13 @@ from lightkit.lightning_namespace import real_name
 _OF_ANY_JOB = ("trainer", "run")
 """Sections that each job has, also where the config sets nothing in them."""
 _MOST_HINTS = 3  # keys that an unknown one may mean
-_ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict", "test", "validate")
-"""Top-level keys that other modules check."""
+READ_FIRST = ("launch", "watchdog", "gate", "sweep")
+"""Sections that are checked and read before all others, of a script too."""
+_ELSEWHERE = (
+    *("accelerator", "ckpt_path", "extends", "fit", "predict", "test", "validate"),
+    *READ_FIRST,
+)
+"""Top-level keys that are checked elsewhere."""
 _DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""
 _CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
@@ -127,6 +141,25 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
     if not is_known or result.undescribed or has_dotted_keys:
         result.is_final = False
     return result
+
+
+def check_sections(resolved: Resolved, problems: Problems) -> Resolved:
+    """Check the sections that are read first; return the config without their errors.
+
+    Args:
+        resolved: The config.
+        problems: Takes the errors.
+    """
+    validator = _Validator(resolved, load_schema(), is_known=True)
+    for name in READ_FIRST:
+        node = resolved.tree.entries.get(name)
+        if node is not None:
+            validator.check_section(name, node)
+    found = validator.result.problems
+    for _, problem in found:
+        problems.add(problem)
+    # the whole value of a key, of which a part may be nothing
+    return drop_paths(resolved, {path[:2] for path, _ in found}) if found else resolved
 
 
 def find_section_class(
@@ -232,7 +265,7 @@ class _Validator:
         elif key in NAMED_CLASSES:
             self._check_entries(key, node)
         elif key in self._schema.sections:
-            self._check_section(key, node)
+            self.check_section(key, node)
         elif (
             "pytorch_lightning" in self._schema.trusted
             and key.removesuffix("+") not in NAMED_CLASSES
@@ -364,21 +397,21 @@ class _Validator:
             for key in described.arguments
         ]
 
-    def _check_section(self, key: str, node: Node) -> None:
+    def check_section(self, key: str, node: Node) -> None:
+        """Check a section of plain keys."""
+        known = self._schema.sections[key].arguments
         if not isinstance(node, MappingNode):
             self._report_no_section(key, node)
-            return
-        known = self._schema.sections[key].arguments
-        if key == "trainer":
+        elif key == "trainer":
             self._check_trainer(node, known)
-            return
-        for name, child in self._check_known((key,), node.entries, known):
-            self._report(
-                (key, name),
-                f"there is no such argument{_hint_at_argument(name, known)}",
-                child,
-                at_key=True,
-            )
+        else:
+            self._check_keys((key,), node, known)
+
+    def _check_keys(self, path: KeyPath, node: MappingNode, known: Mapping[str, Argument]) -> None:
+        """Check a mapping of known keys."""
+        for name, child in self._check_known(path, node.entries, known):
+            text = f"there is no such argument{_hint_at_argument(name, known)}"
+            self._report((*path, name), text, child, at_key=True)
 
     def _check_trainer(self, node: MappingNode, known: Mapping[str, Argument]) -> None:
         """Check the trainer's section, but for the keys that other modules translate and check."""
@@ -467,6 +500,8 @@ class _Validator:
             )
         elif isinstance(node, Items) and _may_hold_classes(value, branches):
             self._check_listed_classes(path, node, branches)
+        elif isinstance(node, MappingNode) and any(map(_is_checked_inside, branches)):
+            self._check_inside(path, node, next(filter(_is_checked_inside, branches)))
         elif classes and _is_text(value):
             self._check_class_name(path, node, value, classes, argument)
         else:
@@ -486,6 +521,19 @@ class _Validator:
                 item for branch in branches for item in list_branches(branch.get("items", branch))
             ]
         return list(branches)
+
+    def _check_inside(self, path: KeyPath, node: MappingNode, schema: Schema) -> None:
+        """Check a mapping with known keys, or the values of one whose values have bounds."""
+        if "properties" not in schema:
+            entry = Argument(schema["additionalProperties"])
+            for name, child in node.entries.items():
+                self._check_value((*path, name), child, entry)
+            return
+        known = {name: Argument(each) for name, each in schema["properties"].items()}
+        self._check_keys(path, node, known)
+        for name in schema["required"]:
+            if not _is_set(name, node.entries):
+                self._report(path, f"needs {name}, {describe_type(known[name].schema)}", node)
 
     def _has_failed(self, path: KeyPath, node: Node) -> bool:
         """Check whether a single value, or an element of a list, is a failed interpolation."""
@@ -1059,6 +1107,16 @@ def _has_classes(schema: Schema) -> bool:
     return items is not None and any(
         "class" in branch or _has_classes(branch) for branch in list_branches(items)
     )
+
+
+def _is_checked_inside(schema: Schema) -> bool:
+    """Check whether a type is a mapping with known keys, or to such mappings or bounded numbers."""
+    entry = schema.get("additionalProperties")
+    return "properties" in schema or (bool(entry) and any(map(_is_bounded, list_branches(entry))))
+
+
+def _is_bounded(schema: Schema) -> bool:
+    return not BOUNDS.isdisjoint(schema) or _is_checked_inside(schema)
 
 
 def _is_set(name: str, given: Mapping[Any, Node]) -> bool:

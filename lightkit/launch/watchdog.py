@@ -25,13 +25,15 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import FrameSummary
 from types import FrameType
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
-from lightkit.config import Resolved, error_at, read_scalar
+from lightkit.config import Resolved
+from lightkit.config.bounds import MAX_FLOAT, Bounds
+from lightkit.config.sections import read_section
 
 STALLED = 70
 """Exit code of a process that its watchdog has ended."""
@@ -323,8 +325,10 @@ class WatchdogSettings:
             good checkpoint; `skip` leaves the batch out.
     """
 
-    factor: float = 20.0
-    floor_s: float = 300.0
+    factor: Annotated[float, Bounds(gt=0, le=MAX_FLOAT, expected="a number above 0")] = 20.0
+    floor_s: Annotated[
+        float, Bounds(ge=0, le=MAX_FLOAT, expected="seconds, or 0 to end nothing")
+    ] = 300.0
     on_nonfinite: Literal["stop", "skip"] = "stop"
 
     def limit_s(self, heartbeat: Heartbeat) -> float:
@@ -341,26 +345,8 @@ class WatchdogSettings:
 
 
 def read_watchdog(resolved: Resolved) -> WatchdogSettings:
-    """Read the `watchdog` block of a config, whose keys and types are checked with all others.
-
-    Raises:
-        ConfigError: If a number in it is out of range.
-    """
-    block = resolved.value_of("watchdog")
-    given = block if isinstance(block, dict) else {}
-    names = [field.name for field in fields(WatchdogSettings)]
-    values = {name: read_scalar(given[name]) for name in names if name in given}
-    for key, least, expected in (
-        ("factor", 1e-300, "a number above 0"),
-        ("floor_s", 0, "seconds, or 0 to end nothing"),
-    ):
-        value = values.get(key, 1)
-        if type(value) in (int, float) and not least <= value < math.inf:
-            raise error_at(
-                f"watchdog.{key}: expected {expected}, got {value!r}",
-                resolved.origin_of(("watchdog", key)),
-            )
-    return WatchdogSettings(**values)
+    """Read the `watchdog` block of a config, whose keys and values are checked with all others."""
+    return read_section(resolved, "watchdog", WatchdogSettings)
 
 
 @dataclass(frozen=True)

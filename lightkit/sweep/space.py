@@ -266,17 +266,7 @@ def parse_space(resolved: Resolved, problems: Problems) -> Space:
         resolved: The config.
         problems: Takes what is wrong, with its place.
     """
-    given = resolved.section("sweep").get("space")
-    if given is None:
-        return Space()
-    if not isinstance(given, Mapping):
-        origin = resolved.origin_of(("sweep", "space"))
-        problems.add(
-            error_at(
-                f"sweep.space: expected a mapping from keys to their values, got {given!r}", origin
-            )
-        )
-        return Space()
+    given = resolved.section("sweep").get("space") or {}
     dimensions: dict[str, Dimension] = {}
     for key, value in given.items():
         if value is None:  # a layer has removed it
