@@ -70,7 +70,7 @@ def cut(text: str, length: int = 160) -> str:
 def near(word: str, choices: Iterable[str], *, most: int = 3) -> str:
     """Return ``; did you mean 'x'?`` with the choices that look most like a word.
 
-    Empty where none does.
+    The text is empty where none does.
     """
     return suggest(find_near(word, choices, most=most))
 

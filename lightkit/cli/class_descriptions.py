@@ -123,9 +123,9 @@ _SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
 
 
 def _own_docstring(cls: type) -> str:
-    """Return the docstring of a class or of its constructor.
+    """Return the docstring of a class, of its constructor, or of a base of the user's.
 
-    Else return that of a base below those that arguments ask for.
+    A base is asked where neither has one, and lies below those that arguments ask for.
 
     That of such a base, as `inspect.getdoc` returns it then, says nothing of the class: of
     `ModelPruning` it is "Abstract base class used to build new callbacks".
@@ -174,7 +174,7 @@ def _list_required(parser: LightningArgumentParser) -> set[str]:
 def _accepts_any_value(typehint: Any) -> bool:
     """Check whether jsonargparse takes every value.
 
-    From 4.51 on a type that it cannot check is `UnvalidatedType`.
+    A type that it cannot check is `UnvalidatedType` from 4.51 on.
     """
     return typehint is object or typehint == Any or type(typehint).__name__ == "UnvalidatedType"
 

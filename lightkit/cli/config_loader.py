@@ -50,7 +50,7 @@ class LoadedConfig:
     def default_name(self) -> str:
         """Name of the job where the config has none.
 
-        That of the base run, or of the first config file.
+        It is that of the base run, or of the first config file.
         """
         if self.base is not None:
             return self.base.name
@@ -73,7 +73,7 @@ def is_yaml_text(file: str) -> bool:
 def spawns(strategy: Any) -> bool:
     """Return whether a trainer's strategy starts its processes by `torch.multiprocessing`.
 
-    From within the trainer.
+    The trainer starts them, and no launcher.
     """
     arguments = strategy.get("init_args") if hasattr(strategy, "get") else None
     name = runs.find_value(arguments, "start_method") if arguments is not None else strategy
@@ -160,7 +160,7 @@ def _list_files(files: Iterable[str], folder: Path, problems: config.Problems) -
 def _find_reference(invocation: Invocation) -> str | None:
     """Return the run that ``--run`` names.
 
-    Of weights in a run's ``export`` folder, known by their place, that run.
+    Weights in the ``export`` folder of a run name that run.
 
     Raises:
         ConfigError: If weights are elsewhere, and no key says which module they are for.

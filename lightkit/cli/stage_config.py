@@ -208,7 +208,7 @@ def load_stage_config(
 def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str, str]) -> None:
     """Check that the run that `--run` names has a config of the form that is read here.
 
-    With classes or without.
+    A config names classes, or has their arguments alone.
 
     A script with `LightkitCLI(Model, Data)` fixes the classes, and the configs of its runs have
     their arguments alone; runs of commands and of other scripts may stand under the same name.
@@ -321,7 +321,7 @@ def _find_named_checkpoint(
 ) -> str | None:
     """Return the checkpoint that the command line or the config names.
 
-    Of a run by default the best.
+    A run's is its best one by default.
 
     Raises:
         ConfigError: If the run has none of this name.

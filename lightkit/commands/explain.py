@@ -345,7 +345,7 @@ def _list_hardware(
 ) -> list[dict[str, Any]]:
     """List the other hardware keys, as they count here, with their places.
 
-    For a key that is one, or was set by one.
+    There are none for a key that is no hardware key, and was set by none.
     """
     same = [key for key, value in walk(complete.tree) if key and value.origin == node.origin]
     if not {path, *same} & {*_HARDWARE_KEYS}:

@@ -25,7 +25,24 @@ _KEYWORDS = {
 and in JSON Schema."""
 
 
+_OWN_KEYWORDS = {**_KEYWORDS, "pattern": "pattern", "expected": "expected"}
 BOUNDS = frozenset(_KEYWORDS.values())
+_ALONE = {
+    "minimum": "{:g} or more",
+    "exclusiveMinimum": "more than {:g}",
+    "maximum": "{:g} or less",
+    "exclusiveMaximum": "less than {:g}",
+    "multipleOf": "a multiple of {:g}",
+}
+"""Words for a bound that is the only one."""
+_TOGETHER = {
+    "minimum": "at least {:g}",
+    "exclusiveMinimum": "above {:g}",
+    "maximum": "at most {:g}",
+    "exclusiveMaximum": "below {:g}",
+    "multipleOf": "a multiple of {:g}",
+}
+"""Words for one of several."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ Part = Annotated[float, Bounds(ge=0, lt=1)]
 def find_hints(cls: type) -> dict[str, Any]:
     """Return the types of a constructor's arguments, also of those passed on to its bases.
 
-    Each with what `Annotated` adds to it, which jsonargparse leaves out.
+    A type has what `Annotated` adds to it, which jsonargparse leaves out.
     """
     found: dict[str, Any] = {}
     for owner in reversed(cls.__mro__):
@@ -109,13 +126,10 @@ def read_bounds(hint: Any) -> dict[str, Any]:
         return branches[0] if len(branches) == 1 else {}
     keywords: dict[str, Any] = {}
     for each in hint.__metadata__:
-        if isinstance(each, Form):
-            keywords["pattern"] = each.pattern
-        if isinstance(each, (Bounds, Form)) and each.expected is not None:
-            keywords["expected"] = each.expected
-        for name, keyword in _KEYWORDS.items():
+        names = _OWN_KEYWORDS if isinstance(each, (Bounds, Form)) else _KEYWORDS
+        for name, keyword in names.items():
             value = getattr(each, name, None)
-            if isinstance(value, (int, float)):
+            if isinstance(value, (int, float, str)):
                 keywords[keyword] = value
     return keywords
 
@@ -167,18 +181,8 @@ def describe_bounds(bounds: Mapping[str, Any]) -> str:
     """Describe the bounds of a JSON Schema in words: ``1 or more``, ``a number from 0 to 1``."""
     if "expected" in bounds:
         return str(bounds["expected"])
-    if "multipleOf" in bounds:
-        others = {keyword: each for keyword, each in bounds.items() if keyword != "multipleOf"}
-        multiple = f"a multiple of {bounds['multipleOf']:g}"
-        return multiple if BOUNDS.isdisjoint(others) else f"{multiple}, {describe_bounds(others)}"
-    low = bounds.get("minimum", bounds.get("exclusiveMinimum"))
-    high = bounds.get("maximum", bounds.get("exclusiveMaximum"))
-    if low is None:
-        return f"{high:g} or less" if "maximum" in bounds else f"less than {high:g}"
-    if high is None:
-        return f"{low:g} or more" if "minimum" in bounds else f"more than {low:g}"
-    if "minimum" in bounds and "maximum" in bounds:
-        return f"a number from {low:g} to {high:g}"
-    first = "at least" if "minimum" in bounds else "above"
-    last = "at most" if "maximum" in bounds else "below"
-    return f"{first} {low:g} and {last} {high:g}"
+    given = [keyword for keyword in _ALONE if keyword in bounds]
+    if given == ["minimum", "maximum"]:
+        return f"a number from {bounds['minimum']:g} to {bounds['maximum']:g}"
+    words = _ALONE if len(given) == 1 else _TOGETHER
+    return " and ".join(words[keyword].format(bounds[keyword]) for keyword in given)

@@ -299,7 +299,7 @@ def _names_file(section: Node) -> TypeGuard[Leaf]:
 def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
     """Read the file that a section names.
 
-    Next to the file that names it, else in the working directory.
+    It is looked for next to the file that names it, then in the working directory.
     """
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]
     for folder in folders:
@@ -351,7 +351,7 @@ def _check_names(section: str, node: MappingNode, problems: Problems) -> set[Key
 def _check_texts(tree: MappingNode, problems: Problems) -> set[KeyPath]:
     """Return the places of reported texts, and of class names that are too long to be any.
 
-    To import one of a thousand parts takes minutes.
+    An import of a name with a thousand parts takes minutes.
     """
     wrong: set[KeyPath] = set()
     for path, node in walk(tree):
@@ -400,9 +400,9 @@ _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
 
 def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, str]:
-    """Return the secrets that the environment holds.
+    """Return the secrets that the environment holds, each with what stands for it.
 
-    Each with what stands for it, whether a config uses them or not.
+    A config need not use them.
 
     Args:
         environ: Environment variables.
@@ -504,7 +504,7 @@ def _gives_secret(value: str, text: str, secrets: Collection[str]) -> bool:
 def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
     """List what is wrong with a config in which ``***`` stands for a value.
 
-    As it does in that of a run.
+    The config of a run has it in the place of a secret.
     """
     for path, leaf, is_hidden in _leaves(tree, (), is_hidden=False):
         value = leaf.value

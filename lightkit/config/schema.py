@@ -41,6 +41,7 @@ _TYPES: dict[str, Any] = {
     "integer": int,
     "number": (int, float),
 }
+_LINKS = {"array": "of", "object": "to"}
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
 
 
@@ -102,12 +103,6 @@ def _describe_branch(schema: Schema) -> str:
     word = _WORDS[kind]
     if "properties" in schema:
         return f"{word} of {' and '.join(schema['properties'])}"
-    if kind == "object":
-        return (
-            f"{word} to {_plural(schema['additionalProperties'])}"
-            if schema.get("additionalProperties")
-            else word
-        )
     if "prefixItems" in schema:
         items = schema["prefixItems"]
         same = all(item == items[0] for item in items)
@@ -116,7 +111,8 @@ def _describe_branch(schema: Schema) -> str:
             if same
             else f"a list of {len(items)} values"
         )
-    return f"{word} of {_plural(schema['items'])}" if schema.get("items") else word
+    inner = schema.get("additionalProperties", schema.get("items"))
+    return f"{word} {_LINKS[kind]} {_plural(inner)}" if inner else word
 
 
 def _plural(schema: Schema) -> str:
@@ -401,7 +397,7 @@ class ConfigSchema:
     def trusted(self) -> Collection[str]:
         """Packages that were described as they are installed.
 
-        None, where jsonargparse reads values by other rules.
+        There are none where jsonargparse reads values by other rules.
         """
         recorded = self.data["versions"]
         same = {name for name in recorded if _find_version(name) == recorded[name]}

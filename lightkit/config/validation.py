@@ -227,10 +227,7 @@ def is_choice(value: str, choices: Iterable[str]) -> bool:
 
 
 def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
-    """Return whether a text may name a class that the schema does not describe.
-
-    Also return whether a key has dots in it.
-    """
+    """Return whether a text may name a class not described, and whether a key has dots."""
     names_foreign = False
     has_dotted_keys = False
     for path, node in walk(resolved.tree):
@@ -313,9 +310,9 @@ class _Validator:
                 self._report((key,), text, node)
 
     def _hint_at_key(self, key: str, known: Collection[str], node: Node) -> str:
-        """Return what to write in place of a top-level key that there is not.
+        """Return the hint at the key to write in place of an unknown one at the top.
 
-        Empty where nothing is near.
+        It is empty where nothing is near.
         """
         if key == "trust":
             return "; --trust is given on the command line, and by no config"
@@ -378,7 +375,7 @@ class _Validator:
     def _list_arguments(self, section: str) -> Collection[str]:
         """List the arguments of the class that a section names.
 
-        None of a class that is not described.
+        The list of a class that is not described is empty.
         """
         described = find_section_class(section, self._resolved, self._schema)
         return () if described is None else described.arguments
@@ -510,7 +507,7 @@ class _Validator:
     def _list_alternatives(self, path: KeyPath, node: Node, argument: Argument) -> list[Schema]:
         """List the alternatives of an argument's type.
 
-        Those of an element, where one is appended to its list.
+        A key that appends one element has the alternatives of the list's elements.
         """
         branches = list_branches(argument.schema)
         if any(not branch or branch.get("callable") for branch in branches):
@@ -904,7 +901,7 @@ class _Validator:
     def _uses_schedule(self) -> bool:
         """Check whether a fit builds the schedule.
 
-        With an optimizer of the config, or that of lightkit's models.
+        It does for an optimizer of the config, and for that of lightkit's own models.
         """
         if self._resolved.subcommand not in (None, "", "fit"):
             return False
@@ -929,9 +926,9 @@ class _Validator:
         self._report(place, text, node, at_key=True)
 
     def _hint_at_class_argument(self, place: KeyPath, found: ClassDescription) -> str:
-        """Return where an argument goes that a class does not have, or a near name.
+        """Return the hint at the place of an argument that a class does not have, or a near name.
 
-        Empty without either.
+        It is empty without either.
         """
         name = str(place[-1])
         base = name.removesuffix("+")
@@ -1024,7 +1021,7 @@ def _is_foreign(text: Any, schema: ConfigSchema) -> bool:
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
     """Describe that a name without a module is no class's.
 
-    Where it is a module's, a class in it is meant.
+    The hint at a module's name asks for a class in it.
     """
     if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
         return (
@@ -1083,9 +1080,9 @@ def _takes_only_classes(branch: Schema) -> bool:
 
 
 def _hint_at_argument(name: str, known: Mapping[str, Argument]) -> str:
-    """Return a near argument of a section.
+    """Return the hint at a near argument of a section.
 
-    Of one that is no list, that nothing can be appended to it.
+    The hint at an argument that is no list says that nothing can be appended to it.
     """
     base = name.removesuffix("+")
     return f"; {base} takes no list" if base in known else near(base, known)
@@ -1111,8 +1108,10 @@ def _has_classes(schema: Schema) -> bool:
 
 def _is_checked_inside(schema: Schema) -> bool:
     """Check whether a type is a mapping with known keys, or to such mappings or bounded numbers."""
-    entry = schema.get("additionalProperties")
-    return "properties" in schema or (bool(entry) and any(map(_is_bounded, list_branches(entry))))
+    entry: Schema | None = schema.get("additionalProperties")
+    if not entry:
+        return "properties" in schema
+    return any(map(_is_bounded, list_branches(entry)))
 
 
 def _is_bounded(schema: Schema) -> bool:

@@ -1,6 +1,4 @@
-"""The `watchdog` block of a config, the heartbeat of this process.
-
-Also the thread that ends it when it hangs.
+"""The `watchdog` block of a config, the heartbeat, and the thread that ends a hanging process.
 
 A process that is forked from this one lets `faulthandler` write its stack to a shared file on
 SIGURG, which works also while it sleeps in native code. A process that has no handler for it
@@ -120,7 +118,7 @@ class Heartbeat:
     def step_s(self) -> float | None:
         """Median seconds of the phase's newest steps while one is under way.
 
-        None where none is, or none was timed.
+        The value is None where no step is under way, or none was timed.
         """
         kept = tuple(self._steps.get(self.phase, ()))
         return statistics.median(kept) if self._in_step and kept else None

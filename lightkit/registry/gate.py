@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lightkit")
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
+_OF_BASELINE = ("max_drop", "margin")
+"""Conditions that compare with a baseline."""
 _STEPS = {"val": "validation_step", "test": "test_step"}
 _ROUNDING = 2e-7  # relative: scores are float32, so that 0.7 may arrive as 0.69999999
 
@@ -106,6 +108,11 @@ class GateSettings:
         return [key for key in keys if getattr(self, key) is not None]
 
     @property
+    def test_confidence(self) -> float:
+        """Confidence of intervals and tests."""
+        return self.confidence or 0.95
+
+    @property
     def is_against_run(self) -> bool:
         """Return whether the baseline is a run, and no alias or version of the registered model."""
         return self.baseline is not None and ("/" in self.baseline or self.baseline == "latest")
@@ -143,10 +150,10 @@ def read_gate(resolved: Resolved) -> GateSettings:
 
 def _find_contradictions(settings: GateSettings) -> Iterator[tuple[str, ...]]:
     """Find values that contradict each other, in words, each with the keys."""
-    if settings.margin is not None and (settings.confidence or 1) <= 0.5:
+    if settings.margin is not None and settings.test_confidence <= 0.5:
         text = (
             "gate.confidence: with gate.margin expected a number between 0.5 and 1, such as 0.95,"
-            f" got {settings.confidence}"
+            f" got {settings.test_confidence}"
         )
         yield text, "confidence"
     if settings.min is not None and settings.max is not None and settings.min > settings.max:
@@ -155,21 +162,19 @@ def _find_contradictions(settings: GateSettings) -> Iterator[tuple[str, ...]]:
             " passes both"
         )
         yield text, "min", "max"
-    of_baseline = [rule for rule in settings.rules if rule in ("max_drop", "margin")]
-    if of_baseline and settings.baseline is None:
-        text = (
-            f"gate.{of_baseline[0]}: there is nothing that the model could be worse than:"
-            " gate.baseline is null. Name a baseline, such as champion, or leave"
-            f" {of_baseline[0]} out"
-        )
-        yield text, of_baseline[0], "baseline"
-    if settings.metric is None and settings.rules:
-        rule = settings.rules[0]
-        text = (
-            f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to"
-            " test/accuracy"
-        )
-        yield text, rule
+    for rule in settings.rules:
+        if settings.metric is None:
+            text = (
+                f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to"
+                " test/accuracy"
+            )
+            yield text, rule
+        if rule in _OF_BASELINE and settings.baseline is None:
+            text = (
+                f"gate.{rule}: there is nothing that the model could be worse than: gate.baseline"
+                f" is null. Name a baseline, such as champion, or leave {rule} out"
+            )
+            yield text, rule, "baseline"
 
 
 def require_rule(settings: GateSettings, advice: str = "") -> None:
@@ -291,7 +296,7 @@ class _Comparison:
     @property
     def confidence(self) -> float:
         """Confidence of intervals and tests."""
-        return self.settings.confidence or 0.95
+        return self.settings.test_confidence
 
     def drops_at_most(self, allowed: float, reference: float | None) -> bool:
         """Return whether the model is worse than a reference by no more than an allowed drop."""
@@ -555,7 +560,7 @@ def _describe_slices(compared: _Comparison) -> dict[str, dict[str, Any]]:
 def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
     """Bound the difference of a model to its baseline.
 
-    None without both, or where a score is not finite.
+    The result is None without both, or where a score is not finite.
 
     Raises:
         ConfigError: If predictions of each sample are missing, also where there is no baseline yet:
@@ -601,7 +606,7 @@ def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
 def _bound_difference(compared: _Comparison) -> dict[str, Any] | None:
     """Compute the interval of the difference, see `bound_difference`.
 
-    Of a model to itself it has no width.
+    The interval of a model to itself has no width.
     """
     from lightkit.reports.statistics import bound_difference  # here: numpy
 

@@ -225,7 +225,8 @@ def _read_pruner(
     """Read which trials are stopped early: a word, or a mapping with its kind."""
     if given is None or isinstance(given, str):
         return Pruner(kind=given or "none")
-    pruner = Pruner(**{"kind": "median", **given})
+    keys: Mapping[str, Any] = {"kind": "median", **given}
+    pruner = Pruner(**keys)
     for key in given:
         kind = _PRUNER_OF.get(key, pruner.kind)
         if kind != pruner.kind:

@@ -142,7 +142,7 @@ class Dimension:
 def find_choice(choices: Sequence[Any], value: Any) -> int | None:
     """Return the position of a value among choices, for which 1, 1.0 and true are three values.
 
-    None without it.
+    The position is None for a value that is no choice.
     """
     wanted = _identify(value)
     return next((number for number, each in enumerate(choices) if _identify(each) == wanted), None)
@@ -495,7 +495,7 @@ def _find_values(dimension: Dimension, value: Any) -> list[Any]:
 def _complete_conditions(dimension: Dimension, dimensions: Mapping[str, Dimension]) -> Dimension:
     """Put the values of the other keys in the place of those that a condition has.
 
-    As they are proposed.
+    The values are those that are proposed.
     """
     when = []
     for name, values in dimension.when:

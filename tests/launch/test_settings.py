@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonargparse import ArgumentParser
@@ -217,7 +218,7 @@ CLUSTERS = {
 
 @pytest.mark.parametrize(("master", "expected"), CLUSTERS.items(), ids=map(str, CLUSTERS))
 def test_ranks_share_the_cores_of_this_machine_only(
-    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: tuple[str, int, int]
+    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: tuple[Any, int, int]
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     engine, processes, threads = expected
