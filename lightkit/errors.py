@@ -70,10 +70,19 @@ def cut(text: str, length: int = 160) -> str:
 def near(word: str, choices: Iterable[str], *, most: int = 3) -> str:
     """Return ``; did you mean 'x'?`` with the choices that look most like a word.
 
-    Empty where none does.
+    The text is empty where none does.
     """
-    close = difflib.get_close_matches(word, sorted(set(choices)), n=most, cutoff=0.6)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return suggest(find_near(word, choices, most=most))
+
+
+def find_near(word: str, choices: Iterable[str], *, most: int = 3) -> list[str]:
+    """Return the choices that look most like a word, the nearest first."""
+    return difflib.get_close_matches(word, sorted(set(choices)), n=most, cutoff=0.6)
+
+
+def suggest(words: Sequence[str]) -> str:
+    """Return ``; did you mean 'x' or 'y'?``; empty without words."""
+    return f"; did you mean {' or '.join(map(repr, words))}?" if words else ""
 
 
 class LightkitError(Exception):

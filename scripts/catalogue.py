@@ -38,18 +38,18 @@ from torch.optim import Optimizer
 from lightkit.cli.class_descriptions import (
     BASES,
     SECTION_BASES,
-    bound_arguments,
     describe_arguments,
     describe_class,
     import_path,
     paths_to,
+    with_bounds,
 )
 from lightkit.cli.command_table import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.config.accelerator.computation import AcceleratorSettings
-from lightkit.config.bounds import find_bounds
+from lightkit.config.bounds import find_hints
 from lightkit.config.schema import PACKAGES, Argument, ClassDescription, Schema
-from lightkit.launch.plan import ENGINES, LaunchSettings
+from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
@@ -122,21 +122,19 @@ def build_catalogue() -> dict[str, Any]:
     classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
     sections = {
         section: replace(
-            describe_class(cls), arguments=describe_arguments(built["fit"], f"{section}.")
+            describe_class(cls),
+            arguments=describe_arguments(built["fit"], f"{section}.", find_hints(cls)),
         )
         for section, cls in _SECTIONS.items()
     }
     sections |= {section: describe_class(cls) for section, cls in _READ_BY_LIGHTKIT.items()}
-    for section, cls in {**_SECTIONS, **_READ_BY_LIGHTKIT}.items():
-        sections[section] = _bound(sections[section], find_bounds(cls))
     sections["trainer"] = _bound(sections["trainer"], _TRAINER_BOUNDS)
 
-    # Their signatures say text; `launch` checks the engine itself.
+    # Its signature says text.
     profiler = sections["trainer"].arguments["profiler"].schema
     others = [branch for branch in profiler["anyOf"] if branch != {"type": "string"}]
     named = {"anyOf": [{"enum": [*_PROFILERS]}, *others]}
     sections["trainer"] = _with_schema(sections["trainer"], "profiler", named)
-    sections["launch"] = _with_schema(sections["launch"], "engine", {"enum": [*ENGINES, None]})
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "versions": {
@@ -163,8 +161,12 @@ def build_catalogue() -> dict[str, Any]:
 def _bound(
     described: ClassDescription, bounds: Mapping[str, Mapping[str, float]]
 ) -> ClassDescription:
-    """Return a description whose numbers have bounds."""
-    return replace(described, arguments=bound_arguments(described.arguments, bounds))
+    """Return a description whose numbers have bounds, by the names of the arguments."""
+    for name, limits in bounds.items():
+        described = _with_schema(
+            described, name, with_bounds(described.arguments[name].schema, limits)
+        )
+    return described
 
 
 def _with_schema(described: ClassDescription, name: str, schema: Schema) -> ClassDescription:
@@ -220,7 +222,7 @@ def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, A
     top: dict[str, Argument] = {}
     taken = defaultdict(list)
     for stage, parser in build_parsers.items():
-        for name, argument in describe_arguments(parser, "").items():
+        for name, argument in describe_arguments(parser, "", {}).items():
             if "." not in name and name not in (*_SECTIONS, *SECTION_BASES, "config"):
                 top.setdefault(name, argument)
                 taken[name].append(stage)

@@ -15,7 +15,16 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from jsonargparse._common import is_subclasses_disabled
 from jsonargparse._typehints import get_callable_return_type
@@ -31,7 +40,7 @@ from pytorch_lightning.strategies import Strategy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightkit.config.bounds import find_bounds, read_bounds
+from lightkit.config.bounds import find_hints, has_bounds, read_bounds
 from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, any_of, list_branches
 
 SECTION_BASES: dict[str, tuple[type, ...]] = {
@@ -98,7 +107,7 @@ def describe_class(cls: type) -> ClassDescription:
         path=import_path(cls),
         help=plain_help(_own_docstring(cls).partition("\n\n")[0]),
         bases=[import_path(base) for base in cls.__mro__],
-        arguments=bound_arguments(describe_arguments(parser, ""), find_bounds(cls)),
+        arguments=describe_arguments(parser, "", find_hints(cls)),
         abstract=inspect.isabstract(cls),
         open=inspect.getfullargspec(cls).varkw is not None,
         paths=_list_paths(cls),
@@ -114,9 +123,9 @@ _SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
 
 
 def _own_docstring(cls: type) -> str:
-    """Return the docstring of a class or of its constructor.
+    """Return the docstring of a class, of its constructor, or of a base of the user's.
 
-    Else return that of a base below those that arguments ask for.
+    A base is asked where neither has one, and lies below those that arguments ask for.
 
     That of such a base, as `inspect.getdoc` returns it then, says nothing of the class: of
     `ModelPruning` it is "Abstract base class used to build new callbacks".
@@ -165,13 +174,21 @@ def _list_required(parser: LightningArgumentParser) -> set[str]:
 def _accepts_any_value(typehint: Any) -> bool:
     """Check whether jsonargparse takes every value.
 
-    From 4.51 on a type that it cannot check is `UnvalidatedType`.
+    A type that it cannot check is `UnvalidatedType` from 4.51 on.
     """
     return typehint is object or typehint == Any or type(typehint).__name__ == "UnvalidatedType"
 
 
-def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Argument]:
-    """Describe the arguments of a parser below a prefix, such as `trainer.`."""
+def describe_arguments(
+    parser: LightningArgumentParser, prefix: str, hints: Mapping[str, Any]
+) -> dict[str, Argument]:
+    """Describe the arguments of a parser below a prefix.
+
+    Args:
+        parser: The parser, which knows the types without their bounds.
+        prefix: The prefix, such as ``trainer.``.
+        hints: Types with their bounds, by the names of the arguments.
+    """
     required = _list_required(parser)
     found: dict[str, Argument] = {}
     for action in parser._actions:
@@ -186,6 +203,8 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
             folded = found.get(whole) or _describe_dataclass(parser, f"{prefix}{whole}")
             found[whole] = folded._replace(required=folded.required or is_required)
         else:
+            hint = hints.get(name)
+            typehint = hint if has_bounds(hint) else typehint
             found[name] = _describe_action(action, typehint, required=is_required)
     return found
 
@@ -211,18 +230,6 @@ def _describe_dataclass(parser: LightningArgumentParser, key: str) -> Argument:
     return Argument(help="" if _SIGNATURE.fullmatch(title) else title)
 
 
-def bound_arguments(
-    arguments: Mapping[str, Argument], bounds: Mapping[str, Mapping[str, float]]
-) -> dict[str, Argument]:
-    """Return arguments of which some are numbers with bounds, as `find_bounds` lists them."""
-    bounded = dict(arguments)
-    for name, limits in bounds.items():
-        if name in bounded:
-            schema = with_bounds(bounded[name].schema, limits)
-            bounded[name] = bounded[name]._replace(schema=schema)
-    return bounded
-
-
 def schema_of(typehint: Any) -> dict[str, Any]:
     """Return the JSON Schema of a type.
 
@@ -232,8 +239,9 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     ``"given": 2`` where it is called with two arguments, which need not be set: keywords of our
     own.
     """
-    if get_origin(typehint) is Annotated:  # of bounds; others may take any text
-        return schema_of(get_args(typehint)[0]) if read_bounds(typehint) else {}
+    if get_origin(typehint) is Annotated:
+        bounds = read_bounds(typehint)  # without any, what it adds may take any text
+        return with_bounds(schema_of(get_args(typehint)[0]), bounds) if bounds else {}
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
     if _accepts_any_value(typehint):
@@ -248,7 +256,19 @@ def schema_of(typehint: Any) -> dict[str, Any]:
         return _collection_schema(origin, arguments)
     if origin is abc.Callable:
         return _function_schema(typehint, arguments)
+    if is_typeddict(typehint):
+        return _record_schema(typehint)
     return _class_schema(typehint)
+
+
+def _record_schema(typehint: Any) -> dict[str, Any]:
+    """Return the schema of a mapping whose keys are known, a `TypedDict`."""
+    hints = get_type_hints(typehint, include_extras=True)
+    return {
+        "type": "object",
+        "properties": {name: schema_of(hint) for name, hint in hints.items()},
+        "required": sorted(typehint.__required_keys__),
+    }
 
 
 def _class_schema(typehint: Any) -> dict[str, Any]:
@@ -289,16 +309,16 @@ def _function_schema(typehint: Any, arguments: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def with_bounds(schema: dict[str, Any], bounds: Mapping[str, float]) -> dict[str, Any]:
-    """Return a schema whose numbers have bounds.
+def with_bounds(schema: dict[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema whose numbers have bounds, or whose texts have a form.
 
     Keywords of JSON Schema, such as ``{"minimum": 1}``.
     """
-    branches = []
-    for branch in list_branches(schema):
-        is_number = branch.get("type") in ("integer", "number")
-        branches.append({**branch, **bounds} if is_number else branch)
-    return any_of(branches)
+    kinds = ("string",) if "pattern" in bounds else ("integer", "number")
+    return any_of(
+        {**branch, **bounds} if branch.get("type") in kinds else branch
+        for branch in list_branches(schema)
+    )
 
 
 @cache

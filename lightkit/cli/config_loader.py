@@ -20,12 +20,12 @@ from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.config.resolved import collect_errors, drop_paths, root_in
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, Node, rebuild, to_plain
+from lightkit.config.validation import check_sections
 from lightkit.errors import ConfigError
 from lightkit.export.formats import holds_weights_alone
 from lightkit.hardware import Machine, this_machine
 from lightkit.launch.plan import LaunchSettings, check_engine, read_settings
 from lightkit.launch.ranks import this_rank
-from lightkit.launch.watchdog import read_watchdog
 from lightkit.registry.gate import read_gate
 from lightkit.sweep.settings import read_sweep
 
@@ -50,7 +50,7 @@ class LoadedConfig:
     def default_name(self) -> str:
         """Name of the job where the config has none.
 
-        That of the base run, or of the first config file.
+        It is that of the base run, or of the first config file.
         """
         if self.base is not None:
             return self.base.name
@@ -73,7 +73,7 @@ def is_yaml_text(file: str) -> bool:
 def spawns(strategy: Any) -> bool:
     """Return whether a trainer's strategy starts its processes by `torch.multiprocessing`.
 
-    From within the trainer.
+    The trainer starts them, and no launcher.
     """
     arguments = strategy.get("init_args") if hasattr(strategy, "get") else None
     name = runs.find_value(arguments, "start_method") if arguments is not None else strategy
@@ -160,7 +160,7 @@ def _list_files(files: Iterable[str], folder: Path, problems: config.Problems) -
 def _find_reference(invocation: Invocation) -> str | None:
     """Return the run that ``--run`` names.
 
-    Of weights in a run's ``export`` folder, known by their place, that run.
+    Weights in the ``export`` folder of a run name that run.
 
     Raises:
         ConfigError: If weights are elsewhere, and no key says which module they are for.
@@ -232,7 +232,8 @@ def resolve_settings(
     if resolved.unresolved:  # which is reported already
         resolved = drop_paths(resolved, resolved.unresolved)
     # their errors first: hardware depends on launch
-    for read in (read_settings, read_watchdog, read_gate):
+    resolved = check_sections(resolved, problems)
+    for read in (read_settings, read_gate):
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)

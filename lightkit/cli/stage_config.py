@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from lightkit.config import Hardware, error_at
 from lightkit.config.display import Written, list_written
 from lightkit.config.loader import find_masked_values
 from lightkit.config.resolved import find_named_class
+from lightkit.config.sections import read_section
 from lightkit.errors import ConfigError
 from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
@@ -207,7 +208,7 @@ def load_stage_config(
 def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str, str]) -> None:
     """Check that the run that `--run` names has a config of the form that is read here.
 
-    With classes or without.
+    A config names classes, or has their arguments alone.
 
     A script with `LightkitCLI(Model, Data)` fixes the classes, and the configs of its runs have
     their arguments alone; runs of commands and of other scripts may stand under the same name.
@@ -320,7 +321,7 @@ def _find_named_checkpoint(
 ) -> str | None:
     """Return the checkpoint that the command line or the config names.
 
-    Of a run by default the best.
+    A run's is its best one by default.
 
     Raises:
         ConfigError: If the run has none of this name.
@@ -334,13 +335,6 @@ def _find_named_checkpoint(
 
 
 def read_run_settings(stage_config: StageConfig) -> RunSettings:
-    """Read the `run` section of a config that jsonargparse has not parsed.
-
-    Values of flags are text in it.
-    """
-    given = stage_config.resolved.section("run")
-    for setting in fields(RunSettings):
-        takes_text = str(setting.type).startswith("str")  # the annotation as it is written
-        if setting.name in given and not takes_text:
-            given[setting.name] = config.read_scalar(given[setting.name])
-    return RunSettings(**{**given, "name": stage_config.job_name})
+    """Read the `run` section of a config that jsonargparse has not parsed."""
+    settings = read_section(stage_config.resolved, "run", RunSettings)
+    return replace(settings, name=stage_config.job_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -51,7 +52,7 @@ from lightkit.config.tree import (
     to_plain,
     walk,
 )
-from lightkit.errors import ConfigError, ConfigErrors, LightkitError
+from lightkit.errors import ConfigError, ConfigErrors, LightkitError, find_near, suggest
 from lightkit.hardware import this_machine
 
 _MOST_CHOICES = 25
@@ -344,7 +345,7 @@ def _list_hardware(
 ) -> list[dict[str, Any]]:
     """List the other hardware keys, as they count here, with their places.
 
-    For a key that is one, or was set by one.
+    There are none for a key that is no hardware key, and was set by none.
     """
     same = [key for key, value in walk(complete.tree) if key and value.origin == node.origin]
     if not {path, *same} & {*_HARDWARE_KEYS}:
@@ -376,9 +377,11 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
         return ConfigError(
             f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on"
         )
+    siblings = _list_siblings(complete, path, node)
+    if len(rest) > 1 and rest[0] in siblings:  # a section or argument that is not set
+        return _unknown_key(key, complete, (*path, rest[0]), rest[1:])
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
     where = f"in {above}" if above else "at the top"
-    siblings = _list_siblings(complete, path, node)
     if siblings:
         hint = near(word, siblings) or _suggest_full_keys(word, complete)
     else:
@@ -396,18 +399,23 @@ def _list_siblings(complete: Resolved, path: KeyPath, node: Node | None) -> list
 
 
 def _suggest_full_keys(word: str, complete: Resolved) -> str:
-    """Return the hint at the keys that end in a word: ``data.batch_size`` for ``batch_size``."""
+    """Return the hint at keys that end in a word or a near one: ``trainer.max_epochs``."""
     found = _find_full_keys(word, complete)
-    return f"; did you mean {' or '.join(map(repr, found[:_MOST_HINTS]))}?" if found else ""
+    if not found:
+        by_end = defaultdict[str, list[str]](list)
+        for key in _list_full_keys(complete):
+            by_end[key.rpartition(".")[2]].append(key)
+        found = [key for end in find_near(word, by_end) for key in by_end[end]]
+    return suggest(found[:_MOST_HINTS])
 
 
 def _find_full_keys(end: str, complete: Resolved) -> list[str]:
-    """List the keys, set or not, of sections and of the config's classes that end in some parts.
+    """List the keys that end in some parts, such as ``early_stopping.patience``."""
+    return [key for key in _list_full_keys(complete) if key.endswith(f".{end}")]
 
-    Args:
-        end: The parts, such as ``max_epochs`` or ``early_stopping.patience``.
-        complete: The config.
-    """
+
+def _list_full_keys(complete: Resolved) -> list[str]:
+    """List the keys, set or not, of sections and of the config's classes."""
     schema = load_schema()
     owners: list[KeyPath] = [(section,) for section in schema.section_names]
     for section in NAMED_CLASSES:
@@ -419,7 +427,7 @@ def _find_full_keys(end: str, complete: Resolved) -> list[str]:
         with suppress(ConfigError):  # its class cannot be imported; what is set is known
             arguments = describe_owner(complete.tree, owner).arguments
             known |= {_shorten_key((*owner, name)) for name in arguments}
-    return sorted(key for key in known if key.endswith(f".{end}"))
+    return sorted(known)
 
 
 def _has_children(node: Node) -> bool:

@@ -1,8 +1,8 @@
-"""Bounds of numbers, written into the types of a signature.
+"""Bounds of numbers and forms of texts, written into the types of a signature.
 
 A check without torch and a constructor read the same ones.
 
-jsonargparse 4.53 takes the number and leaves what `Annotated` adds to it to us.
+jsonargparse 4.53 takes the value and leaves what `Annotated` adds to its type to us.
 """
 
 from __future__ import annotations
@@ -14,12 +14,35 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeGuard, get_args, get_origin, get_type_hints
 
-_KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+_KEYWORDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
 """Names of bounds in pydantic's `annotated_types`, which count in a class of the user's own too,
 and in JSON Schema."""
 
 
+_OWN_KEYWORDS = {**_KEYWORDS, "pattern": "pattern", "expected": "expected"}
 BOUNDS = frozenset(_KEYWORDS.values())
+_ALONE = {
+    "minimum": "{:g} or more",
+    "exclusiveMinimum": "more than {:g}",
+    "maximum": "{:g} or less",
+    "exclusiveMaximum": "less than {:g}",
+    "multipleOf": "a multiple of {:g}",
+}
+"""Words for a bound that is the only one."""
+_TOGETHER = {
+    "minimum": "at least {:g}",
+    "exclusiveMinimum": "above {:g}",
+    "maximum": "at most {:g}",
+    "exclusiveMaximum": "below {:g}",
+    "multipleOf": "a multiple of {:g}",
+}
+"""Words for one of several."""
 
 
 @dataclass(frozen=True)
@@ -31,59 +54,82 @@ class Bounds:
         gt: Value above which all are.
         le: Largest value.
         lt: Value below which all are.
+        multiple_of: Number of which all are multiples.
+        expected: What an error expects, where that says more than the numbers.
     """
 
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
+    multiple_of: float | None = None
+    expected: str | None = None
 
 
+@dataclass(frozen=True)
+class Form:
+    """The form of a text: ``Annotated[str, Form(".+:[0-9]+", "HOST:PORT")]``.
+
+    Args:
+        pattern: Regular expression of all of it.
+        expected: What an error expects.
+    """
+
+    pattern: str
+    expected: str
+
+
+MAX_FLOAT = sys.float_info.max
 PositiveInt = Annotated[int, Bounds(ge=1)]
 NonNegativeInt = Annotated[int, Bounds(ge=0)]
 PositiveFloat = Annotated[float, Bounds(gt=0)]
 NonNegativeFloat = Annotated[float, Bounds(ge=0)]
+FiniteFloat = Annotated[float, Bounds(ge=-MAX_FLOAT, le=MAX_FLOAT, expected="a finite number")]
 Fraction = Annotated[float, Bounds(ge=0, le=1)]
 Part = Annotated[float, Bounds(ge=0, lt=1)]
 """A share that leaves something."""
 
 
 @cache
-def find_bounds(cls: type) -> dict[str, dict[str, float]]:
-    """Return the bounds of a constructor's arguments, also of those passed on to its bases.
+def find_hints(cls: type) -> dict[str, Any]:
+    """Return the types of a constructor's arguments, also of those passed on to its bases.
 
-    Returns:
-        Keywords of JSON Schema, such as ``{"minimum": 1}``, by the name of the argument.
+    A type has what `Annotated` adds to it, which jsonargparse leaves out.
     """
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, Any] = {}
     for owner in reversed(cls.__mro__):
         constructor = vars(owner).get("__init__")
         if constructor is None or not hasattr(constructor, "__annotations__"):
             continue
-        hints: dict[str, Any] = {}
         # a name that only a type checker knows: other constructors are read all the same
         with suppress(Exception):
-            hints = get_type_hints(constructor, include_extras=True)
-        # An argument that a subclass declares again has the bounds of its new type.
-        for name in hints.keys() - {"return"}:
-            found.pop(name, None)
-            if bounds := read_bounds(hints[name]):
-                found[name] = bounds
+            found |= get_type_hints(constructor, include_extras=True)
+    found.pop("return", None)
     return found
 
 
-def read_bounds(hint: Any) -> dict[str, float]:
-    """Return the bounds of a type, or of the one number among its alternatives."""
+def has_bounds(hint: Any) -> bool:
+    """Check whether a type, or one inside it, has bounds or a form."""
+    return bool(read_bounds(hint)) or any(map(has_bounds, get_args(hint)))
+
+
+def read_bounds(hint: Any) -> dict[str, Any]:
+    """Return the bounds of a type or its form, or those of the one alternative that has some.
+
+    Returns:
+        Keywords of JSON Schema, and ``expected`` with what an error expects.
+    """
     if get_origin(hint) is not Annotated:
         branches = [
             read_bounds(branch) for branch in get_args(hint) if get_origin(branch) is Annotated
         ]
         return branches[0] if len(branches) == 1 else {}
-    keywords: dict[str, float] = {}
+    keywords: dict[str, Any] = {}
     for each in hint.__metadata__:
-        for name, keyword in _KEYWORDS.items():
+        names = _OWN_KEYWORDS if isinstance(each, (Bounds, Form)) else _KEYWORDS
+        for name, keyword in names.items():
             value = getattr(each, name, None)
-            if isinstance(value, (int, float)):
+            if isinstance(value, (int, float, str)):
                 keywords[keyword] = value
     return keywords
 
@@ -93,12 +139,12 @@ def is_number(value: Any) -> TypeGuard[float]:
 
     Infinity, NaN, true and false are none.
     """
-    return is_any_number(value) and abs(value) <= sys.float_info.max
+    return is_any_number(value) and abs(value) <= MAX_FLOAT
 
 
 def is_too_large(value: Any) -> bool:
     """Return whether a value is an integer that no float can hold, such as one of 400 digits."""
-    return isinstance(value, int) and abs(value) > sys.float_info.max
+    return isinstance(value, int) and abs(value) > MAX_FLOAT
 
 
 def is_any_number(value: Any) -> TypeGuard[float]:
@@ -127,19 +173,16 @@ def is_within(bounds: Mapping[str, Any], value: float) -> bool:
         and value <= bounds.get("maximum", float("inf"))
         and ("exclusiveMinimum" not in bounds or value > bounds["exclusiveMinimum"])
         and ("exclusiveMaximum" not in bounds or value < bounds["exclusiveMaximum"])
+        and ("multipleOf" not in bounds or value % bounds["multipleOf"] == 0)
     )
 
 
 def describe_bounds(bounds: Mapping[str, Any]) -> str:
     """Describe the bounds of a JSON Schema in words: ``1 or more``, ``a number from 0 to 1``."""
-    low = bounds.get("minimum", bounds.get("exclusiveMinimum"))
-    high = bounds.get("maximum", bounds.get("exclusiveMaximum"))
-    if low is None:
-        return f"{high:g} or less" if "maximum" in bounds else f"less than {high:g}"
-    if high is None:
-        return f"{low:g} or more" if "minimum" in bounds else f"more than {low:g}"
-    if "minimum" in bounds and "maximum" in bounds:
-        return f"a number from {low:g} to {high:g}"
-    first = "at least" if "minimum" in bounds else "above"
-    last = "at most" if "maximum" in bounds else "below"
-    return f"{first} {low:g} and {last} {high:g}"
+    if "expected" in bounds:
+        return str(bounds["expected"])
+    given = [keyword for keyword in _ALONE if keyword in bounds]
+    if given == ["minimum", "maximum"]:
+        return f"a number from {bounds['minimum']:g} to {bounds['maximum']:g}"
+    words = _ALONE if len(given) == 1 else _TOGETHER
+    return " and ".join(words[keyword].format(bounds[keyword]) for keyword in given)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from lightkit.config.accelerator.translation import translate
-from lightkit.config.bounds import is_any_number
+from lightkit.config.bounds import is_any_number, is_int
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
 from lightkit.config.origins import (
@@ -28,7 +28,7 @@ from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config, suggest_packaged
 from lightkit.config.resolved import Resolved, root_in
 from lightkit.config.secrets import HIDDEN, choose_reference, is_secret, list_forms, read_default
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
@@ -37,6 +37,8 @@ SECTIONS = (
     *("watchdog", "gate", "sweep"),
 )
 """Top-level keys whose value may be the name of a file that holds the section."""
+_AS_WRITTEN = (("launch", "nodes"), ("launch", "slurm"))
+"""Keys whose values are text for other programs."""
 _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50
 
@@ -82,7 +84,9 @@ def resolve(
         """Merge layers of one rank over those before."""
         nonlocal tree
         parts = [
-            part for layer in layers for part in _expand(layer, subcommand, subcommands, found)
+            _keep_written(part)
+            for layer in layers
+            for part in _expand(layer, subcommand, subcommands, found)
         ]
         merged_layers.append(parts)
         for part in translate(parts, tree, environ=environ, problems=found):
@@ -250,6 +254,26 @@ def _expand(
     return [*below, replace(layer, entries=own), *nested, *of_block]
 
 
+def _keep_written(layer: MappingNode) -> MappingNode:
+    """Return a layer with the text of values under ``launch`` that YAML 1.1 takes for a number.
+
+    The nodes 1:4 and the time 2:00:00 are numbers to the base of 60, the account 0123 to that of 8.
+    """
+
+    def change(path: KeyPath, node: Node) -> Node:
+        is_meant = path[:2] in _AS_WRITTEN and isinstance(node, Leaf)
+        if not is_meant or not is_int(to_plain(node)) or node.origin.kind != "file":
+            return node
+        written = node.origin.text
+        return node if written == str(to_plain(node)) else Leaf(written, node.origin)
+
+    if "launch" not in layer.entries:
+        return layer
+    changed = rebuild(layer, change)
+    assert isinstance(changed, MappingNode)
+    return changed
+
+
 def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[MappingNode]:
     """List the layers that the block of a subcommand stands for."""
     layers: list[MappingNode] = []
@@ -275,7 +299,7 @@ def _names_file(section: Node) -> TypeGuard[Leaf]:
 def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
     """Read the file that a section names.
 
-    Next to the file that names it, else in the working directory.
+    It is looked for next to the file that names it, then in the working directory.
     """
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]
     for folder in folders:
@@ -327,7 +351,7 @@ def _check_names(section: str, node: MappingNode, problems: Problems) -> set[Key
 def _check_texts(tree: MappingNode, problems: Problems) -> set[KeyPath]:
     """Return the places of reported texts, and of class names that are too long to be any.
 
-    To import one of a thousand parts takes minutes.
+    An import of a name with a thousand parts takes minutes.
     """
     wrong: set[KeyPath] = set()
     for path, node in walk(tree):
@@ -376,9 +400,9 @@ _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
 
 def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, str]:
-    """Return the secrets that the environment holds.
+    """Return the secrets that the environment holds, each with what stands for it.
 
-    Each with what stands for it, whether a config uses them or not.
+    A config need not use them.
 
     Args:
         environ: Environment variables.
@@ -480,7 +504,7 @@ def _gives_secret(value: str, text: str, secrets: Collection[str]) -> bool:
 def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
     """List what is wrong with a config in which ``***`` stands for a value.
 
-    As it does in that of a run.
+    The config of a run has it in the place of a secret.
     """
     for path, leaf, is_hidden in _leaves(tree, (), is_hidden=False):
         value = leaf.value

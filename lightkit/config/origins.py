@@ -65,6 +65,13 @@ class Origin:
             return f"default of {self.name}"
         return self.name or ("default of lightkit" if self.kind == "default" else "")
 
+    @property
+    def text(self) -> str:
+        """The value as it is written, of one that stands in a file."""
+        start = (self.column or 1) - 1
+        end = None if self.end_column is None else self.end_column - 1
+        return self.source[start:end].strip()
+
     def at_key(self) -> Origin:
         """Return the place of the key, or of the value where no key stands before it."""
         return self.key or self
@@ -119,9 +126,9 @@ def setting_key(path: Iterable[Any]) -> str:
 
 
 def near_files(file: Path, *, is_folder: bool = False) -> str:
-    """Say which files next to a missing one look most like it.
+    """Return the hint at the files next to a missing one that look most like it.
 
-    Of a missing folder, which folders.
+    The hint for a missing folder names folders.
     """
     if not file.parent.is_dir():
         return f": there is no folder {shown_path(file.parent)}"
@@ -215,9 +222,9 @@ class Problems:
             self.is_incomplete = self.is_incomplete or leaves_gap
 
     def error(self) -> LightkitError | None:
-        """Make one error of all of them, in the order of their places.
+        """Build one error of all problems, in the order of their places.
 
-        None where there are none.
+        The result is None where there are none.
         """
         found = self._in_order()
         if len(found) < 2:

@@ -41,6 +41,7 @@ _TYPES: dict[str, Any] = {
     "integer": int,
     "number": (int, float),
 }
+_LINKS = {"array": "of", "object": "to"}
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
 
 
@@ -96,14 +97,12 @@ def _describe_branch(schema: Schema) -> str:
         )
     if not schema:
         return "anything"
+    if "pattern" in schema:
+        return str(schema["expected"])
     kind = schema["type"]
     word = _WORDS[kind]
-    if kind == "object":
-        return (
-            f"{word} to {_plural(schema['additionalProperties'])}"
-            if schema.get("additionalProperties")
-            else word
-        )
+    if "properties" in schema:
+        return f"{word} of {' and '.join(schema['properties'])}"
     if "prefixItems" in schema:
         items = schema["prefixItems"]
         same = all(item == items[0] for item in items)
@@ -112,7 +111,8 @@ def _describe_branch(schema: Schema) -> str:
             if same
             else f"a list of {len(items)} values"
         )
-    return f"{word} of {_plural(schema['items'])}" if schema.get("items") else word
+    inner = schema.get("additionalProperties", schema.get("items"))
+    return f"{word} {_LINKS[kind]} {_plural(inner)}" if inner else word
 
 
 def _plural(schema: Schema) -> str:
@@ -152,7 +152,8 @@ def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
         else:
             bounded.append(branch)
     free = any_of({"type": branch["type"]} for branch in bounded)
-    if not bounded or accepts(any_of(bounded), value) or not accepts(free, value):
+    is_number = accepts(free, value) or _read_text(value) != _read_text(value)  # NaN
+    if not bounded or accepts(any_of(bounded), value) or not is_number:
         return None
     return join_alternatives([*map(describe_bounds, bounded), *map(describe_type, others)])
 
@@ -188,6 +189,26 @@ def _takes_inside(schema: Schema, value: Any) -> bool:
     return reading is not value and any(_takes(branch, reading) for branch in branches)
 
 
+def accepts_null(schema: Schema) -> bool:
+    """Check whether null is a value of a type, and not only "not set"."""
+    return _takes_inside(schema, None)
+
+
+def read_value(schema: Schema, value: Any) -> Any:
+    """Return a value that a type takes as one of the type, where a flag has text for it."""
+    branches = list_branches(schema)
+    if isinstance(value, dict):
+        # a mapping is an alternative of one kind: with known keys, or with values of one type
+        mappings = [branch for branch in branches if branch.get("type") == "object"]
+        entries = mappings[0] if mappings else _ANYTHING
+        known = entries.get("properties", {})
+        other = entries.get("additionalProperties", _ANYTHING)
+        return {str(key): read_value(known.get(key, other), each) for key, each in value.items()}
+    if any(_takes(branch, value) for branch in branches):
+        return value
+    return _read_text(value)
+
+
 def _read_text(value: Any) -> Any:
     """Return what a text is as YAML; the value itself where it is no text, or no YAML."""
     if not isinstance(value, str) or not value:
@@ -207,10 +228,7 @@ def _takes(schema: Schema, value: Any) -> bool:
     if kind == "array":
         return isinstance(value, (list, tuple)) and _takes_items(schema, value)
     if kind == "object":
-        inner = schema.get("additionalProperties", {})
-        return isinstance(value, dict) and all(
-            _takes_inside(inner, child) for child in value.values()
-        )
+        return isinstance(value, dict) and _takes_entries(schema, value)
     if kind in _TYPES:
         return _takes_scalar(schema, kind, value)
     return True  # a class, which is judged elsewhere
@@ -223,8 +241,19 @@ def _takes_scalar(schema: Schema, kind: str, value: Any) -> bool:
     """
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return False
-    is_number = kind in ("integer", "number")
-    return not is_number or (not is_too_large(value) and is_within(schema, value))
+    if kind in ("integer", "number"):
+        return not is_too_large(value) and is_within(schema, value)
+    return "pattern" not in schema or re.fullmatch(schema["pattern"], value) is not None
+
+
+def _takes_entries(schema: Schema, entries: Mapping[Any, Any]) -> bool:
+    if "properties" in schema:
+        known = schema["properties"]
+        return {*schema["required"]} <= {*entries} <= {*known} and all(
+            _takes_inside(known[key], child) for key, child in entries.items()
+        )
+    inner = schema.get("additionalProperties", {})
+    return all(_takes_inside(inner, child) for child in entries.values())
 
 
 def _takes_items(schema: Schema, items: Sequence[Any]) -> bool:
@@ -368,7 +397,7 @@ class ConfigSchema:
     def trusted(self) -> Collection[str]:
         """Packages that were described as they are installed.
 
-        None, where jsonargparse reads values by other rules.
+        There are none where jsonargparse reads values by other rules.
         """
         recorded = self.data["versions"]
         same = {name for name in recorded if _find_version(name) == recorded[name]}

@@ -28,10 +28,18 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.bounds import is_any_number
+from lightkit.config.bounds import BOUNDS, is_any_number
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, SPEC_KEYS, STEPPING_KEYS, is_append
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, error_at, shortened
-from lightkit.config.resolved import Resolved, original_path
+from lightkit.config.origins import (
+    NESTED_FILES,
+    KeyPath,
+    Origin,
+    Problems,
+    dotted,
+    error_at,
+    shortened,
+)
+from lightkit.config.resolved import Resolved, drop_paths, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
     NO_DEFAULT,
@@ -46,6 +54,7 @@ from lightkit.config.schema import (
     describe_type,
     join_alternatives,
     list_branches,
+    load_schema,
 )
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
@@ -56,8 +65,13 @@ from lightkit.lightning_namespace import real_name
 _OF_ANY_JOB = ("trainer", "run")
 """Sections that each job has, also where the config sets nothing in them."""
 _MOST_HINTS = 3  # keys that an unknown one may mean
-_ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict", "test", "validate")
-"""Top-level keys that other modules check."""
+READ_FIRST = ("launch", "watchdog", "gate", "sweep")
+"""Sections that are checked and read before all others, of a script too."""
+_ELSEWHERE = (
+    *("accelerator", "ckpt_path", "extends", "fit", "predict", "test", "validate"),
+    *READ_FIRST,
+)
+"""Top-level keys that are checked elsewhere."""
 _DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""
 _CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
@@ -129,6 +143,25 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
     return result
 
 
+def check_sections(resolved: Resolved, problems: Problems) -> Resolved:
+    """Check the sections that are read first; return the config without their errors.
+
+    Args:
+        resolved: The config.
+        problems: Takes the errors.
+    """
+    validator = _Validator(resolved, load_schema(), is_known=True)
+    for name in READ_FIRST:
+        node = resolved.tree.entries.get(name)
+        if node is not None:
+            validator.check_section(name, node)
+    found = validator.result.problems
+    for _, problem in found:
+        problems.add(problem)
+    # the whole value of a key, of which a part may be nothing
+    return drop_paths(resolved, {path[:2] for path, _ in found}) if found else resolved
+
+
 def find_section_class(
     section: str, resolved: Resolved, schema: ConfigSchema
 ) -> ClassDescription | None:
@@ -194,10 +227,7 @@ def is_choice(value: str, choices: Iterable[str]) -> bool:
 
 
 def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
-    """Return whether a text may name a class that the schema does not describe.
-
-    Also return whether a key has dots in it.
-    """
+    """Return whether a text may name a class not described, and whether a key has dots."""
     names_foreign = False
     has_dotted_keys = False
     for path, node in walk(resolved.tree):
@@ -232,7 +262,7 @@ class _Validator:
         elif key in NAMED_CLASSES:
             self._check_entries(key, node)
         elif key in self._schema.sections:
-            self._check_section(key, node)
+            self.check_section(key, node)
         elif (
             "pytorch_lightning" in self._schema.trusted
             and key.removesuffix("+") not in NAMED_CLASSES
@@ -280,9 +310,9 @@ class _Validator:
                 self._report((key,), text, node)
 
     def _hint_at_key(self, key: str, known: Collection[str], node: Node) -> str:
-        """Return what to write in place of a top-level key that there is not.
+        """Return the hint at the key to write in place of an unknown one at the top.
 
-        Empty where nothing is near.
+        It is empty where nothing is near.
         """
         if key == "trust":
             return "; --trust is given on the command line, and by no config"
@@ -345,7 +375,7 @@ class _Validator:
     def _list_arguments(self, section: str) -> Collection[str]:
         """List the arguments of the class that a section names.
 
-        None of a class that is not described.
+        The list of a class that is not described is empty.
         """
         described = find_section_class(section, self._resolved, self._schema)
         return () if described is None else described.arguments
@@ -364,21 +394,21 @@ class _Validator:
             for key in described.arguments
         ]
 
-    def _check_section(self, key: str, node: Node) -> None:
+    def check_section(self, key: str, node: Node) -> None:
+        """Check a section of plain keys."""
+        known = self._schema.sections[key].arguments
         if not isinstance(node, MappingNode):
             self._report_no_section(key, node)
-            return
-        known = self._schema.sections[key].arguments
-        if key == "trainer":
+        elif key == "trainer":
             self._check_trainer(node, known)
-            return
-        for name, child in self._check_known((key,), node.entries, known):
-            self._report(
-                (key, name),
-                f"there is no such argument{_hint_at_argument(name, known)}",
-                child,
-                at_key=True,
-            )
+        else:
+            self._check_keys((key,), node, known)
+
+    def _check_keys(self, path: KeyPath, node: MappingNode, known: Mapping[str, Argument]) -> None:
+        """Check a mapping of known keys."""
+        for name, child in self._check_known(path, node.entries, known):
+            text = f"there is no such argument{_hint_at_argument(name, known)}"
+            self._report((*path, name), text, child, at_key=True)
 
     def _check_trainer(self, node: MappingNode, known: Mapping[str, Argument]) -> None:
         """Check the trainer's section, but for the keys that other modules translate and check."""
@@ -467,6 +497,8 @@ class _Validator:
             )
         elif isinstance(node, Items) and _may_hold_classes(value, branches):
             self._check_listed_classes(path, node, branches)
+        elif isinstance(node, MappingNode) and any(map(_is_checked_inside, branches)):
+            self._check_inside(path, node, next(filter(_is_checked_inside, branches)))
         elif classes and _is_text(value):
             self._check_class_name(path, node, value, classes, argument)
         else:
@@ -475,7 +507,7 @@ class _Validator:
     def _list_alternatives(self, path: KeyPath, node: Node, argument: Argument) -> list[Schema]:
         """List the alternatives of an argument's type.
 
-        Those of an element, where one is appended to its list.
+        A key that appends one element has the alternatives of the list's elements.
         """
         branches = list_branches(argument.schema)
         if any(not branch or branch.get("callable") for branch in branches):
@@ -486,6 +518,19 @@ class _Validator:
                 item for branch in branches for item in list_branches(branch.get("items", branch))
             ]
         return list(branches)
+
+    def _check_inside(self, path: KeyPath, node: MappingNode, schema: Schema) -> None:
+        """Check a mapping with known keys, or the values of one whose values have bounds."""
+        if "properties" not in schema:
+            entry = Argument(schema["additionalProperties"])
+            for name, child in node.entries.items():
+                self._check_value((*path, name), child, entry)
+            return
+        known = {name: Argument(each) for name, each in schema["properties"].items()}
+        self._check_keys(path, node, known)
+        for name in schema["required"]:
+            if not _is_set(name, node.entries):
+                self._report(path, f"needs {name}, {describe_type(known[name].schema)}", node)
 
     def _has_failed(self, path: KeyPath, node: Node) -> bool:
         """Check whether a single value, or an element of a list, is a failed interpolation."""
@@ -856,7 +901,7 @@ class _Validator:
     def _uses_schedule(self) -> bool:
         """Check whether a fit builds the schedule.
 
-        With an optimizer of the config, or that of lightkit's models.
+        It does for an optimizer of the config, and for that of lightkit's own models.
         """
         if self._resolved.subcommand not in (None, "", "fit"):
             return False
@@ -881,9 +926,9 @@ class _Validator:
         self._report(place, text, node, at_key=True)
 
     def _hint_at_class_argument(self, place: KeyPath, found: ClassDescription) -> str:
-        """Return where an argument goes that a class does not have, or a near name.
+        """Return the hint at the place of an argument that a class does not have, or a near name.
 
-        Empty without either.
+        It is empty without either.
         """
         name = str(place[-1])
         base = name.removesuffix("+")
@@ -976,7 +1021,7 @@ def _is_foreign(text: Any, schema: ConfigSchema) -> bool:
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
     """Describe that a name without a module is no class's.
 
-    Where it is a module's, a class in it is meant.
+    The hint at a module's name asks for a class in it.
     """
     if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
         return (
@@ -1035,9 +1080,9 @@ def _takes_only_classes(branch: Schema) -> bool:
 
 
 def _hint_at_argument(name: str, known: Mapping[str, Argument]) -> str:
-    """Return a near argument of a section.
+    """Return the hint at a near argument of a section.
 
-    Of one that is no list, that nothing can be appended to it.
+    The hint at an argument that is no list says that nothing can be appended to it.
     """
     base = name.removesuffix("+")
     return f"; {base} takes no list" if base in known else near(base, known)
@@ -1059,6 +1104,18 @@ def _has_classes(schema: Schema) -> bool:
     return items is not None and any(
         "class" in branch or _has_classes(branch) for branch in list_branches(items)
     )
+
+
+def _is_checked_inside(schema: Schema) -> bool:
+    """Check whether a type is a mapping with known keys, or to such mappings or bounded numbers."""
+    entry: Schema | None = schema.get("additionalProperties")
+    if not entry:
+        return "properties" in schema
+    return any(map(_is_bounded, list_branches(entry)))
+
+
+def _is_bounded(schema: Schema) -> bool:
+    return not BOUNDS.isdisjoint(schema) or _is_checked_inside(schema)
 
 
 def _is_set(name: str, given: Mapping[Any, Node]) -> bool:

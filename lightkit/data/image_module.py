@@ -29,8 +29,9 @@ from lightkit.config.bounds import (
     NonNegativeInt,
     PositiveInt,
     describe_bounds,
-    find_bounds,
+    find_hints,
     is_within,
+    read_bounds,
 )
 from lightkit.data.bad_samples import Defects
 from lightkit.data.image_cache import RowCache, count_planned_reads, open_rows
@@ -639,19 +640,18 @@ def check_arguments(owner: object, **given: Any) -> None:
         ConfigError: For the first.
     """
     kind: Any = type(owner)
-    bounds = find_bounds(kind)
+    hints = find_hints(kind)
     for name, value in given.items():
         if name == "crop_scale":
             is_fine = value is not None and _is_share_of_area(value)
             expected = "two shares of the area, above 0 up to 1, the lower one first"
         else:
+            bounds = read_bounds(hints[name])
             # jsonargparse lets any value be null
             is_fine = (
-                name in _OPTIONAL
-                if value is None
-                else value == "auto" or is_within(bounds[name], value)
+                name in _OPTIONAL if value is None else value == "auto" or is_within(bounds, value)
             )
-            expected = describe_bounds(bounds[name])
+            expected = describe_bounds(bounds)
         if not is_fine:
             raise ConfigError(
                 f"data.init_args.{name}: expected {expected}, got"

@@ -9,13 +9,22 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Literal
 
-from lightkit.config import KeyPath, Origin, Resolved, error_at, near, read_scalar
+from lightkit.config import KeyPath, Origin, Resolved, error_at, read_scalar
+from lightkit.config.bounds import MAX_FLOAT, Bounds, Form, NonNegativeInt, PositiveInt
+from lightkit.config.sections import read_section
+from lightkit.errors import ConfigError
 from lightkit.hardware.cores import CHOSEN_THREADS
 
-ENGINES = ("local", "horovod", "torchrun", "spark", "ray", "slurm")
+Engine = Literal["local", "horovod", "torchrun", "spark", "ray", "slurm"]
 THREADS = "OMP_NUM_THREADS"
+_COUNT = r"0*[1-9]\d*"
+_HOSTS = Form(
+    rf"[^,]+:{_COUNT}(?:,[^,]+:{_COUNT})*",
+    "each host with its number of processes, such as 'a:4,b:4'",
+)
+_NODES = Form(rf"{_COUNT}(?::{_COUNT})?", "the fewest and the most machines, such as 1:4")
 
 
 @dataclass(frozen=True)
@@ -50,21 +59,25 @@ class LaunchSettings:
         slurm: Options of `sbatch`, such as `{partition: gpu, time: "2:00:00"}`.
     """
 
-    engine: str | None = None
+    engine: Engine | None = None
     processes: int | None = None
-    hosts: str | None = None
-    nodes: int | str = 1
-    rendezvous: str | None = None
-    max_restarts: int = 0
-    max_failures: int = 0
-    master: str | None = None
-    controller: str = "gloo"
-    network_interface: str | None = None
-    timeout_s: float = 300.0
-    stall_timeout_s: float = 600.0
+    hosts: Annotated[str, _HOSTS] | None = None
+    nodes: Annotated[str, _NODES] | PositiveInt = 1  # text first: YAML 1.1 reads 1:4 as 64
+    rendezvous: Annotated[str, Form(r".+:\d{1,5}", "HOST:PORT")] | None = None
+    max_restarts: NonNegativeInt = 0
+    max_failures: NonNegativeInt = 0
+    master: Annotated[str, Form(r"\D.*", "the address of a cluster")] | None = None
+    controller: Literal["gloo", "mpi"] = "gloo"
+    network_interface: (
+        Annotated[str, Form(r"\D.*", "the name of an interface, such as eth0")] | None
+    ) = None
+    timeout_s: Annotated[float, Bounds(gt=0, le=MAX_FLOAT, expected="seconds above 0")] = 300.0
+    stall_timeout_s: Annotated[
+        float, Bounds(ge=0, le=MAX_FLOAT, expected="seconds, or 0 to wait for ever")
+    ] = 600.0
     all_ranks: bool = False
-    threads: int | None = None
-    slurm: dict[str, Any] | None = None
+    threads: PositiveInt | None = None
+    slurm: dict[str, str | bool | int | float | None] | None = None
 
     def choose_engine(self, strategy: str | None) -> str:
         """Return what starts the processes.
@@ -92,33 +105,6 @@ class LaunchSettings:
 # -- the block -------------------------------------------------------------------------------------
 
 
-_NUMBER = r"\d+"
-_COUNT = r"0*[1-9]\d*"
-_SECONDS = r"\d*\.?\d+(?:e[-+]?\d+)?"
-_EXPECTED = {
-    "engine": ("|".join(ENGINES), f"one of {', '.join(ENGINES)}"),
-    "processes": (f"-?{_COUNT}", "a number of processes, such as 2 (spark: -2 on the driver)"),
-    "hosts": (
-        f"[^,]+:{_COUNT}(?:,[^,]+:{_COUNT})*",
-        "each host with its number of processes, such as 'a:4,b:4'",
-    ),
-    "nodes": (
-        f"{_COUNT}(?::{_COUNT})?",
-        "a number of machines, or the fewest and the most, such as 1:4",
-    ),
-    "rendezvous": (r".+:\d{1,5}", "HOST:PORT"),
-    "max_restarts": (_NUMBER, "a number of restarts"),
-    "max_failures": (_NUMBER, "a number of failures"),
-    "master": (r"\D.*", "the address of a cluster"),
-    "controller": ("gloo|mpi", "one of gloo, mpi"),
-    "network_interface": (r"\D.*", "the name of an interface, such as eth0"),
-    "timeout_s": (rf"(?=.*[1-9]){_SECONDS}", "seconds"),
-    "stall_timeout_s": (_SECONDS, "seconds, or 0 to wait for ever"),
-    "all_ranks": ("True|False", "true or false"),
-    "threads": (_COUNT, "a number of threads"),
-    "slurm": (r"(?s)\{.*\}", "options of sbatch, such as {partition: gpu}"),
-}
-"""For each key a pattern of its value as text, and what an error expects."""
 _ENGINES_OF = {
     "hosts": ("horovod",),
     "controller": ("horovod",),
@@ -133,64 +119,25 @@ _ENGINES_OF = {
 
 
 def read_settings(resolved: Resolved) -> LaunchSettings:
-    """Check the `launch` block of a config.
+    """Read the `launch` block of a config, whose keys and types are checked with all others.
 
     Raises:
-        ConfigError: If a key or a value in it is wrong, or is for another engine than the one in
-            it.
+        ConfigError: If two values in it contradict each other, or a key is for another engine than
+            the one in it.
     """
-    block = resolved.value_of("launch")
-    if block is None:
-        return LaunchSettings()
-    if not isinstance(block, dict):
-        raise error_at(
-            f"launch: expected a mapping such as {{processes: 2}}, got {block!r}",
-            resolved.origin_of("launch"),
-        )
-    values = {key: _read_value(value, resolved, ("launch", key)) for key, value in block.items()}
-    for key, value in values.items():
-        _check_value(key, value, resolved.origin_of(("launch", key)))
-    settings = LaunchSettings(**values)
+    settings = read_section(resolved, "launch", LaunchSettings)
+
+    def refuse(key: str, expected: str) -> ConfigError:
+        text = f"launch.{key}: expected {expected}, got {getattr(settings, key)!r}"
+        return error_at(text, resolved.origin_of(("launch", key)))
+
+    if settings.processes == 0:
+        raise refuse("processes", "a number of processes, such as 2 (spark: -2 on the driver)")
     if settings.num_nodes[0] > settings.num_nodes[1]:
-        origin = resolved.origin_of(("launch", "nodes"))
-        raise error_at(
-            "launch.nodes: the fewest machines, then the most, such as 1:4; got"
-            f" {settings.nodes!r}",
-            origin,
-        )
+        raise refuse("nodes", "the fewest machines, then the most, such as 1:4")
     if settings.engine is not None:
         _check_keys(settings, resolved, settings.engine)
     return settings
-
-
-def _check_value(key: str, value: Any, origin: Origin | None) -> None:
-    """Refuse a key that there is none of, and a value that does not fit its key."""
-    if key not in _EXPECTED:
-        names = f"{near(str(key), [*_EXPECTED])}\nkeys: {', '.join(_EXPECTED)}"
-        raise error_at(f"launch.{key}: there is no such key{names}", origin)
-    pattern, expected = _EXPECTED[key]
-    is_default_null = value is None and getattr(LaunchSettings, key) is None
-    if not is_default_null and re.fullmatch(pattern, str(value)) is None:
-        raise error_at(f"launch.{key}: expected {expected}, got {value!r}", origin)
-
-
-def _read_value(value: Any, resolved: Resolved, path: KeyPath) -> Any:
-    """Read a value as it was written.
-
-    YAML 1.1 takes 1:4 for a number to the base of 60, and flags are text.
-    """
-    if isinstance(value, dict):
-        return {name: _read_value(child, resolved, (*path, name)) for name, child in value.items()}
-    origin = resolved.origin_of(path)
-    text = value if isinstance(value, str) else ""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if is_number and origin is not None and origin.kind == "file":
-        text = origin.source[(origin.column or 1) - 1 : (origin.end_column or 1) - 1].strip()
-    if len(path) > 2:
-        return read_scalar(text) if text in ("true", "false", "null") else text or value
-    if re.fullmatch(r"\d+(:\d+)+", text):
-        return text
-    return read_scalar(value)
 
 
 def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str | None) -> None:
@@ -234,7 +181,8 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
 
 def _check_keys(settings: LaunchSettings, resolved: Resolved, engine: str) -> None:
     for key, engines in _ENGINES_OF.items():
-        is_default = getattr(settings, key) in (None, getattr(LaunchSettings, key))
+        # as text, which a flag has for the number of nodes
+        is_default = str(getattr(settings, key)) in ("None", str(getattr(LaunchSettings, key)))
         if (
             is_default
             or engine in engines

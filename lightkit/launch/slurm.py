@@ -24,6 +24,7 @@ _DECIDED = {
 }
 # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
 _NOT_DETECTED = ("bash", "interactive")
+_WORDS = {"true": True, "false": False, "null": None}
 _SCRIPT = """\
 #!/bin/bash
 {options}
@@ -73,7 +74,7 @@ def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[
             f"run.name: a job named {own['job-name']!r} counts as"
             " interactive: Lightning trains it alone"
         )
-    given = {str(key).replace("_", "-"): value for key, value in options.items()}
+    given = {str(key).replace("_", "-"): _read_word(value) for key, value in options.items()}
     if decided := [key for key in given if key in _DECIDED]:
         raise ConfigError(f"launch.slurm.{decided[0]}: is set by {_DECIDED[decided[0]]}")
     all_options = {
@@ -100,6 +101,11 @@ def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[
     return _SCRIPT.format(
         options="\n".join(lines), command=command, place=Path(own["output"]).parent
     )
+
+
+def _read_word(value: Any) -> Any:
+    """Return true, false or null for its word, as a flag has it; any other value as it is."""
+    return _WORDS.get(value, value) if isinstance(value, str) else value
 
 
 def submit(script: str) -> str:

@@ -1,6 +1,4 @@
-"""The `watchdog` block of a config, the heartbeat of this process.
-
-Also the thread that ends it when it hangs.
+"""The `watchdog` block of a config, the heartbeat, and the thread that ends a hanging process.
 
 A process that is forked from this one lets `faulthandler` write its stack to a shared file on
 SIGURG, which works also while it sleeps in native code. A process that has no handler for it
@@ -25,13 +23,15 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import FrameSummary
 from types import FrameType
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
-from lightkit.config import Resolved, error_at, read_scalar
+from lightkit.config import Resolved
+from lightkit.config.bounds import MAX_FLOAT, Bounds
+from lightkit.config.sections import read_section
 
 STALLED = 70
 """Exit code of a process that its watchdog has ended."""
@@ -118,7 +118,7 @@ class Heartbeat:
     def step_s(self) -> float | None:
         """Median seconds of the phase's newest steps while one is under way.
 
-        None where none is, or none was timed.
+        The value is None where no step is under way, or none was timed.
         """
         kept = tuple(self._steps.get(self.phase, ()))
         return statistics.median(kept) if self._in_step and kept else None
@@ -323,8 +323,10 @@ class WatchdogSettings:
             good checkpoint; `skip` leaves the batch out.
     """
 
-    factor: float = 20.0
-    floor_s: float = 300.0
+    factor: Annotated[float, Bounds(gt=0, le=MAX_FLOAT, expected="a number above 0")] = 20.0
+    floor_s: Annotated[
+        float, Bounds(ge=0, le=MAX_FLOAT, expected="seconds, or 0 to end nothing")
+    ] = 300.0
     on_nonfinite: Literal["stop", "skip"] = "stop"
 
     def limit_s(self, heartbeat: Heartbeat) -> float:
@@ -341,26 +343,8 @@ class WatchdogSettings:
 
 
 def read_watchdog(resolved: Resolved) -> WatchdogSettings:
-    """Read the `watchdog` block of a config, whose keys and types are checked with all others.
-
-    Raises:
-        ConfigError: If a number in it is out of range.
-    """
-    block = resolved.value_of("watchdog")
-    given = block if isinstance(block, dict) else {}
-    names = [field.name for field in fields(WatchdogSettings)]
-    values = {name: read_scalar(given[name]) for name in names if name in given}
-    for key, least, expected in (
-        ("factor", 1e-300, "a number above 0"),
-        ("floor_s", 0, "seconds, or 0 to end nothing"),
-    ):
-        value = values.get(key, 1)
-        if type(value) in (int, float) and not least <= value < math.inf:
-            raise error_at(
-                f"watchdog.{key}: expected {expected}, got {value!r}",
-                resolved.origin_of(("watchdog", key)),
-            )
-    return WatchdogSettings(**values)
+    """Read the `watchdog` block of a config, whose keys and values are checked with all others."""
+    return read_section(resolved, "watchdog", WatchdogSettings)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,19 @@ Scores against thresholds and the promoted models. No torch.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from lightkit.config import Resolved, error_at, read_scalar, shown_path
-from lightkit.config.bounds import is_number
+from lightkit.config import Resolved, error_at, shown_path
+from lightkit.config.bounds import (
+    MAX_FLOAT,
+    Bounds,
+    FiniteFloat,
+    Form,
+    is_number,
+)
+from lightkit.config.sections import read_section
 from lightkit.errors import ConfigError
 from lightkit.runs.folder import Run
 from lightkit.runs.metric_mode import Mode, infer_mode
@@ -23,9 +29,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lightkit")
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
-_NUMBERS = ("min", "max", "max_drop", "margin", "confidence")
+_OF_BASELINE = ("max_drop", "margin")
+"""Conditions that compare with a baseline."""
 _STEPS = {"val": "validation_step", "test": "test_step"}
 _ROUNDING = 2e-7  # relative: scores are float32, so that 0.7 may arrive as 0.69999999
+
+
+_JUDGED = Form(
+    r"(?!train([/_]|$)).+",
+    "a metric of the test or the validation split, such as test/accuracy",
+)
+_Drop = Annotated[float, Bounds(ge=0, le=MAX_FLOAT, expected="a number of at least 0")]
+_Window = Annotated[
+    float, Bounds(ge=1, multiple_of=1, expected="a number of promoted models, 1 or more")
+]
+_Margin = Annotated[float, Bounds(gt=0, le=MAX_FLOAT, expected="a number above 0, such as 0.02")]
+_Confidence = Annotated[
+    float, Bounds(gt=0, lt=1, expected="a number between 0 and 1, such as 0.95")
+]
+_Name = Annotated[str, Form(r"(?s).+", "a name")]
+
+
+class Drift(TypedDict):
+    """How much worse than the best of the last ``window`` promoted models a model may be."""
+
+    window: _Window
+    max_drop: _Drop
 
 
 @dataclass(frozen=True)
@@ -60,23 +89,28 @@ class GateSettings:
         name: Registered model. `null`: the name of the run.
     """
 
-    metric: str | None = None
+    metric: Annotated[str, _JUDGED] | None = None
     mode: Literal["min", "max"] | None = None
-    min: float | None = None
-    max: float | None = None
-    max_drop: float | None = None
-    margin: float | None = None
-    confidence: float | None = None
-    baseline: str | None = "champion"
-    slices: dict[str, float] | None = None
-    drift: dict[str, float] | None = None
-    name: str | None = None
+    min: FiniteFloat | None = None
+    max: FiniteFloat | None = None
+    max_drop: _Drop | None = None
+    margin: _Margin | None = None
+    confidence: _Confidence | None = None
+    baseline: _Name | None = "champion"
+    slices: dict[str, FiniteFloat] | None = None
+    drift: Drift | None = None
+    name: _Name | None = None
 
     @property
     def rules(self) -> list[str]:
         """Names of the conditions that are set."""
         keys = ("min", "max", "max_drop", "margin", "slices", "drift")
         return [key for key in keys if getattr(self, key) is not None]
+
+    @property
+    def test_confidence(self) -> float:
+        """Confidence of intervals and tests."""
+        return self.confidence or 0.95
 
     @property
     def is_against_run(self) -> bool:
@@ -105,91 +139,42 @@ def read_gate(resolved: Resolved) -> GateSettings:
     """Read the `gate` block of a config, whose keys and types are checked with all others.
 
     Raises:
-        ConfigError: If a value in it is out of range, or two of them contradict each other.
+        ConfigError: If two values in it contradict each other.
     """
-    given = resolved.section("gate")
-    values = {each.name: given[each.name] for each in fields(GateSettings) if each.name in given}
-
-    def error(message: str, *keys: str) -> ConfigError:
-        return error_at(message, *(resolved.origin_of(("gate", key)) for key in keys))
-
-    def refuse(key: str, expected: str) -> ConfigError:
-        return error(f"gate.{key}: expected {expected}, got {values[key]!r}", key)
-
-    for key, value in values.items():
-        if key in _NUMBERS or isinstance(value, Mapping):
-            values[key] = _read_numbers(value)
-        elif value == "":
-            raise refuse(key, "max or min" if key == "mode" else "a name or null")
-        if not _is_finite(values[key]):
-            raise refuse(key, "finite numbers")
-    settings = GateSettings(**values)
-    for key, expected in _find_out_of_range(settings):
-        raise refuse(key, expected)
+    settings = read_section(resolved, "gate", GateSettings)
+    settings = replace(settings, slices=settings.slices or None)
     for message, *keys in _find_contradictions(settings):
-        raise error(message, *keys)
+        raise error_at(message, *(resolved.origin_of(("gate", key)) for key in keys))
     return settings
 
 
 def _find_contradictions(settings: GateSettings) -> Iterator[tuple[str, ...]]:
     """Find values that contradict each other, in words, each with the keys."""
-    if is_number(settings.min) and is_number(settings.max) and settings.min > settings.max:
+    if settings.margin is not None and settings.test_confidence <= 0.5:
+        text = (
+            "gate.confidence: with gate.margin expected a number between 0.5 and 1, such as 0.95,"
+            f" got {settings.test_confidence}"
+        )
+        yield text, "confidence"
+    if settings.min is not None and settings.max is not None and settings.min > settings.max:
         text = (
             f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing"
             " passes both"
         )
         yield text, "min", "max"
-    of_baseline = [rule for rule in settings.rules if rule in ("max_drop", "margin")]
-    if of_baseline and settings.baseline is None:
-        text = (
-            f"gate.{of_baseline[0]}: there is nothing that the model could be worse than:"
-            " gate.baseline is null. Name a baseline, such as champion, or leave"
-            f" {of_baseline[0]} out"
-        )
-        yield text, of_baseline[0], "baseline"
-    if settings.metric is None and settings.rules:
-        rule = settings.rules[0]
-        text = (
-            f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to"
-            " test/accuracy"
-        )
-        yield text, rule
-
-
-def _read_numbers(value: Any) -> Any:
-    """Read a number, or the numbers of a mapping, that a flag has as text."""
-    if isinstance(value, Mapping):
-        return {str(name): _read_numbers(child) for name, child in value.items()} or None
-    return read_scalar(value)
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _find_out_of_range(settings: GateSettings) -> Iterator[tuple[str, str]]:
-    """Find the keys whose value is out of its range, each with what is expected."""
-    if _first_part(str(settings.metric)) == "train":
-        yield "metric", "a metric of the test or the validation split, such as test/accuracy"
-    if is_number(settings.max_drop) and settings.max_drop < 0:
-        yield "max_drop", "a number of at least 0"
-    if is_number(settings.margin) and settings.margin <= 0:
-        yield "margin", "a number above 0, such as 0.02"
-    least = 0 if settings.margin is None else 0.5
-    if is_number(settings.confidence) and not least < settings.confidence < 1:
-        yield "confidence", f"a number between {least:g} and 1, such as 0.95"
-    if not _is_drift(settings.drift):
-        yield "drift", "a number of promoted models and a drop, such as {window: 5, max_drop: 0.03}"
-
-
-def _is_drift(drift: Any) -> bool:
-    if not isinstance(drift, Mapping):  # null, or reported with all other types
-        return True
-    if {*drift} != {"window", "max_drop"} or not all(map(is_number, drift.values())):
-        return False
-    return bool(drift["window"] >= 1 and drift["window"] % 1 == 0 and drift["max_drop"] >= 0)
+    for rule in settings.rules:
+        if settings.metric is None:
+            text = (
+                f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to"
+                " test/accuracy"
+            )
+            yield text, rule
+        if rule in _OF_BASELINE and settings.baseline is None:
+            text = (
+                f"gate.{rule}: there is nothing that the model could be worse than: gate.baseline"
+                f" is null. Name a baseline, such as champion, or leave {rule} out"
+            )
+            yield text, rule, "baseline"
 
 
 def require_rule(settings: GateSettings, advice: str = "") -> None:
@@ -311,7 +296,7 @@ class _Comparison:
     @property
     def confidence(self) -> float:
         """Confidence of intervals and tests."""
-        return self.settings.confidence or 0.95
+        return self.settings.test_confidence
 
     def drops_at_most(self, allowed: float, reference: float | None) -> bool:
         """Return whether the model is worse than a reference by no more than an allowed drop."""
@@ -579,7 +564,7 @@ def _describe_slices(compared: _Comparison) -> dict[str, dict[str, Any]]:
 def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
     """Bound the difference of a model to its baseline.
 
-    None without both, or where a score is not finite.
+    The result is None without both, or where a score is not finite.
 
     Raises:
         ConfigError: If predictions of each sample are missing, also where there is no baseline yet:
@@ -625,7 +610,7 @@ def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
 def _bound_difference(compared: _Comparison) -> dict[str, Any] | None:
     """Compute the interval of the difference, see `bound_difference`.
 
-    Of a model to itself it has no width.
+    The interval of a model to itself has no width.
     """
     from lightkit.reports.statistics import bound_difference  # here: numpy
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypedDict
 
-from lightkit.config import Problems, Resolved, error_at, near, read_scalar
-from lightkit.config.bounds import PositiveInt, is_int, is_number
+from lightkit.config import Problems, Resolved, error_at, read_scalar
+from lightkit.config.bounds import Bounds, FiniteFloat, Form, NonNegativeInt, PositiveInt
+from lightkit.config.sections import read_section
 from lightkit.errors import ConfigError
 from lightkit.runs.metric_mode import infer_mode
 from lightkit.sweep.space import Space, parse_space
@@ -21,14 +22,35 @@ NUM_STARTUP = 5
 """Number of complete trials before the median prunes one, as Optuna's `MedianPruner` has it."""
 _DEFAULT_TRIALS = 40
 _MOST_GRID_POINTS = 100_000
-_PRUNERS = ("median", "hyperband", "none")
-_PRUNER_KEYS = {
-    "median": ("kind", "warmup_epochs"),
-    "hyperband": ("kind", "min_epochs"),
-    "none": ("kind",),
-}
-_CONFIRM_KEYS = ("top", "seeds")
-_BOUNDS = ("min", "max")
+_PRUNER_OF = {"warmup_epochs": "median", "min_epochs": "hyperband"}
+"""Keys of a pruner, each with the only kind that has it."""
+_METRIC = Form(
+    r"(?s)(?!test([/_]|$)).*\S.*",
+    "a metric of the validation split, such as val/loss",
+)
+_PrunerKind = Literal["median", "hyperband", "none"]
+
+
+class PrunerKeys(TypedDict, total=False):
+    """Which trials are stopped early, as a config has it."""
+
+    kind: _PrunerKind
+    warmup_epochs: NonNegativeInt
+    min_epochs: PositiveInt
+
+
+class MetricBounds(TypedDict, total=False):
+    """Bounds of a metric."""
+
+    min: FiniteFloat
+    max: FiniteFloat
+
+
+class Confirmation(TypedDict):
+    """How many points are trained again, and with how many seeds."""
+
+    top: PositiveInt
+    seeds: Annotated[int, Bounds(ge=2)]
 
 
 @dataclass
@@ -36,8 +58,9 @@ class SweepSettings:
     """A search for the best values of keys by `lightkit sweep`; `lightkit fit` passes it over.
 
     Args:
-        metric: Logged metric that is searched for its best value, such as `val/loss`. `null`: the
-            one that the checkpoint monitors.
+        metric: Logged metric that is searched for its best value, such as `val/loss`, not of the
+            test split: a model that is chosen by it has none left to be judged by. `null`: the one
+            that the checkpoint monitors.
         mode: Whether small (`min`) or large (`max`) values are good. `null`: as the config, the
             metric's object or its name says.
         trials: Number of finished trials in total, over all starts; the config itself is the first.
@@ -63,14 +86,14 @@ class SweepSettings:
             `when: {OTHER: [VALUES]}` has a key in effect with these values of another alone.
     """
 
-    metric: str | None = None
+    metric: Annotated[str, _METRIC] | None = None
     mode: Literal["min", "max"] | None = None
     trials: PositiveInt | None = None
     parallel: PositiveInt | Literal["auto"] = 1
     sampler: Literal["tpe", "random", "grid", "qmc"] = "tpe"
-    pruner: dict[str, Any] | str | None = None
-    constraints: dict[str, dict[str, float]] | None = None
-    confirm: dict[str, int] | None = None
+    pruner: PrunerKeys | _PrunerKind | None = None
+    constraints: dict[str, MetricBounds | None] | None = None
+    confirm: Confirmation | None = None
     max_failures: PositiveInt = 5
     seed: int | None = None
     space: dict[str, Any] | None = None
@@ -149,32 +172,22 @@ def read_sweep(resolved: Resolved, problems: Problems) -> Plan:
         resolved: The config.
         problems: Takes what is wrong, with its place.
     """
-    section = resolved.section(SECTION)
-    known = {each.name for each in fields(SweepSettings)}
-    given = {
-        key: read_scalar(value)
-        for key, value in section.items()
-        if key in known and value is not None
-    }
-    reader = _Reader(resolved, given, problems)
+    settings = read_section(resolved, SECTION, SweepSettings)
     space = parse_space(resolved, problems)
     max_epochs = read_scalar(resolved.section("trainer").get("max_epochs"))
-    sampler = reader.read_word("sampler", ("tpe", "random", "grid", "qmc"), "tpe")
-    metric = reader.read_metric()
-    num_trials = reader.read_count("trials", 0)
-    confirm = reader.read_confirm()
+    confirm = settings.confirm or {"top": 0, "seeds": 0}
     plan = Plan(
-        metric=metric,
-        mode=reader.read_word("mode", ("min", "max"), None),
-        num_trials=num_trials or _count_trials(sampler, space),
-        parallel=reader.read_parallel(),
-        sampler=str(sampler),
-        pruner=reader.read_pruner(),
-        constraints=reader.read_constraints(),
-        num_confirmed=confirm.get("top", 0),
-        num_seeds=confirm.get("seeds", 0),
-        max_failures=reader.read_count("max_failures", 5),
-        seed=int(given["seed"]) if isinstance(given.get("seed"), int) else read_seed(resolved),
+        metric=settings.metric,
+        mode=settings.mode,
+        num_trials=settings.trials or _count_trials(settings.sampler, space),
+        parallel=settings.parallel,
+        sampler=settings.sampler,
+        pruner=_read_pruner(settings.pruner, resolved, problems),
+        constraints=_read_constraints(settings.constraints or {}, resolved, problems),
+        num_confirmed=confirm["top"],
+        num_seeds=confirm["seeds"],
+        max_failures=settings.max_failures,
+        seed=read_seed(resolved) if settings.seed is None else settings.seed,
         space=space,
         max_epochs=max_epochs if isinstance(max_epochs, int) and max_epochs > 0 else None,
     )
@@ -206,145 +219,37 @@ def _count_trials(sampler: str | None, space: Space) -> int:
     return (space.count_points(_MOST_GRID_POINTS) or 0) + 1
 
 
-class _Reader:
-    """Reads the keys of the section; what is wrong is noted, and a default takes its place.
+def _read_pruner(
+    given: PrunerKeys | _PrunerKind | None, resolved: Resolved, problems: Problems
+) -> Pruner:
+    """Read which trials are stopped early: a word, or a mapping with its kind."""
+    if given is None or isinstance(given, str):
+        return Pruner(kind=given or "none")
+    keys: Mapping[str, Any] = {"kind": "median", **given}
+    pruner = Pruner(**keys)
+    for key in given:
+        kind = _PRUNER_OF.get(key, pruner.kind)
+        if kind != pruner.kind:
+            text = f"sweep.pruner.{key}: is for the kind {kind} only, and the kind is {pruner.kind}"
+            problems.add(error_at(text, resolved.origin_of((SECTION, "pruner", key))))
+    return pruner
 
-    Args:
-        resolved: The config.
-        given: The section's values.
-        problems: Takes the errors.
-    """
 
-    def __init__(self, resolved: Resolved, given: Mapping[str, Any], problems: Problems) -> None:
-        self._resolved = resolved
-        self._given = given
-        self._problems = problems
-
-    def _note(self, key: str, text: str, *more: str) -> None:
-        origin = self._resolved.origin_of((SECTION, key, *more)) or self._resolved.origin_of(
-            (SECTION, key)
-        )
-        self._problems.add(error_at(f"sweep.{'.'.join((key, *more))}: {text}", origin))
-
-    def read_word(self, key: str, choices: tuple[str, ...], default: str | None) -> str | None:
-        """Read one of some words; the schema reports another."""
-        value = self._given.get(key, default)
-        return str(value) if value in choices else default
-
-    def read_count(self, key: str, default: int) -> int:
-        """Read a number of at least 1; the schema reports another value."""
-        value = self._given.get(key, default)
-        return value if is_int(value, 1) else default
-
-    def read_parallel(self) -> int | Literal["auto"]:
-        """Read the number of trials at a time."""
-        return "auto" if self._given.get("parallel") == "auto" else self.read_count("parallel", 1)
-
-    def read_metric(self) -> str | None:
-        """Read the metric, which is not of the test split."""
-        metric = self._given.get("metric")
-        if metric is None:
-            return None
-        if not isinstance(metric, str) or not metric.strip():
-            self._note("metric", f"expected a logged metric, such as val/loss, got {metric!r}")
-            return None
-        if metric.replace("_", "/").startswith("test/"):
-            self._note(
-                "metric",
-                f"expected a metric of the validation split, such as val/loss, got {metric}: a"
-                " model that is chosen by the test split has none left to be judged by",
-            )
-            return None
-        return metric
-
-    def read_pruner(self) -> Pruner:
-        """Read which trials are stopped early: a word, or a mapping with its kind."""
-        given = self._given.get("pruner")
-        if given is None:
-            return Pruner()
-        block = {"kind": given} if isinstance(given, str) else given
-        if not isinstance(block, Mapping):
-            self._note(
-                "pruner",
-                f"expected {', '.join(_PRUNERS)}, or a mapping with its kind, got {given!r}",
-            )
-            return Pruner()
-        kind = block.get("kind", "median")
-        if kind not in _PRUNERS:
-            self._note(
-                "pruner", f"expected {', '.join(_PRUNERS)}, got {kind!r}{near(str(kind), _PRUNERS)}"
-            )
-            return Pruner()
-        values = {}
-        for key, value in block.items():
-            number = read_scalar(value)
-            if key not in _PRUNER_KEYS[kind]:
-                known = _PRUNER_KEYS[kind]
-                self._note(
-                    "pruner",
-                    f"{kind} has no such key{near(str(key), known)}; it has {', '.join(known)}",
-                    key,
-                )
-            elif key != "kind" and not is_int(number, 1 if key == "min_epochs" else 0):
-                self._note("pruner", f"expected a number of epochs, got {value!r}", key)
-            elif key != "kind":
-                values[str(key)] = number
-        return Pruner(kind=str(kind), **values)
-
-    def read_constraints(self) -> dict[str, dict[str, float]]:
-        """Read the bounds of metrics."""
-        given = self._given.get("constraints")
-        found: dict[str, dict[str, float]] = {}
-        if given is None:
-            return found
-        if not isinstance(given, Mapping):
-            self._note(
-                "constraints",
-                f"expected bounds by metric, such as {{params: {{max: 5e6}}}}, got {given!r}",
-            )
-            return found
-        for name, bounds in given.items():
-            if bounds is None:
-                continue
-            block = (
-                {key: read_scalar(each) for key, each in bounds.items()}
-                if isinstance(bounds, Mapping)
-                else {}
-            )
-            is_right = {*block} <= {*_BOUNDS} and all(is_number(each) for each in block.values())
-            if (
-                not block
-                or not is_right
-                or block.get("min", -math.inf) > block.get("max", math.inf)
-            ):
-                self._note(
-                    "constraints",
-                    f"expected bounds such as {{max: 0.8}}, got {bounds!r}",
-                    str(name),
-                )
-                continue
-            found[str(name)] = {str(key): float(each) for key, each in block.items()}
-        return found
-
-    def read_confirm(self) -> dict[str, int]:
-        """Read how many points are trained again, and with how many seeds."""
-        given = self._given.get("confirm")
-        if given is None:
-            return {}
-        block = (
-            {key: read_scalar(each) for key, each in given.items()}
-            if isinstance(given, Mapping)
-            else {}
-        )
-        is_right = {*block} == {*_CONFIRM_KEYS} and all(map(is_int, block.values()))
-        if not is_right or block["top"] < 1 or block["seeds"] < 2:
-            text = (
-                "expected {top: 3, seeds: 3}: points, at least 1, and"
-                f" seeds, at least 2; got {given!r}"
-            )
-            self._note("confirm", text)
-            return {}
-        return {str(key): int(each) for key, each in block.items()}
+def _read_constraints(
+    given: Mapping[str, MetricBounds | None], resolved: Resolved, problems: Problems
+) -> dict[str, dict[str, float]]:
+    """Read the bounds of metrics; a layer has removed those that are null."""
+    found: dict[str, dict[str, float]] = {}
+    for name, bounds in given.items():
+        if bounds is None:
+            continue
+        # floats, whatever is written: the digest of a search has them
+        numbers: Mapping[str, Any] = dict(bounds)
+        found[name] = {key: float(number) for key, number in numbers.items()}
+        if not bounds or bounds.get("min", -math.inf) > bounds.get("max", math.inf):
+            text = f"sweep.constraints.{name}: expected bounds such as {{max: 0.8}}, got {bounds!r}"
+            problems.add(error_at(text, resolved.origin_of((SECTION, "constraints", name))))
+    return found
 
 
 def _check_together(plan: Plan, resolved: Resolved, problems: Problems) -> None:

@@ -142,7 +142,7 @@ class Dimension:
 def find_choice(choices: Sequence[Any], value: Any) -> int | None:
     """Return the position of a value among choices, for which 1, 1.0 and true are three values.
 
-    None without it.
+    The position is None for a value that is no choice.
     """
     wanted = _identify(value)
     return next((number for number, each in enumerate(choices) if _identify(each) == wanted), None)
@@ -266,17 +266,7 @@ def parse_space(resolved: Resolved, problems: Problems) -> Space:
         resolved: The config.
         problems: Takes what is wrong, with its place.
     """
-    given = resolved.section("sweep").get("space")
-    if given is None:
-        return Space()
-    if not isinstance(given, Mapping):
-        origin = resolved.origin_of(("sweep", "space"))
-        problems.add(
-            error_at(
-                f"sweep.space: expected a mapping from keys to their values, got {given!r}", origin
-            )
-        )
-        return Space()
+    given = resolved.section("sweep").get("space") or {}
     dimensions: dict[str, Dimension] = {}
     for key, value in given.items():
         if value is None:  # a layer has removed it
@@ -505,7 +495,7 @@ def _find_values(dimension: Dimension, value: Any) -> list[Any]:
 def _complete_conditions(dimension: Dimension, dimensions: Mapping[str, Dimension]) -> Dimension:
     """Put the values of the other keys in the place of those that a condition has.
 
-    As they are proposed.
+    The values are those that are proposed.
     """
     when = []
     for name, values in dimension.when:

@@ -44,6 +44,10 @@ def messages_of(findings: ValidationResult) -> list[str]:
 
 
 WRONG = {
+    "a mapping for an integer": (
+        "trainer: {max_epochs: {first: 3}}",
+        "trainer.max_epochs: expected an integer or null, got {'first': 3}",
+    ),
     "unknown top-level key": ("modle: {}", "modle: no such key; did you mean 'model'?"),
     "a name of a callback": (
         "early_stopping: {patience: 3}",

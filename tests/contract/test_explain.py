@@ -238,6 +238,15 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
 WRONG: dict[str, tuple[Command, list[str]]] = {
     "a_misspelt_key": (explain("trainer.max_epoch"), ["max_epoch", "did you mean 'max_epochs'"]),
     "a_misspelt_section": (explain("trainr"), ["trainr", "did you mean 'trainer'"]),
+    "a_misspelt_end": (
+        explain("max_epoch"),
+        ["no 'max_epoch' at the top; did you mean 'trainer.max_epochs' or 'trainer.min_epochs'"],
+    ),
+    "a_misspelt_end_of_a_class": (explain("hiden"), ["did you mean 'model.hidden'?"]),
+    "a_misspelt_key_of_a_section_not_set": (
+        explain("gate.mim"),
+        ["no 'mim' in gate; did you mean 'min'"],
+    ),
     "a_misspelt_entry": (explain("callbacks.early_stoping"), ["did you mean 'early_stopping'"]),
     "the_end_of_several_keys": (
         explain("name"),

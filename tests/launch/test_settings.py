@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonargparse import ArgumentParser
 
-from lightkit.config import Flag, resolve
+from lightkit.config import Flag, Problems, resolve
+from lightkit.config.validation import check_sections
 from lightkit.errors import ConfigError
 from lightkit.hardware.cores import CHOSEN_THREADS
 from lightkit.launch.plan import LaunchSettings, check_engine, plan_launch, read_settings
@@ -15,7 +18,10 @@ from lightkit.launch.plan import LaunchSettings, check_engine, plan_launch, read
 def settings(folder: Path, block: str) -> LaunchSettings:
     file = folder / "job.yaml"
     file.write_text(f"launch: {block}\n", encoding="utf-8")
-    return read_settings(resolve([file], environ={}))
+    problems = Problems()
+    resolved = check_sections(resolve([file], environ={}), problems)
+    problems.raise_any()
+    return read_settings(resolved)
 
 
 def test_no_block_is_one_process(tmp_path: Path) -> None:
@@ -37,6 +43,18 @@ def test_what_yaml_takes_for_a_number_to_the_base_of_60_is_text(tmp_path: Path) 
     assert found.slurm == {"time": "2:00:00", "account": "0123", "mem": "8G", "exclusive": True}
 
 
+def test_a_saved_config_has_the_text_that_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    written = "{nodes: 1:4, processes: 2, slurm: {time: 2:00:00, account: 0123, cpus: 8}}"
+    file.write_text(f"launch: {written}\n", encoding="utf-8")
+    values = resolve([file], environ={}).lightning_values
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(LaunchSettings, "launch")
+    found = parser.parse_object(values).launch
+    assert (found.nodes, found.processes) == ("1:4", 2)
+    assert found.slurm == {"time": "2:00:00", "account": "0123", "cpus": 8}
+
+
 def test_a_flags_text_is_a_number_where_it_looks_so() -> None:
     words = {
         "processes": "4",
@@ -49,26 +67,38 @@ def test_a_flags_text_is_a_number_where_it_looks_so() -> None:
     ]
     found = read_settings(resolve([], flags=flags, environ={}))
     assert (found.processes, found.all_ranks) == (4, True)
-    assert found.slurm == {"time": "2:00:00", "exclusive": True}
+    assert found.slurm == {"time": "2:00:00", "exclusive": "true"}
 
 
 WRONG = {
     "a key that is not there": (
         "{procesess: 2}",
-        "launch.procesess: there is no such key; did you mean 'processes'?",
+        "launch.procesess: there is no such argument; did you mean 'processes'?",
     ),
     "no mapping": ("2", "launch: expected a mapping"),
+    "no nodes": (
+        "{nodes: 0}",
+        "launch.nodes: expected 1 or more or the fewest and the most machines, such as 1:4, got 0",
+    ),
+    "too many threads for a float": (
+        f"{{threads: {10**400}}}",
+        "launch.threads: expected an integer or null, of a size below",
+    ),
+    "a controller that is not there": (
+        "{controller: glo}",
+        "launch.controller: expected 'gloo' or 'mpi', got 'glo'; did you mean 'gloo'?",
+    ),
     "an engine that is not there": (
         "{engine: mpirun}",
-        "launch.engine: expected one of local, horovod",
+        "launch.engine: expected 'local', 'horovod'",
     ),
     "no processes": ("{processes: 0}", "launch.processes: expected a number of processes"),
     "a truth for a number": (
         "{processes: true}",
-        "launch.processes: expected a number of processes",
+        "launch.processes: expected an integer or null, got true",
     ),
     "hosts without slots": ("{hosts: 'a,b'}", "launch.hosts: expected each host with its"),
-    "more least than most": ("{nodes: '4:1'}", "launch.nodes: the fewest machines, then the most"),
+    "more least than most": ("{nodes: '4:1'}", "launch.nodes: expected the fewest machines, then"),
     "a rendezvous without a port": (
         "{rendezvous: somewhere}",
         "launch.rendezvous: expected HOST:PORT",
@@ -188,7 +218,7 @@ CLUSTERS = {
 
 @pytest.mark.parametrize(("master", "expected"), CLUSTERS.items(), ids=map(str, CLUSTERS))
 def test_ranks_share_the_cores_of_this_machine_only(
-    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: tuple[str, int, int]
+    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: tuple[Any, int, int]
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     engine, processes, threads = expected

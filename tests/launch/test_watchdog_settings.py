@@ -8,7 +8,8 @@ import pytest
 
 from lightkit.cli.command_table import parse
 from lightkit.cli.stage_runner import open_stage_config
-from lightkit.config import Flag, resolve
+from lightkit.config import Flag, Problems, resolve
+from lightkit.config.validation import check_sections
 from lightkit.errors import ConfigError, ConfigErrors
 from lightkit.launch.watchdog import WatchdogSettings, read_watchdog
 
@@ -16,7 +17,10 @@ from lightkit.launch.watchdog import WatchdogSettings, read_watchdog
 def settings(folder: Path, block: str) -> WatchdogSettings:
     file = folder / "job.yaml"
     file.write_text(f"watchdog: {block}\n", encoding="utf-8")
-    return read_watchdog(resolve([file], environ={}))
+    problems = Problems()
+    resolved = check_sections(resolve([file], environ={}), problems)
+    problems.raise_any()
+    return read_watchdog(resolved)
 
 
 def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from lightkit.cli.command_table import parse
-from lightkit.config import resolve
+from lightkit.config import Problems, resolve
 from lightkit.config.resolved import Resolved
+from lightkit.config.validation import check_sections
 from lightkit.errors import ConfigError
 from lightkit.registry.gate import GateSettings, ModelScores, decide, read_gate, split_of
 from lightkit.reports.predictions import Predictions
@@ -266,10 +267,13 @@ def test_without_a_metric_nothing_is_judged() -> None:
 
 
 def resolved(folder: Path, gate: str, *words: str) -> Resolved:
-    """A config file with a gate block, and flags on top."""
+    """A config file with a gate block, and flags on top, whose keys and values are checked."""
     (folder / "job.yaml").write_text(f"gate: {gate}\n", encoding="utf-8")
     flags = parse(["fit", *words]).overrides
-    return resolve([folder / "job.yaml"], flags=flags, environ={})
+    problems = Problems()
+    found = check_sections(resolve([folder / "job.yaml"], flags=flags, environ={}), problems)
+    problems.raise_any()
+    return found
 
 
 def test_what_flags_say_is_read_as_numbers_on_top_of_the_file(tmp_path: Path) -> None:
@@ -300,30 +304,35 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
         ("{metric: train/accuracy}",
          "gate.metric: expected a metric of the test or the validation split", 1),
         ("{metric: test/a, max_drop: -0.1}",
-         "gate.max_drop: expected a number of at least 0, got -0.1", 1),
+         "gate.max_drop: expected a number of at least 0 or null, got -0.1", 1),
         ("{metric: test/a, confidence: 95}", "gate.confidence: expected a number between 0 and 1",
          1),
         ("{metric: test/a, margin: 0}",
-         "gate.margin: expected a number above 0, such as 0.02, got 0", 1),
+         "gate.margin: expected a number above 0, such as 0.02 or null, got 0", 1),
         ("{metric: test/a, margin: 0.1, confidence: 0.4}",
-         "gate.confidence: expected a number between 0.5 and 1", 1),
+         "gate.confidence: with gate.margin expected a number between 0.5 and 1", 1),
         ("{metric: test/a, margin: 0.1, baseline: null}",
          "gate.margin: there is nothing that the model could", 2),
         ("{metric: test/a, max_drop: 0.1, confidence: .inf}",
-         "gate.confidence: expected finite numbers, got inf", 1),
-        ("{metric: test/a, slices: {roses: .nan}}", "gate.slices: expected finite numbers", 1),
+         "gate.confidence: expected a number between 0 and 1, such as 0.95 or null, got inf", 1),
+        ("{metric: test/a, slices: {roses: .nan}}",
+         "gate.slices.roses: expected a finite number, got nan", 1),
         ("{metric: test/a, mode: '', max_drop: 0.1}", "gate.mode: expected", 1),
         ("{metric: test/a, max_drop: 0.1, baseline: ''}",
          "gate.baseline: expected a name or null, got ''", 1),
-        ("{metric: test/a, drift: {windw: 3, max_drop: 1}}",
-         "gate.drift: expected a number of promoted", 1),
+        ("{metric: test/a, drift: {window: 3, max_drop: 1, windw: 3}}",
+         "gate.drift.windw: there is no such argument; did you mean 'window'?", 1),
         ("{metric: test/a, drift: {window: 0, max_drop: 1}}",
-         "gate.drift: expected a number of promoted", 1),
+         "gate.drift.window: expected a number of promoted models, 1 or more, got 0", 1),
         ("{metric: test/a, drift: {window: 1.5, max_drop: 1}}",
-         "gate.drift: expected a number of promoted", 1),
+         "gate.drift.window: expected a number of promoted models, 1 or more, got 1.5", 1),
+        ("{metric: test/a, drift: {window: x, max_drop: 1}}",
+         "gate.drift.window: expected a number, got 'x'", 1),
         ("{metric: test/a, drift: {window: 2, max_drop: -1}}",
-         "gate.drift: expected a number of promoted", 1),
-        ("{metric: test/a, drift: {window: 2}}", "gate.drift: expected a number of promoted", 1),
+         "gate.drift.max_drop: expected a number of at least 0, got -1", 1),
+        ("{metric: test/a, drift: {window: 2}}", "gate.drift: needs max_drop, a number", 1),
+        ("{metric: test/a, drift: 3}",
+         "gate.drift: expected a mapping of window and max_drop or null, got 3", 1),
         ("{metric: test/a, min: 0.9, max: 0.5}", "gate.min: 0.9 is above gate.max, which is 0.5",
          2),
         ("{metric: test/a, max_drop: 0.1, baseline: null}",
@@ -334,7 +343,8 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
     ],
     ids=["train", "drop", "confidence", "margin", "one-sided confidence", "margin to nothing",
          "infinity", "NaN", "no mode", "no name", "drift key", "window",
-         "part of a window", "drift drop", "half a drift", "min above max", "no baseline",
+         "part of a window", "window of text", "drift drop", "half a drift", "drift of no mapping",
+         "min above max", "no baseline",
          "no metric",
          "slices of no metric", "drift of no metric"],
 )  # fmt: skip
