@@ -406,11 +406,11 @@ class LightkitCLI(LightningCLI):
             raise ConfigError(
                 f"a module that the config imports calls sys.exit({end.code})"
             ) from end
-        return (
-            parsed
-            if command is None
-            else Namespace(**{"config": None, "subcommand": command, command: parsed})
-        )
+        if command is None:
+            return parsed
+        whole = Namespace(config=None, subcommand=command)  # type: ignore[no-untyped-call]
+        whole[command] = parsed
+        return whole
 
     def _dump(
         self,
