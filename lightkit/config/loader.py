@@ -37,7 +37,7 @@ SECTIONS = (
     *("watchdog", "gate", "sweep"),
 )
 """Top-level keys whose value may be the name of a file that holds the section."""
-_AS_WRITTEN = (("launch", "nodes"), ("launch", "slurm"))
+_AS_WRITTEN = tuple(("launch", key) for key in ("nodes", "hosts", "rendezvous", "slurm"))
 """Keys whose values are text for other programs."""
 _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50
@@ -257,7 +257,8 @@ def _expand(
 def _keep_written(layer: MappingNode) -> MappingNode:
     """Return a layer with the text of values under ``launch`` that YAML 1.1 takes for a number.
 
-    The nodes 1:4 and the time 2:00:00 are numbers to the base of 60, the account 0123 to that of 8.
+    The nodes 1:4, the host 10:4 and the time 2:00:00 are numbers to the base of 60, the account
+    0123 to that of 8.
     """
 
     def change(path: KeyPath, node: Node) -> Node:

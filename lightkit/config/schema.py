@@ -102,7 +102,8 @@ def _describe_branch(schema: Schema) -> str:
     kind = schema["type"]
     word = _WORDS[kind]
     if "properties" in schema:
-        return f"{word} of {' and '.join(schema['properties'])}"
+        *others, last = schema["properties"]
+        return f"{word} of {' and '.join(filter(None, [', '.join(others), last]))}"
     if "prefixItems" in schema:
         items = schema["prefixItems"]
         same = all(item == items[0] for item in items)
@@ -195,7 +196,10 @@ def accepts_null(schema: Schema) -> bool:
 
 
 def read_value(schema: Schema, value: Any) -> Any:
-    """Return a value that a type takes as one of the type, where a flag has text for it."""
+    """Return a value that a type takes as one of the type, where a flag has text for it.
+
+    A null in a mapping, where the type of the entry has none, is an entry that is not set.
+    """
     branches = list_branches(schema)
     if isinstance(value, dict):
         # a mapping is an alternative of one kind: with known keys, or with values of one type
@@ -203,7 +207,12 @@ def read_value(schema: Schema, value: Any) -> Any:
         entries = mappings[0] if mappings else _ANYTHING
         known = entries.get("properties", {})
         other = entries.get("additionalProperties", _ANYTHING)
-        return {str(key): read_value(known.get(key, other), each) for key, each in value.items()}
+        inside: dict[str, Any] = {}
+        for key, each in value.items():
+            entry = known.get(key, other)
+            if each is not None or accepts_null(entry):
+                inside[str(key)] = read_value(entry, each)
+        return inside
     if any(_takes(branch, value) for branch in branches):
         return value
     return _read_text(value)

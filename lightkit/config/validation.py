@@ -406,8 +406,11 @@ class _Validator:
 
     def _check_keys(self, path: KeyPath, node: MappingNode, known: Mapping[str, Argument]) -> None:
         """Check a mapping of known keys."""
-        for name, child in self._check_known(path, node.entries, known):
-            text = f"there is no such argument{_hint_at_argument(name, known)}"
+        unknown = [*self._check_known(path, node.entries, known)]
+        unknown += [(name, node.entries[name]) for name in node.entries if "." in str(name)]
+        for name, child in unknown:
+            hint = _hint_at_argument(str(name), known) or f"; there are {', '.join(known)}"
+            text = f"there is no such argument{hint}"
             self._report((*path, name), text, child, at_key=True)
 
     def _check_trainer(self, node: MappingNode, known: Mapping[str, Argument]) -> None:

@@ -62,7 +62,8 @@ class LaunchSettings:
     engine: Engine | None = None
     processes: int | None = None
     hosts: Annotated[str, _HOSTS] | None = None
-    nodes: Annotated[str, _NODES] | PositiveInt = 1  # text first: YAML 1.1 reads 1:4 as 64
+    # text first: YAML 1.1 reads 1:4 as 64
+    nodes: Annotated[str, _NODES] | Annotated[int, Bounds(ge=1, expected="a number above 0")] = 1
     rendezvous: Annotated[str, Form(r".+:\d{1,5}", "HOST:PORT")] | None = None
     max_restarts: NonNegativeInt = 0
     max_failures: NonNegativeInt = 0

@@ -202,7 +202,7 @@ def _to_names(column: pa.Array) -> tuple[pa.Array, Mask]:
         return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed), _none_bad(
             column
         )
-    if types.is_temporal(column.type) and not types.is_duration(column.type):
+    if types.is_timestamp(column.type) or types.is_date(column.type) or types.is_time(column.type):
         return _name_moments(column), _none_bad(column)
     if types.is_boolean(column.type) or types.is_integer(column.type):
         return column.cast(pa.string()), _none_bad(column)
@@ -230,10 +230,12 @@ def _name_moments(column: pa.Array) -> pa.Array:
 
     pandas holds a date as a moment of nanoseconds, where Parquet may have it in other units.
     """
-    if types.is_timestamp(column.type) or types.is_date(column.type):
-        column, _ = _to_dates(column)
-    names = pc.replace_substring_regex(column.cast(pa.string()), r"(\.\d*?)0+$", r"\1")
-    return pc.replace_substring_regex(names, r"(?: 00:00:00)?\.$", "")
+    if types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp(column.type.unit))
+    elif types.is_date(column.type):
+        column = column.cast(pa.date32()).cast(pa.timestamp("s"))
+    names = pc.replace_substring_regex(column.cast(pa.string()), r"\.0+$|(\.\d*?)0+$", r"\1")
+    return pc.replace_substring_regex(names, r" 00:00:00$", "")
 
 
 def _name_decimals(column: pa.Array) -> pa.Array:

@@ -26,7 +26,8 @@ _PRUNER_OF = {"warmup_epochs": "median", "min_epochs": "hyperband"}
 """Keys of a pruner, each with the only kind that has it."""
 _METRIC = Form(
     r"(?s)(?!test([/_]|$)).*\S.*",
-    "a metric of the validation split, such as val/loss",
+    "a metric of the validation split, such as val/loss (a model that is chosen by the test split"
+    " has none left to be judged by)",
 )
 _PrunerKind = Literal["median", "hyperband", "none"]
 

@@ -45,13 +45,17 @@ def test_what_yaml_takes_for_a_number_to_the_base_of_60_is_text(tmp_path: Path) 
 
 def test_a_saved_config_has_the_text_that_was_written(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    written = "{nodes: 1:4, processes: 2, slurm: {time: 2:00:00, account: 0123, cpus: 8}}"
+    written = (
+        "{nodes: 1:4, hosts: 10:4, rendezvous: 12:30, processes: 2,"
+        " slurm: {time: 2:00:00, account: 0123, cpus: 8}}"
+    )
     file.write_text(f"launch: {written}\n", encoding="utf-8")
     values = resolve([file], environ={}).lightning_values
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(LaunchSettings, "launch")
     found = parser.parse_object(values).launch
-    assert (found.nodes, found.processes) == ("1:4", 2)
+    assert (found.nodes, found.hosts, found.rendezvous) == ("1:4", "10:4", "12:30")
+    assert found.processes == 2
     assert found.slurm == {"time": "2:00:00", "account": "0123", "cpus": 8}
 
 
@@ -75,10 +79,13 @@ WRONG = {
         "{procesess: 2}",
         "launch.procesess: there is no such argument; did you mean 'processes'?",
     ),
+    "a key with a dot": ("{processes.x: 2}", "launch.processes.x: there is no such argument"),
+    "no key that is near": ("{foo: 3}", "launch.foo: there is no such argument; there are engine,"),
     "no mapping": ("2", "launch: expected a mapping"),
     "no nodes": (
         "{nodes: 0}",
-        "launch.nodes: expected 1 or more or the fewest and the most machines, such as 1:4, got 0",
+        "launch.nodes: expected a number above 0 or the fewest and the most machines, such as 1:4,"
+        " got 0",
     ),
     "too many threads for a float": (
         f"{{threads: {10**400}}}",

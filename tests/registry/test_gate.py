@@ -298,6 +298,12 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
     assert read_gate(resolve([tmp_path / "job.yaml"], environ={})) == GateSettings()
 
 
+def test_a_slice_of_null_has_no_bound(tmp_path: Path) -> None:
+    """A layer takes away the bound that the layer below it sets."""
+    gate = "{metric: test/accuracy, slices: {roses: null, tulips: 0.5}}"
+    assert read_gate(resolved(tmp_path, gate)).slices == {"tulips": 0.5}
+
+
 @pytest.mark.parametrize(
     ("gate", "says", "places"),
     [

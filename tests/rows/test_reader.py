@@ -342,6 +342,9 @@ def test_a_moment_is_one_category_in_any_unit_and_zone() -> None:
     for kind in (pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns", "Europe/Berlin")):
         rows, _ = read_columns(pa.record_batch({"d": pa.array(noon, kind)}), {"d": "category"})
         assert rows["d"].to_pylist() == expected, kind
+    nanoseconds = pa.array([1769854800000000123], pa.int64()).cast(pa.timestamp("ns"))
+    rows, _ = read_columns(pa.record_batch({"d": nanoseconds}), {"d": "category"})
+    assert rows["d"].to_pylist() == ["2026-01-31 10:20:00.000000123"]
     for day in (pa.array([date(2026, 1, 31)]), pa.array([noon[0]], pa.timestamp("s"))):
         rows, _ = read_columns(pa.record_batch({"d": day}), {"d": "category"})
         assert rows["d"].to_pylist() == ["2026-01-31"]

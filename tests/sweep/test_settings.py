@@ -52,13 +52,29 @@ def test_a_section_that_says_little_has_the_documented_defaults(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("section", "pruner"),
+    [
+        ("pruner: {warmup_epochs: null, min_epochs: null}", Pruner("median")),
+        ("pruner: {kind: null}", Pruner("median")),
+        ("constraints: {params: null}, confirm: null", Pruner()),
+    ],
+)
+def test_a_null_anywhere_is_a_key_that_is_not_set(
+    section: str, pruner: Pruner, tmp_path: Path
+) -> None:
+    plan, errors = read(tmp_path, section)
+    assert errors == []
+    assert (plan.pruner, plan.constraints, plan.num_confirmed) == (pruner, {}, 0)
+
+
+@pytest.mark.parametrize(
     ("section", "says"),
     [
         ("trails: 3", "sweep.trails: there is no such argument; did you mean 'trials'?"),
         ("metric: ''", "sweep.metric: expected a metric of the validation split, such as val/loss"),
         (
             "pruner: medain",
-            "sweep.pruner: expected a mapping of kind and warmup_epochs and min_epochs,"
+            "sweep.pruner: expected a mapping of kind, warmup_epochs and min_epochs,"
             " 'median', 'hyperband', 'none' or null, got 'medain'; did you mean 'median'?",
         ),
         (
