@@ -119,6 +119,8 @@ def _describe_branch(schema: Schema) -> str:
 def _plural(schema: Schema) -> str:
     words = []
     for branch in list_branches(schema):
+        if branch.get("type") == "null":
+            continue  # it would read as one of what holds the values
         if "class" in branch and not branch.get("callable"):
             words.append(f"{branch['class'].rpartition('.')[2]}s")
         elif branch.get("type") in _PLURALS:
