@@ -393,24 +393,19 @@ class LightkitCLI(LightningCLI):
             values["trainer"] = {
                 key: value for key, value in trainer.items() if key not in self.left_out_of_export
             }
-        parser = self._parser(command)
         try:
             # As a file's text: given as an object, `key+` in init_args would forget the signature's
-            # default. By the command's own parser: the one around it checks every value again.
-            parsed = parser.parse_args(["--config", config.dump_yaml(values)])
+            # default.
+            text = config.dump_yaml(values)
+            return self.parser.parse_args([*_words_of(command), "--config", text])
         except ArgumentError as error:
-            keys = {str(action.dest) for action in parser._actions}
-            keys |= {"callbacks", "logger"}
-            raise explain_parser_error(error, resolved, keys=keys) from error
+            keys = {str(action.dest) for action in self._parser(command)._actions}
+            named = resolved if command is None else replace(resolved, subcommand=command)
+            raise explain_parser_error(error, named, keys=keys | {"callbacks", "logger"}) from error
         except SystemExit as end:
             raise ConfigError(
                 f"a module that the config imports calls sys.exit({end.code})"
             ) from end
-        if command is None:
-            return parsed
-        whole = Namespace(config=None, subcommand=command)  # type: ignore[no-untyped-call]
-        whole[command] = parsed
-        return whole
 
     def _dump(
         self,

@@ -68,7 +68,6 @@ CLASSES = {
     "arguments_of_fixed_classes": fixed(
         hparams(learning_rate=0.125), "--model.learning_rate=0.125", "--data.batch_size", "2"
     ),
-    "a_text_like_a_date": fixed(hparams(note="2026-11-29"), "--model.note=2026-11-29"),
     "by_class_path": chosen(
         {"model": "OtherModel", "data": "FewDots"},
         *(
