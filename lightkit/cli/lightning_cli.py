@@ -436,7 +436,8 @@ class LightkitCLI(LightningCLI):
     def _dump_hyperparameters(self) -> dict[str, Any]:
         """Return the values from which LightningCLI takes what model and data save of themselves.
 
-        It would validate the whole config again and read it with the slow loader of YAML.
+        LightningCLI would validate the whole config again, and read a text like 2026-11-29 as a
+        date.
         """
         section = self.config if self.subcommand is None else self.config[self.subcommand]
         text = self._parser(self.subcommand).dump(

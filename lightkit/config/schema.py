@@ -50,7 +50,10 @@ def join_alternatives(words: Iterable[str]) -> str:
     each = list(dict.fromkeys(words))
     if "a number" in each and "an integer" in each:
         each.remove("an integer")
-    return " or ".join(filter(None, [", ".join(each[:-1]), *each[-1:]]))
+    before = ", ".join(each[:-1])
+    # "such as eth0 or null" would make an example of null
+    link = ", or " if "such as" in before else " or "
+    return link.join(filter(None, [before, *each[-1:]]))
 
 
 def any_of(schemas: Iterable[Schema]) -> Schema:

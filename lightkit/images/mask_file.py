@@ -90,9 +90,8 @@ class MaskClasses:
         if max(keys) < 1 << 16:  # by a table
             table = np.full(max(keys) + 2, UNKNOWN, np.int64)
             table[keys] = numbers
-            is_inside = (codes >= 0) & (
-                codes <= max(keys)
-            )  # a negative one would count from the end
+            # a negative number would count from the end of the table
+            is_inside = (codes >= 0) & (codes <= max(keys))
             return table[np.where(is_inside, codes, max(keys) + 1)]
         order = np.argsort(keys)
         known = np.array(keys)[order]
