@@ -114,7 +114,7 @@ class TrainingRun:
             )
             # Late: they load torch and Lightning.
             from lightkit.cli.model_builder import build_model, translate_model_errors
-            from lightkit.cli.model_export import load_model
+            from lightkit.cli.model_loading import load_model
 
             # a run without checkpoints is an error before
             assert stage_config.ckpt_path is not None
@@ -283,11 +283,42 @@ def _list_files(files: Files) -> list[str]:
 
 
 def _config_args(config: Files, overrides: Mapping[str, Any] | None) -> list[str]:
+    """Write configs and overrides as words of the command line.
+
+    Raises:
+        ConfigError: If they are of another type.
+    """
+    if isinstance(config, Mapping):
+        raise errors.ConfigError(
+            "config: expected a file, `lightkit:NAME`, or a list of them, got a dictionary; values"
+            " go by dotted key into overrides, such as {'trainer.max_epochs': 3}"
+        )
+    if not isinstance(overrides, Mapping | None):
+        raise errors.ConfigError(
+            "overrides: expected a dictionary by dotted key, such as {'trainer.max_epochs': 3}, got"
+            f" a {type(overrides).__name__}"
+        )
     words = [word for file in _list_files(config) for word in ("-c", file)]
     for key, value in (overrides or {}).items():
         is_text = isinstance(value, (str, os.PathLike))
-        words.append(f"{key}={os.fspath(value) if is_text else json.dumps(value)}")
+        try:
+            text = os.fspath(value) if is_text else json.dumps(value, default=_to_plain)
+        except (TypeError, ValueError) as error:
+            raise errors.ConfigError(
+                f"{key}: expected text, a path, a number, True, False, None, or a list or"
+                f" dictionary of them: {error}"
+            ) from error
+        words.append(f"{key}={text}")
     return words
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a path as text, and numbers of numpy or torch as Python's, an array as a list."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise TypeError(f"got a {type(value).__name__}")
 
 
 def _run(stage: str, words: list[str]) -> TrainingRun:

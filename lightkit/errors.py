@@ -32,8 +32,10 @@ from __future__ import annotations
 
 import copy
 import difflib
+import errno
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 PIPE_CLOSED = 128 + 13
 """Exit code where whoever read the output has left, as shells tell the end by SIGPIPE."""
 
+MAKE_ROOM = "Make room, or let the disk be written again"
+"""Advice of each error of `explain_full_disk`, by which another process recognises one."""
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+"""Numbers of the system's errors of a disk that is full or cannot be written."""
 # Control characters but tab and line break, those that turn the direction of text, and what is no
 # text: a terminal obeys them or cannot print them, and XML cannot hold them.
 _UNSEEN = re.compile(
@@ -257,6 +263,18 @@ def is_interruption(error: BaseException) -> bool:
     )
 
 
+def find_worker_death(error: BaseException) -> RuntimeError | None:
+    """Return torch's error of a data loader's process that has died, if that is behind an error.
+
+    torch raises it from a signal handler, so at whatever the main thread is doing: it is no error
+    of what it interrupts.
+    """
+    for each in exception_chain(error):
+        if isinstance(each, RuntimeError) and "DataLoader worker" in str(each):
+            return each
+    return None
+
+
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code of a command that an exception ends."""
     if isinstance(error, SystemExit):
@@ -286,6 +304,28 @@ def format_interruption(interruption: Interrupted, *, stage: str = "") -> str:
         f"interrupted by {name}; the same command resumes from {where},"
         " unless run.resume says otherwise"
     )
+
+
+@contextmanager
+def explain_full_disk(purpose: str = "go on") -> Iterator[None]:
+    """Replace the system's error of a disk that is full or cannot be written.
+
+    Args:
+        purpose: Of running the same command again.
+
+    Raises:
+        LightkitError: In its place, with how to go on.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        file = error.filename or "a file"
+        raise LightkitError(
+            f"{error.strerror}: {file} cannot be written. {MAKE_ROOM}; then run the same command"
+            f" to {purpose}."
+        ) from error
 
 
 def join_names(names: Collection[str], *, most: int = 5) -> str:

@@ -20,7 +20,14 @@ from lightkit.cli.console import (
     print_error,
 )
 from lightkit.cli.heap import end_quickly
-from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutputLost, format_interruption
+from lightkit.errors import (
+    PIPE_CLOSED,
+    Interrupted,
+    LightkitError,
+    OutputLost,
+    explain_full_disk,
+    format_interruption,
+)
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
@@ -85,6 +92,7 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
 
     Raises:
         ConfigError: If a word is wrong, and the command takes no config.
+        LightkitError: If the disk is full.
     """
     invocation = parse(words)
     if invocation.has("traceback"):
@@ -109,7 +117,8 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
     if not command.takes_config:
         invocation.raise_errors()
     run = _import_function(command)
-    return int(run(invocation, watch) if has_model else run(invocation))
+    with explain_full_disk():
+        return int(run(invocation, watch) if has_model else run(invocation))
 
 
 def _print_general_help(*, is_asked: bool) -> int:

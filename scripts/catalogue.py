@@ -21,7 +21,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
@@ -45,26 +45,13 @@ from lightkit.cli.class_descriptions import (
     with_bounds,
 )
 from lightkit.cli.command_table import STAGES
-from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.config.accelerator.computation import AcceleratorSettings
+from lightkit.cli.lightning_cli import SECTION_SETTINGS, LightkitCLI
+from lightkit.config.accelerator.block import AcceleratorBlock, AcceleratorSettings
 from lightkit.config.bounds import find_hints
-from lightkit.config.schema import PACKAGES, Argument, ClassDescription, Schema
-from lightkit.launch.plan import LaunchSettings
-from lightkit.launch.watchdog import WatchdogSettings
-from lightkit.registry.gate import GateSettings
-from lightkit.runs.resume import RunSettings
+from lightkit.config.schema import NO_DEFAULT, PACKAGES, Argument, ClassDescription, Schema, any_of
 from lightkit.sweep.settings import SweepSettings
 
 FILE = Path(__file__).parents[1] / "lightkit" / "config" / "schema.json"
-
-_SECTIONS = {
-    "trainer": Trainer,
-    "run": RunSettings,
-    "launch": LaunchSettings,
-    "watchdog": WatchdogSettings,
-    "gate": GateSettings,
-    "accelerator": AcceleratorSettings,
-}
 
 _READ_BY_LIGHTKIT = {"sweep": SweepSettings}
 """Sections that no parser of LightningCLI sees."""
@@ -125,10 +112,11 @@ def build_catalogue() -> dict[str, Any]:
             describe_class(cls),
             arguments=describe_arguments(built["fit"], f"{section}.", find_hints(cls)),
         )
-        for section, cls in _SECTIONS.items()
+        for section, cls in {"trainer": Trainer, **SECTION_SETTINGS}.items()
     }
-    sections |= {section: describe_class(cls) for section, cls in _READ_BY_LIGHTKIT.items()}
     sections["trainer"] = _bound(sections["trainer"], _TRAINER_BOUNDS)
+    sections["accelerator"] = _describe_block(sections["trainer"])
+    sections |= {section: describe_class(cls) for section, cls in _READ_BY_LIGHTKIT.items()}
 
     # Its signature says text.
     profiler = sections["trainer"].arguments["profiler"].schema
@@ -142,7 +130,7 @@ def build_catalogue() -> dict[str, Any]:
             for name in sorted({*PACKAGES.values(), "jsonargparse"})
         },
         "sections": {name: _write_section(each) for name, each in sections.items()},
-        "top": {name: argument.to_json() for name, argument in _top_level(built).items()},
+        "top": {name: each.to_json() for name, each in _top_level(built, {*sections}).items()},
         "strategies": StrategyRegistry.available_strategies(),
         "bases": {
             section: [import_path(base) for base in bases]
@@ -173,6 +161,26 @@ def _with_schema(described: ClassDescription, name: str, schema: Schema) -> Clas
     """Return a description in which an argument has another type."""
     argument = described.arguments[name]._replace(schema=schema)
     return replace(described, arguments={**described.arguments, name: argument})
+
+
+def _describe_block(trainer: ClassDescription) -> ClassDescription:
+    """Describe the block ``accelerator`` as a layer writes it.
+
+    The trainer has the types of some keys. Null stands for "not set" where no setting of a model
+    takes it.
+    """
+    block = describe_class(AcceleratorBlock)
+    for key in ("strategy", "num_nodes", "precision"):
+        schema = any_of([{"enum": ["auto"]}, trainer.arguments[key].schema])
+        block = _with_schema(block, key, schema)
+    settings = {field.name for field in fields(AcceleratorSettings)}
+    arguments = {
+        name: each._replace(default=NO_DEFAULT)
+        if each.default is None and name not in settings
+        else each
+        for name, each in block.arguments.items()
+    }
+    return replace(block, arguments=arguments)
 
 
 def _write_section(described: ClassDescription) -> dict[str, Any]:
@@ -217,13 +225,15 @@ def build_parsers() -> dict[str, LightningArgumentParser]:
     return {stage: _Parsers.found[stage] for stage in STAGES}
 
 
-def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, Argument]:
+def _top_level(
+    build_parsers: Mapping[str, LightningArgumentParser], sections: set[str]
+) -> dict[str, Argument]:
     """Describe the keys that stand in no section, with their commands where not all take them."""
     top: dict[str, Argument] = {}
     taken = defaultdict(list)
     for stage, parser in build_parsers.items():
         for name, argument in describe_arguments(parser, "", {}).items():
-            if "." not in name and name not in (*_SECTIONS, *SECTION_BASES, "config"):
+            if "." not in name and name not in {*sections, *SECTION_BASES, "config"}:
                 top.setdefault(name, argument)
                 taken[name].append(stage)
     return {

@@ -99,12 +99,12 @@ class Outcome:
 
     Args:
         kill: The kill.
-        told: When it came, and what had been recorded last.
+        moment: When it came, and what had been recorded last.
         broken: The promises that were broken, in words.
     """
 
     kill: Kill
-    told: str
+    moment: str
     broken: list[str]
 
 
@@ -291,14 +291,14 @@ def played(kill: Kill, whole: Path, *, seconds: float, length: Length) -> Outcom
         length: How long the other one took.
     """
     place = prepare(whole.with_name(f"killed-{kill.number}"), seconds=seconds)
-    told = strike(kill, place, length)
+    moment = strike(kill, place, length)
     before = list(recorded(place))
     saved = max((event["step"] for event in before if event["event"] == "checkpoint"), default=0)
     # the moment was after it: there is nothing to go on with
     if any(event["event"] == "end" for event in before):
-        return Outcome(kill, told, broken_promises(place, whole, saved=None))
+        return Outcome(kill, moment, broken_promises(place, whole, saved=None))
     failed = finish(place)
-    return Outcome(kill, told, [failed] if failed else broken_promises(place, whole, saved=saved))
+    return Outcome(kill, moment, [failed] if failed else broken_promises(place, whole, saved=saved))
 
 
 def main(words: list[str] | None = None) -> int:
@@ -328,13 +328,15 @@ def main(words: list[str] | None = None) -> int:
     ]
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="lightkit-faults-"))
     try:
-        return told(kills, folder / "whole", seed=seed, seconds=asked.seconds, jobs=asked.jobs)
+        return judge_kills(
+            kills, folder / "whole", seed=seed, seconds=asked.seconds, jobs=asked.jobs
+        )
     finally:
         if asked.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def told(kills: list[Kill], whole: Path, *, seed: int, seconds: float, jobs: int) -> int:
+def judge_kills(kills: list[Kill], whole: Path, *, seed: int, seconds: float, jobs: int) -> int:
     """Play all kills, tell of each, and give the exit code."""
     print(f"seed {seed}", flush=True)
     prepare(whole, seconds=seconds)
@@ -355,7 +357,7 @@ def told(kills: list[Kill], whole: Path, *, seed: int, seconds: float, jobs: int
         ):
             outcomes.append(outcome := played_out.result())
             verdict = "; ".join(outcome.broken) or "the same command ended it, with equal weights"
-            print(f"kill {outcome.kill.number:2} {outcome.told}: {verdict}", flush=True)
+            print(f"kill {outcome.kill.number:2} {outcome.moment}: {verdict}", flush=True)
     kept = sum(not outcome.broken for outcome in outcomes)
     result = {
         "kills": len(kills),

@@ -19,22 +19,12 @@ from typing import Any
 import yaml
 
 from lightkit import errors
+from lightkit.config import SECTIONS
 from lightkit.main import COMMANDS, main
 from lightkit.runs import events, folder
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
 DOCS = Path(__file__).parents[1] / "docs"
-SECTIONS = (
-    "run",
-    "accelerator",
-    "launch",
-    "watchdog",
-    "gate",
-    "sweep",
-    "trainer",
-    "callbacks",
-    "logger",
-)
 OTHER_CODES = {
     0: "done",
     6: (
@@ -79,7 +69,8 @@ def format_commands() -> str:
 
 def format_keys() -> str:
     """Return the help of every section of a config."""
-    texts = (f"## {name}\n\n```\n{help_of('fit', '--help', name)}\n```" for name in SECTIONS)
+    names = [name for name, section in SECTIONS.items() if section.kind != "class"]
+    texts = (f"## {name}\n\n```\n{help_of('fit', '--help', name)}\n```" for name in names)
     return "\n\n".join(
         ["Every key of a config, as `lightkit fit --help SECTION` prints it.", *texts]
     )

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import settings
 
+from tests.contract.workspace import ForkServer
+
 # The same examples in every run: new ones are looked for by the long run, where a failure stops
 # nobody's landing.
 settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
@@ -32,7 +34,7 @@ _TRACKING = "mlflow.tracking._tracking_service.utils"
 def _as_before() -> Iterator[None]:
     """Undo what commands run in this process, Lightning and MLflow leave behind for later tests.
 
-    Variables are among it: MLflow writes the address that it is told into its own, Lightning its
+    Variables are among it: MLflow writes the address that it gets into its own, Lightning its
     seed.
     """
     environ = dict(os.environ)
@@ -69,3 +71,11 @@ def _globals_of_a_module_as_before() -> Iterator[None]:
     """What fixtures that a module's tests share leave behind, which those of a test rely on."""
     with _as_before():
         yield
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A process with the heavy imports, from which commands are forked."""
+    server = ForkServer(tmp_path_factory.mktemp("fork"))
+    yield server
+    server.stop()

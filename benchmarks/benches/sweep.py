@@ -33,6 +33,7 @@ SWEEP, FIT, HYDRA, ONE_PROCESS = (
     "Hydra's sweeper",
     "study.optimize",
 )
+TWO = "lightkit sweep, two trials at a time"
 TRIAL_AT_MOST, COLD_AT_MOST, WARM_AT_MOST = 0.3, 0.15, 0.5
 HYDRA_AT_LEAST, ONE_PROCESS_AT_LEAST = 3.0, 0.8
 RATES = (1e-2, 1e-4, 3e-4, 1e-3, 3e-3, 3e-2, 1e-1, 2e-1)
@@ -346,6 +347,7 @@ def _measure_photos(
     rates = [PHOTO_RATE, *others]
     contestants = {
         SWEEP: partial(_time_photo_sweep, folder, rates),
+        TWO: partial(_time_photo_sweep, folder, rates, parallel=2),
         "fits, each without kept features": partial(_time_photo_fits, folder, rates, is_cold=True),
         "fits with a warm cache": partial(_time_photo_fits, folder, rates, is_cold=False),
     }
@@ -354,15 +356,19 @@ def _measure_photos(
         f"{NUM_PHOTO_TRIALS} trials of frozen MobileNetV2 on"
         f" {split.num_train + split.num_val} photos"
     )
-    names = list(contestants)
+    cold, warm = list(contestants)[2:]
     lines = [
-        compare(title, rounds, of=SWEEP, to=names[1], unit="s", at_most=COLD_AT_MOST),
-        compare(title, rounds, of=SWEEP, to=names[2], unit="s", at_most=WARM_AT_MOST),
+        compare(title, rounds, of=SWEEP, to=cold, unit="s", at_most=COLD_AT_MOST),
+        compare(title, rounds, of=SWEEP, to=warm, unit="s", at_most=WARM_AT_MOST),
+        compare(title, rounds, of=TWO, to=cold, unit="s"),
     ]
     return lines, {f"photos: {name}": values for name, values in rounds.items()}
 
 
-def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
+def _time_photo_sweep(
+    folder: Path, rates: Sequence[float], seed: int, *, parallel: int = 1
+) -> float:
+    name = f"photos{parallel}-{seed}"
     values = ",".join(map(str, rates))
     words = (
         "sweep",
@@ -371,8 +377,9 @@ def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
         "--space",
         f"model.learning_rate={values}",
         "--sweep.metric=val/loss",
+        f"--sweep.parallel={parallel}",
     )
-    cache = _fill_cache(folder, "sweep", seed)
+    cache = _fill_cache(folder, f"sweep{parallel}-", seed)
     shutil.rmtree(cache / FEATURES)
     environment = {"XDG_CACHE_HOME": str(cache)}
     taken_s = _run(
@@ -380,11 +387,11 @@ def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
         "-m",
         "lightkit",
         *words,
-        f"--run.name=photos{seed}",
+        f"--run.name={name}",
         "--quiet",
         environment=environment,
     )
-    _check_trials(folder, f"photos{seed}", len(rates))
+    _check_trials(folder, name, len(rates))
     return taken_s
 
 

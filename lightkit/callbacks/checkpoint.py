@@ -7,7 +7,7 @@ import math
 import time
 import weakref
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from lightkit import runs
 from lightkit.callbacks.metric_modes import find_metric_modes
-from lightkit.config import near
+from lightkit.config import Resolved, near
 from lightkit.errors import ConfigError, join_names
 from lightkit.runs.metric_mode import infer_mode, override_modes
 from lightkit.torch_files import load_file
@@ -699,3 +699,38 @@ class DistributedFlag:
         most = 1 if is_wanted else min(in_time, 2 * self._num_batches, MOST_BATCHES)
         self._num_batches = self._num_left = max(1, most)
         return bool(is_wanted)
+
+
+def list_checkpoint_callbacks(
+    resolved: Resolved, trainer: Mapping[str, Any], callbacks: Sequence[Callback]
+) -> list[Callback]:
+    """List what is added so that a run can be resumed.
+
+    `Checkpoint`, or its `resume.ckpt` next to a `ModelCheckpoint`.
+
+    Args:
+        resolved: The config; with `callbacks: {checkpoint: null}` nothing is added.
+        trainer: The trainer's arguments; nor with `enable_checkpointing: false`.
+        callbacks: The other callbacks.
+    """
+    kept = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
+    is_off = trainer.get("enable_checkpointing") is False or trainer.get("barebones")
+    is_removed = resolved.section("callbacks").get("checkpoint", "") is None
+    if is_off or is_removed or any(isinstance(callback, Checkpoint) for callback in kept):
+        return []
+    return [Checkpoint.for_resume() if kept else Checkpoint()]
+
+
+def rank_as_best(callback: Callback) -> int:
+    """Return the place of a callback in the trainer's list.
+
+    Lightning takes the first one's checkpoint for the best.
+
+    One that chooses by a metric comes before those that keep all or the newest, and `resume.ckpt`
+    last, behind those that LightningCLI adds.
+    """
+    if not isinstance(callback, ModelCheckpoint):
+        return 0
+    if isinstance(callback, Checkpoint) and not callback.keeps_best:
+        return 3
+    return 1 if callback.monitor is not None and callback.save_top_k != 0 else 2

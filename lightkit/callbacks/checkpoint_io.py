@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
-from lightkit.errors import CheckpointError, ConfigError
+from lightkit.errors import CheckpointError, ConfigError, find_worker_death
 from lightkit.launch.watchdog import Heartbeat, heartbeat
 from lightkit.torch_files import classes_beside_tensors, harmless_allowed, load_file
 
@@ -121,6 +121,9 @@ class VerifiedCheckpointIO(CheckpointReader):
             previous = path.with_name("last-1.ckpt") if path.name == "last.ckpt" else None
             runs.write_aside(path, write, previous=previous, on_progress=self._heartbeat.beat)
         except (OSError, RuntimeError) as error:
+            death = find_worker_death(error)
+            if death is not None:
+                raise death from None
             # torch.save hides a full disk behind a RuntimeError of its zip writer.
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise CheckpointError(

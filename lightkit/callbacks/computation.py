@@ -9,7 +9,7 @@ import importlib.util
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -257,3 +257,20 @@ def _parts(module: nn.Module) -> Iterator[nn.Module]:
             yield from _parts(child)
         elif not isinstance(child, Metric) and any(True for _ in child.parameters()):
             yield child
+
+
+def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> list[Callback]:
+    """Build the callback that applies the section `accelerator`.
+
+    None where it leaves torch's defaults.
+
+    Args:
+        section: The section.
+        trains: Whether the model is trained: only then it is compiled, and has an optimizer.
+    """
+    keys = ("memory_format", "tf32", "compile", "fused") if trains else ("memory_format", "tf32")
+    given = {
+        key: section[key] for key in keys if section.get(key) not in (None, False, "contiguous")
+    }
+    given |= {key: False for key in ("tf32", "fused") if key in keys and section.get(key) is False}
+    return [Computation(**given)] if given else []

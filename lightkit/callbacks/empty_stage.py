@@ -138,3 +138,16 @@ def _smallest(trainer: Trainer) -> str:
             f" (drop_last). At least {size} samples are needed{ranks}, or a smaller batch_size."
         )
     return f": its sampler has {num_samples} samples. At least 1 is needed."
+
+
+def find_reached_limit(trainer: Trainer) -> str | None:
+    """Describe the limit of the trainer that has left nothing to train; None where none has."""
+    epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+    limits = (
+        ("epochs", epochs, trainer.max_epochs),
+        ("steps", trainer.global_step, trainer.max_steps),
+    )
+    for unit, done, limit in limits:
+        if limit is not None and 0 <= limit <= done:
+            return f"{done} of {limit} {unit} are done; raise trainer.max_{unit}"
+    return None

@@ -138,6 +138,22 @@ class OptimizerSettings(Callback):
         self._apply(trainer, self._recorded, now)
         self._report_applied(changes)
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave out the step of the epoch that `StochasticWeightAveraging` adds for BatchNorm.
+
+        Lightning 2.6 computes no gradients in it, and at its end still takes a step with those of
+        the epoch before, which would move the average. Without gradients the scaler of 16-mixed
+        refuses the step.
+        """
+        if _is_added_for_batch_norm(trainer, pl_module):
+            module: Any = pl_module
+            module.optimizer_step = _skip_step
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Have the model take its steps again."""
+        if vars(pl_module).get("optimizer_step") is _skip_step:
+            del vars(pl_module)["optimizer_step"]
+
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
@@ -365,6 +381,21 @@ class OptimizerSettings(Callback):
             for section, key, old, new in changes
         )
         _warn(f"goes on with {', '.join(texts)}, which the checkpoint was trained with")
+
+
+def _is_added_for_batch_norm(trainer: Trainer, module: LightningModule) -> bool:
+    """Check whether `StochasticWeightAveraging` has added the epoch that begins."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    averages = any(isinstance(each, StochasticWeightAveraging) for each in callbacks)
+    has_norm = StochasticWeightAveraging.pl_module_contains_batch_norm(module)
+    return averages and has_norm and trainer.current_epoch + 1 == trainer.max_epochs
+
+
+def _skip_step(
+    _epoch: int, _batch_idx: int, _optimizer: Any, optimizer_closure: Callable[[], Any]
+) -> None:
+    """Compute the last batch of an epoch in the place of a model's ``optimizer_step``."""
+    optimizer_closure()
 
 
 def copy_settings(optimizer: Any) -> Optimizer:

@@ -23,7 +23,7 @@ from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.class_names import names_of_outputs
 from lightkit.callbacks.resume import gather, list_indices
-from lightkit.errors import DataError
+from lightkit.errors import DataError, find_worker_death
 from lightkit.images.mask_file import overlay_mask
 from lightkit.reports.figures import to_pixels
 from lightkit.reports.pages import draw_predictions
@@ -451,7 +451,9 @@ class PredictionRecorder(Callback):
         """Turn an exception into a warning, the first one: steps and images are the user's."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if find_worker_death(error) is not None:
+                raise
             level = logging.DEBUG if self._has_warned else logging.WARNING
             log.log(level, "predictions cannot be recorded: %s: %s", type(error).__name__, error)
             self._has_warned = True

@@ -59,6 +59,7 @@ from lightkit.runs.scores import (
     StageScore,
     add_score,
     drop_lost_scores,
+    is_of_other_run,
     list_own_scores,
     read_scores,
     write_scores,
@@ -185,8 +186,8 @@ class EpochMeter:
             if self._seen.get(name) is not value
         ]
 
-    def restore(self, trainer: Trainer, logged: Iterable[str]) -> None:
-        """Count restored metrics as those of an earlier epoch.
+    def pass_over(self, trainer: Trainer, logged: Iterable[str] = ()) -> None:
+        """Count the metrics so far as those of an earlier epoch.
 
         But for those that were ``logged`` in this one.
         """
@@ -442,13 +443,15 @@ class RunRecorder(Callback):
         An epoch that is resumed in its middle has no other start.
         """
         self._announce_resume(trainer)
-        self._meter.restore(trainer, self._restored.get("logged", ()))
+        self._meter.pass_over(trainer, self._restored.get("logged", ()))
         self._meter.start_epoch(self._restored.get("rates") or learning_rates(trainer))
         self._meter.lap("sanity_check")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the epoch before, now that all of it is logged, and start the clock."""
         self._record_epoch(trainer)
+        # Lightning computes those of the training anew behind the end of their epoch
+        self._meter.pass_over(trainer)
         self._epoch = trainer.current_epoch
         self._meter.start_epoch(learning_rates(trainer))
         self._meter.lap("other")
@@ -682,7 +685,15 @@ class RunRecorder(Callback):
             self._results[self._stage] = metrics
             self._end_stage(trainer)
             self.events.write("result", stage=self._stage, metrics=metrics)
+            if self._score is not None:
+                _call_each(trainer.loggers, "record_result", self._is_of_other_run(self._score))
         _call_each(_callbacks(trainer), "on_result_recorded", trainer, self._stage, metrics)
+
+    def _is_of_other_run(self, score: StageScore) -> bool:
+        """Check whether a result is of other weights, data or settings than those of the run."""
+        manifest = self.manifest or runs.read_json(self.run.manifest_path) or {}
+        summary = runs.read_summary(self.run.summary_path) or {}
+        return is_of_other_run(score, self.run, summary, manifest)
 
     def _warn_of_modes(self, trainer: Trainer) -> None:
         """Warn once of each callback whose mode contradicts the metric's object.

@@ -11,6 +11,8 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
 from torch import distributed
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torchmetrics import Metric, MetricCollection
@@ -19,6 +21,7 @@ from lightkit.callbacks.checkpoint import is_validated_after, resumes_within_epo
 from lightkit.runs.files import find_value
 
 _KEY = "lightkit_resume"
+_GOES_ON = EarlyStoppingReason.NOT_STOPPED.value
 T = TypeVar("T")
 
 
@@ -28,7 +31,8 @@ class ResumeState(Callback):
     Lightning 2.6 restores none of these: random states are not in its checkpoints, nor are the sums
     behind what is logged once an epoch, `ReduceLROnPlateau` is stepped after the epoch's checkpoint
     is written and not again on resume, and a run that was killed after early stopping had decided
-    to end trains another epoch. A checkpoint that was written after a batch, before the validation
+    to end trains another epoch. The patience of an `EarlyStopping` it does restore; here it is that
+    of the config. A checkpoint that was written after a batch, before the validation
     that follows it, resumes in Lightning without that validation.
     """
 
@@ -65,6 +69,8 @@ class ResumeState(Callback):
     ) -> None:
         """Keep the saved state until training starts."""
         self._restored = checkpoint.get(_KEY)
+        if _apply_patience(trainer, checkpoint) and self._restored is not None:
+            self._restored["should_stop"] = False
         if trainer.max_steps != -1:
             _finish_counted_epoch(checkpoint)
         if find_value(self._restored, "is_validated_next"):
@@ -345,6 +351,31 @@ def seed_xla(device: torch.device, seed: int | None = None) -> None:
     from torch_xla.core import xla_model  # an extra
 
     xla_model.set_rng_state(torch.initial_seed() % 2**64 if seed is None else seed, str(device))
+
+
+def _apply_patience(trainer: Trainer, checkpoint: dict[str, Any]) -> bool:
+    """Replace the patience in the checkpoint, which Lightning 2.6 restores, by this training's.
+
+    Returns:
+        Whether a patience had run out, and none has now.
+    """
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    has_more: list[bool] = []
+    for callback in callbacks:
+        state = checkpoint.get("callbacks", {}).get(callback.state_key)
+        if not isinstance(callback, EarlyStopping) or state is None:
+            continue
+        is_longer = state["patience"] < callback.patience
+        state["patience"] = callback.patience
+        if state.get("stopping_reason", _GOES_ON) == _GOES_ON:
+            continue
+        had_run_out = state["stopping_reason"] == EarlyStoppingReason.PATIENCE_EXHAUSTED.value
+        has_more.append(had_run_out and is_longer and state["wait_count"] < callback.patience)
+        if has_more[-1]:
+            state["stopping_reason"] = _GOES_ON
+            state["stopping_reason_message"] = None
+            state["stopped_epoch"] = 0
+    return bool(has_more) and all(has_more)
 
 
 def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:

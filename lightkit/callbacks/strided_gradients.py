@@ -8,9 +8,11 @@ It goes where torch writes zeros there; tests/callbacks/test_strided_gradients.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor, is_grad_enabled, nn
 from torch.nn.parameter import UninitializedParameter
@@ -34,10 +36,11 @@ class StridedGradients(Callback):
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if not on_cpu or not str(trainer.precision).startswith("bf16"):
             return
+        hook = self._build_hook()
         for layer in pl_module.modules():
             if _is_concerned(layer):
                 weight: Any = layer.weight
-                self._hooks.append(layer.register_forward_pre_hook(self._note_input))
+                self._hooks.append(layer.register_forward_pre_hook(hook))
                 self._hooks.append(weight.register_hook(partial(self._clear, layer)))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,6 +55,16 @@ class StridedGradients(Callback):
     ) -> None:
         """Leave the model as it was."""
         self.on_train_end(trainer, pl_module)
+
+    def _build_hook(self) -> Callable[[nn.Module, tuple[Tensor]], tuple[Tensor]]:
+        """Build a hook that notes inputs, and that ``torch.jit.script`` can compile."""
+
+        def note(layer: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+            if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+                self._note_input(layer, inputs)
+            return inputs
+
+        return note
 
     def _note_input(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Note the columns of the kernel that no input of this step has reached."""

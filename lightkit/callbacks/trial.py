@@ -11,6 +11,7 @@ from typing import Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from lightkit import runs
+from lightkit.callbacks.descriptions import count_parameters
 from lightkit.runs.signals import SignalWatch
 from lightkit.runs.trial import FACTS, VERDICT
 
@@ -35,10 +36,20 @@ class TrialWatch(Callback):
         self._run = run
         self._watch = watch
         self._waits = waits
+        self._has_lazy = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the number of parameters."""
-        num_params = sum(parameter.numel() for parameter in pl_module.parameters())
+        """Write the number of parameters, before a strategy divides them among the ranks."""
+        self._write_count(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the number again where the first batch has given some parameters their size."""
+        if self._has_lazy:
+            self._write_count(trainer, pl_module)
+
+    def _write_count(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the number of the parameters whose size is known."""
+        num_params, _, self._has_lazy = count_parameters(pl_module)
         if trainer.is_global_zero:
             runs.write_json(self._run.folder / FACTS, {"params": num_params})
 

@@ -13,8 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from lightkit.config import NAMED_CLASSES, KeyPath, near, shown_path
-from lightkit.config.accelerator.vocabulary import KEY_HELP
-from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, ConfigSchema, load_schema
+from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, load_schema
 from lightkit.config.tree import Leaf, MappingNode, Node, descend
 from lightkit.errors import ConfigError
 
@@ -74,8 +73,6 @@ def _describe_section(section: Any = None) -> ClassDescription | None:
     schema = load_schema()
     if section is None:
         arguments = {**{key: Argument() for key in schema.section_names}, **schema.top}
-    elif section == "accelerator":
-        arguments = _describe_hardware(schema)
     elif section in schema.sections:
         arguments = {**schema.sections[section].arguments}
     elif section in NAMED_CLASSES:
@@ -85,13 +82,6 @@ def _describe_section(section: Any = None) -> ClassDescription | None:
         return None
     owner = "pytorch_lightning.Trainer" if section == "trainer" else "lightkit"
     return ClassDescription(path=owner, arguments=arguments)
-
-
-def _describe_hardware(schema: ConfigSchema) -> dict[str, Argument]:
-    """Describe the hardware keys: each is as in the section, as in the trainer, or a number."""
-    known = {**schema.sections["trainer"].arguments, **schema.sections["accelerator"].arguments}
-    number = Argument({"type": "integer"})
-    return {key: known.get(key, number)._replace(help=text) for key, text in KEY_HELP.items()}
 
 
 def find_class(tree: Node, path: KeyPath) -> str | None:
@@ -178,6 +168,11 @@ def _explain_import(path: str, error: BaseException) -> str:
         known = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules), 0)
         if known:
             return f"{error}{near(parts[known], vars(sys.modules['.'.join(parts[:known])]))}"
+        if Path("src", parts[0]).is_dir():
+            return (
+                f"{error}, but src/{parts[0]} is there: install it with pip install -e ., or set"
+                " PYTHONPATH=src"
+            )
         return f"{error}{near(parts[0], [file.stem for file in Path().glob('*.py')])}"
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):

@@ -11,7 +11,7 @@ import re
 import sys
 import types
 from collections import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -73,13 +73,6 @@ _LEAVES = {
     bool: "boolean", int: "integer", float: "number", str: "string", types.NoneType: "null",
     pathlib.Path: "string", pathlib.PosixPath: "string", timedelta: "string",
 }  # fmt: skip
-
-_LISTS = {
-    *(list, set, frozenset, tuple),
-    *(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet),
-}
-
-_MAPPINGS = {dict, abc.Mapping, abc.MutableMapping}
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -161,22 +154,9 @@ def _list_paths(cls: type) -> dict[str, str]:
 
 
 def _list_required(parser: LightningArgumentParser) -> set[str]:
-    """List the keys that a parser requires.
-
-    Jsonargparse keeps them in `required_args` before 4.48.
-    """
+    """List the keys that a parser requires."""
     of_options = {str(action.dest) for action in parser._actions if action.required}
-    return of_options | set(
-        getattr(parser, "_extra_required_keys", getattr(parser, "required_args", ()))
-    )
-
-
-def _accepts_any_value(typehint: Any) -> bool:
-    """Check whether jsonargparse takes every value.
-
-    A type that it cannot check is `UnvalidatedType` from 4.51 on.
-    """
-    return typehint is object or typehint == Any or type(typehint).__name__ == "UnvalidatedType"
+    return of_options | parser._extra_required_keys
 
 
 def describe_arguments(
@@ -193,9 +173,8 @@ def describe_arguments(
     found: dict[str, Argument] = {}
     for action in parser._actions:
         name = action.dest.removeprefix(prefix)
-        typehint = getattr(action, "_typehint", None) or action.type
         is_of_prefix = action.dest.startswith(prefix) and name != prefix.rstrip(".")
-        if not is_of_prefix or not typehint or name.endswith(".help"):
+        if not is_of_prefix or not _type_of(action) or name.endswith(".help"):
             continue
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
@@ -203,16 +182,19 @@ def describe_arguments(
             folded = found.get(whole) or _describe_dataclass(parser, f"{prefix}{whole}")
             found[whole] = folded._replace(required=folded.required or is_required)
         else:
-            hint = hints.get(name)
-            typehint = hint if has_bounds(hint) else typehint
-            found[name] = _describe_action(action, typehint, required=is_required)
+            found[name] = _describe_action(action, hints.get(name), required=is_required)
     return found
 
 
-def _describe_action(action: Any, typehint: Any, *, required: bool) -> Argument:
-    """Describe the argument of an option."""
+def _type_of(action: Any) -> Any:
+    """Return the type of an option's values."""
+    return getattr(action, "_typehint", None) or action.type
+
+
+def _describe_action(action: Any, hint: Any, *, required: bool) -> Argument:
+    """Describe the argument of an option, by the type of its signature where that has bounds."""
     return Argument(
-        schema_of(typehint),
+        schema_of(hint if has_bounds(hint) else _type_of(action)),
         required=required,
         default=NO_DEFAULT if required else plain_value(action.default),
         help=plain_help(action.help if isinstance(action.help, str) else ""),
@@ -233,32 +215,30 @@ def _describe_dataclass(parser: LightningArgumentParser, key: str) -> Argument:
 def schema_of(typehint: Any) -> dict[str, Any]:
     """Return the JSON Schema of a type.
 
-    ``{}``, which takes anything, where jsonargparse takes what JSON cannot hold.
+    ``{}``, which takes anything, where jsonargparse takes what JSON cannot hold, or every value.
 
     A class is ``{"class": path}``, a function that makes one has ``"callable": true`` too, and
     ``"given": 2`` where it is called with two arguments, which need not be set: keywords of our
     own.
     """
-    if get_origin(typehint) is Annotated:
-        bounds = read_bounds(typehint)  # without any, what it adds may take any text
-        return with_bounds(schema_of(get_args(typehint)[0]), bounds) if bounds else {}
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
-    if _accepts_any_value(typehint):
-        return {}
-    origin = get_origin(typehint) or typehint
-    arguments = get_args(typehint)
-    if origin in (Union, types.UnionType):
-        return any_of(schema_of(argument) for argument in arguments)
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin in _MAPPINGS or origin in _LISTS:
-        return _collection_schema(origin, arguments)
-    if origin is abc.Callable:
-        return _function_schema(typehint, arguments)
-    if is_typeddict(typehint):
-        return _record_schema(typehint)
-    return _class_schema(typehint)
+    describe = _SCHEMAS.get(get_origin(typehint) or typehint, _class_schema)
+    return describe(typehint)
+
+
+def _bounded_schema(typehint: Any) -> dict[str, Any]:
+    """Return the schema of an `Annotated` type: without bounds, it may take any text."""
+    bounds = read_bounds(typehint)
+    return with_bounds(schema_of(get_args(typehint)[0]), bounds) if bounds else {}
+
+
+def _union_schema(typehint: Any) -> dict[str, Any]:
+    return any_of(map(schema_of, get_args(typehint)))
+
+
+def _choice_schema(typehint: Any) -> dict[str, Any]:
+    return {"enum": list(get_args(typehint))}
 
 
 def _record_schema(typehint: Any) -> dict[str, Any]:
@@ -273,32 +253,40 @@ def _record_schema(typehint: Any) -> dict[str, Any]:
 
 def _class_schema(typehint: Any) -> dict[str, Any]:
     """Return the schema of a class; ``{}`` where jsonargparse takes something else for it."""
+    if is_typeddict(typehint):
+        return _record_schema(typehint)
     if isinstance(typehint, type) and issubclass(typehint, Enum):
         return {"enum": [member.name for member in typehint]}
     return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}
 
 
-def _collection_schema(origin: Any, arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return the schema of a mapping or list, and of its elements where its type names them."""
-    if origin in _MAPPINGS:
-        found: dict[str, Any] = {"type": "object"}
-        if arguments:
-            found["additionalProperties"] = schema_of(arguments[1])
-        return found
-    found = {"type": "array"}
-    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
-        items = [schema_of(argument) for argument in arguments]
-        found |= {"prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-    elif arguments:
-        found["items"] = schema_of(arguments[0])
-    return found
+def _mapping_schema(typehint: Any) -> dict[str, Any]:
+    """Return the schema of a mapping, and of its values where its type names them."""
+    values = get_args(typehint)[1:]
+    return {"type": "object"} | ({"additionalProperties": schema_of(*values)} if values else {})
 
 
-def _function_schema(typehint: Any, arguments: Sequence[Any]) -> dict[str, Any]:
+def _list_schema(typehint: Any) -> dict[str, Any]:
+    """Return the schema of a list, and of its elements where its type names them."""
+    elements = get_args(typehint)
+    return {"type": "array"} | ({"items": schema_of(elements[0])} if elements else {})
+
+
+def _tuple_schema(typehint: Any) -> dict[str, Any]:
+    """Return the schema of a tuple, whose type names each of its elements, or one for all."""
+    elements = get_args(typehint)
+    if not elements or elements[-1] is Ellipsis:
+        return _list_schema(typehint)
+    items = list(map(schema_of, elements))
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+def _function_schema(typehint: Any) -> dict[str, Any]:
     """Return the schema of a function that makes an object of a class.
 
     ``{}`` for any other function.
     """
+    arguments = get_args(typehint)
     returned = get_callable_return_type(typehint)  # type: ignore[no-untyped-call]
     if not _is_plain_class(returned):
         return {}
@@ -307,6 +295,30 @@ def _function_schema(typehint: Any, arguments: Sequence[Any]) -> dict[str, Any]:
     if not is_described_without and arguments[0] is not Ellipsis and len(arguments[0]):
         found["given"] = len(arguments[0])
     return found
+
+
+_SCHEMAS: dict[Any, Callable[[Any], dict[str, Any]]] = {
+    Annotated: _bounded_schema,
+    Union: _union_schema,
+    types.UnionType: _union_schema,
+    Literal: _choice_schema,
+    abc.Callable: _function_schema,
+    tuple: _tuple_schema,
+    list: _list_schema,
+    set: _list_schema,
+    frozenset: _list_schema,
+    abc.Sequence: _list_schema,
+    abc.MutableSequence: _list_schema,
+    abc.Iterable: _list_schema,
+    abc.Collection: _list_schema,
+    abc.Set: _list_schema,
+    abc.MutableSet: _list_schema,
+    dict: _mapping_schema,
+    abc.Mapping: _mapping_schema,
+    abc.MutableMapping: _mapping_schema,
+}
+"""The schema of a type by what it is an example of, such as `list` of ``list[int]``; those that
+stand nowhere here are classes."""
 
 
 def with_bounds(schema: dict[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def find_own_files(class_path: str) -> dict[str, Path]:
     spec = _find_top(class_path.partition(".")[0])
     if module is None or spec is None or _is_installed(spec):
         return {}
-    folders = [Path(each) for each in spec.submodule_search_locations or ()]
+    folders = _list_folders(spec)
     if not folders:
         folder = module.parent
         files = sorted(folder.glob("*.py"))
@@ -81,14 +81,19 @@ def _find_top(name: str) -> ModuleSpec | None:
     return None
 
 
+def _list_folders(spec: ModuleSpec) -> list[Path]:
+    """List the folders of a package; none of a module."""
+    return [Path(folder) for folder in spec.submodule_search_locations or ()]
+
+
 def _is_installed(spec: ModuleSpec) -> bool:
     """Return whether a module is of the standard library, built in, or installed."""
-    places = list(spec.submodule_search_locations or ())
+    places = _list_folders(spec)
     if spec.has_location and spec.origin:
-        places.append(spec.origin)
+        places.append(Path(spec.origin))
     paths = sysconfig.get_paths()
     folders = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    for place in map(Path.resolve, map(Path, places)):
+    for place in map(Path.resolve, places):
         if {"site-packages", "dist-packages"} & {*place.parts}:
             return True
         if any(place.is_relative_to(folder) for folder in folders):
@@ -98,21 +103,18 @@ def _is_installed(spec: ModuleSpec) -> bool:
 
 def _find_module_file(class_path: str) -> Path | None:
     """Find the file of a class's module; None where it is none of Python source."""
-    parts = class_path.split(".")[:-1]
-    spec = _find_top(parts[0]) if parts else None
+    top, *inner = class_path.split(".")[:-1] or [""]
+    spec = _find_top(top)
     if spec is None:
         return None
-    folders = [Path(each) for each in spec.submodule_search_locations or ()]
-    if len(parts) == 1 or not folders:
-        is_source = len(parts) == 1 and spec.origin is not None and spec.origin.endswith(".py")
-        return Path(str(spec.origin)) if is_source else None
-    # by hand: the search of importlib would import the packages in between
-    for folder in folders:
-        below = folder.joinpath(*parts[1:])
-        for file in (below.with_suffix(".py"), below / "__init__.py"):
-            if file.is_file():
-                return file
-    return None
+    files = [Path(str(spec.origin))]
+    if inner:
+        # by hand: the search of importlib would import the packages in between
+        modules = [folder.joinpath(*inner) for folder in _list_folders(spec)]
+        files = [
+            file for each in modules for file in (each.with_suffix(".py"), each / "__init__.py")
+        ]
+    return next((file for file in files if file.suffix == ".py" and file.is_file()), None)
 
 
 def _list_defaults(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str]]:

@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 FILES = ":files"
 FOLDERS = ":folders"
 """Values of an option that the shell completes: files on the disk."""
-_SECTIONS = ("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
-"""Sections that a misspelt option may mean, in addition to the options of its command."""
-_KEYS = (
-    *(*_SECTIONS, "run", "launch", "watchdog", "gate", "sweep", "accelerator"),
-    *("seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
-)
-"""Keys at the top of a config."""
-_SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
-"""Sections of plain values, with the spelling that jsonargparse has for classes."""
+_KEY_ALIASES = {"--root": "run.root"}
 _HELP = ("-h", "--help")
 _KEY = re.compile(r"[A-Za-z_][^\s=+]*")
 _NESTED_FILES = (".yaml", ".yml", ".json")
@@ -46,8 +38,9 @@ class Option(NamedTuple):
 
     Args:
         name: Its name with the dashes.
-        help: Its text in the help.
+        help: Its text in the help, before the default.
         value: Name of its value in the help; empty for a switch.
+        default: Its value where it is not given.
         kind: Type of the value: text, a finite number, or a whole number.
         least: The least whole number.
         choices: The words that it takes; all if empty.
@@ -55,10 +48,11 @@ class Option(NamedTuple):
             again.
         is_optional: Whether its value may be left out; it then comes after ``=`` only.
         aliases: Other spellings.
+        value_of: Names of another option of which this switch is a value, too: with ``--output``
+            the switch ``--json`` is also ``--output json``, and the help shows it so.
         suffixes: Ends of the files that it takes; with another value its name is that of a key.
         completes: Values that a shell offers in addition to the choices, `FILES` and `FOLDERS`
             among them.
-        spelling: Spelling in the help, where it is another than the name.
         is_hidden: Whether the help leaves it out.
         is_internal: Whether lightkit alone sets it, in processes that it starts: no hint offers it.
     """
@@ -66,15 +60,16 @@ class Option(NamedTuple):
     name: str
     help: str = ""
     value: str = ""
+    default: OptionValue | None = None
     kind: Literal["text", "number", "count"] = "text"
     least: int = 0
     choices: tuple[str, ...] = ()
     is_list: bool = False
     is_optional: bool = False
     aliases: tuple[str, ...] = ()
+    value_of: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
     completes: tuple[str, ...] = ()
-    spelling: str = ""
     is_hidden: bool = False
     is_internal: bool = False
 
@@ -90,10 +85,17 @@ class Option(NamedTuple):
 
     def describe(self) -> str:
         """Return the option as the help shows it."""
-        if self.spelling:
-            return self.spelling
+        if self.value_of:
+            return f"{self.value_of[0]} {self.key}"
         dots = "..." if self.is_list else ""
         return f"{self.name} {self.value}{dots}".rstrip() if not self.is_optional else self.name
+
+    def explain(self) -> str:
+        """Return its text in the help."""
+        if self.default is None:
+            return self.help
+        words = self.default if isinstance(self.default, tuple) else (self.default,)
+        return f"{self.help}; default: {','.join(map(str, words))}".removeprefix("; ")
 
     def read(self, text: str) -> OptionValue:
         """Read a value.
@@ -149,7 +151,6 @@ class Command(NamedTuple):
         input_choices: Words that a shell offers for them.
         has_other_inputs: Whether it takes other words, too.
         takes_config: Whether it takes layers of a config: ``-c FILE`` and keys.
-        key_aliases: Options that stand for a key of the config.
         module: Module of its function; that of its name in `lightkit.commands` if empty.
         function: Function in it, which takes the `Invocation`.
     """
@@ -166,16 +167,42 @@ class Command(NamedTuple):
     input_choices: tuple[str, ...] = ()
     has_other_inputs: bool = True
     takes_config: bool = False
-    key_aliases: Mapping[str, str] = {}
     module: str = ""
     function: str = ""
 
+    @property
+    def key_aliases(self) -> Mapping[str, str]:
+        """Options that stand for a key of the config, with the key."""
+        return _KEY_ALIASES if self.takes_config else {}
+
+    @property
+    def defaults(self) -> dict[str, OptionValue]:
+        """Values of options that are not given."""
+        return {option.key: option.default for option in self.options if option.default is not None}
+
+    @property
+    def option_names(self) -> list[str]:
+        """Names that a hint offers."""
+        names = []
+        for option in self.options:
+            if not option.is_internal:
+                names += [option.name, *option.value_of[:1]]
+        return list(dict.fromkeys(names))
+
     def find_option(self, name: str) -> Option | None:
-        """Return the option of a name or an alias."""
+        """Return the option of a name or an alias.
+
+        One of which switches are the only values has these as its choices.
+        """
         for option in self.options:
             if name == option.name or name in option.aliases:
                 return option
-        return None
+        choices = tuple(self.find_switches(name))
+        return Option(name, value="|".join(choices), choices=choices) if choices else None
+
+    def find_switches(self, name: str) -> dict[str, Option]:
+        """Return the switches that values of an option stand for, by these values."""
+        return {option.key: option for option in self.options if name in option.value_of}
 
     def error(self, text: str) -> ConfigError:
         """Return an error of the command line, with the usage below it."""
@@ -188,8 +215,8 @@ class Invocation(NamedTuple):
     Args:
         command: The command.
         words: Its words after the command, as typed.
-        options: Values of the command's own options, by their names without dashes; True for a
-            switch, and for an option whose value was left out.
+        options: Values of the command's own options that are given, by their names without dashes;
+            True for a switch, and for an option whose value was left out.
         inputs: Words without an option.
         files: Files of ``-c``, in order.
         overrides: Keys of the config that flags set, in order.
@@ -197,6 +224,7 @@ class Invocation(NamedTuple):
         topics: Words after ``--help``; None without it.
         errors: Words that are wrong.
         usage: Usage of the command, for errors.
+        defaults: Values of options that are not given.
     """
 
     command: str
@@ -209,6 +237,16 @@ class Invocation(NamedTuple):
     topics: tuple[str, ...] | None = None
     errors: tuple[ConfigError, ...] = ()
     usage: str = ""
+    defaults: Mapping[str, Any] = {}
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """Values of the command's own options, also of those that have a default."""
+        return {**self.defaults, **self.options}
+
+    def get(self, option: str) -> Any:
+        """Return the value of an option: as given, its default, or None."""
+        return self.options.get(option, self.defaults.get(option))
 
     def has(self, option: str) -> bool:
         """Return whether an option is given."""
@@ -268,7 +306,7 @@ class Invocation(NamedTuple):
             keep: Options that mean the same for it.
         """
         kept = {name: value for name, value in self.options.items() if name in keep}
-        invocation = self._replace(command=stage, options=kept, inputs=())
+        invocation = self._replace(command=stage, options=kept, inputs=(), defaults={})
         return invocation._replace(words=tuple(invocation.spell()))
 
     def spell(self) -> list[str]:
@@ -299,10 +337,11 @@ class Invocation(NamedTuple):
         fields = json.loads(text)
         for name in ("words", "inputs", "files", "passthrough"):
             fields[name] = tuple(fields[name])
-        fields["options"] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in fields["options"].items()
-        }
+        for name in ("options", "defaults"):
+            fields[name] = {
+                option: tuple(value) if isinstance(value, list) else value
+                for option, value in fields[name].items()
+            }
         fields["overrides"] = tuple(Flag(**flag) for flag in fields["overrides"])
         return cls(**fields)
 
@@ -335,8 +374,8 @@ def find_help_topics(words: Sequence[str]) -> tuple[str, ...] | None:
         option, _, topic = word.partition("=")
         if word == "--":
             return None
-        if option in _SECTION_HELP:
-            return (option[2:].partition(".")[0],)
+        if (section := _find_help_section(option)) is not None:
+            return (section,)
         if option in _HELP:
             topics = [topic] if topic else []
             for following in words[at + 1 :]:
@@ -345,6 +384,21 @@ def find_help_topics(words: Sequence[str]) -> tuple[str, ...] | None:
                 topics.append(following)
             return tuple(topics)
     return None
+
+
+def _find_help_section(option: str) -> str | None:
+    """Return the section that an option asks the help of, as ``--trainer.help``.
+
+    None for the section of a class, whose help jsonargparse has.
+    """
+    if not option.startswith("--") or not option.endswith(".help"):
+        return None
+    # here: it loads PyYAML, which `--help` does without
+    from lightkit.config.sections import SECTIONS
+
+    name = option.removeprefix("--").removesuffix(".help")
+    has_help = name in SECTIONS and SECTIONS[name].kind != "class"
+    return name if has_help else None
 
 
 class _Parser:
@@ -385,6 +439,7 @@ class _Parser:
             tuple(self._passthrough),
             errors=tuple(self._errors),
             usage=self._command.usage,
+            defaults=self._command.defaults,
         )
 
     def _read(self, word: str) -> None:
@@ -402,7 +457,8 @@ class _Parser:
         if option is not None:
             self._read_option(option, word, name, value)
             return
-        key = self._command.key_aliases.get(name, name.removeprefix("--"))
+        aliases = {} if self._is_script else self._command.key_aliases
+        key = aliases.get(name, name.removeprefix("--"))
         if _asks_for_help(name):
             self._read_help(word, has_value=value is not None)
         elif word == "--" and self._command.max_inputs != 0:
@@ -441,18 +497,14 @@ class _Parser:
         elif option.is_switch or (option.is_optional and value is None):
             self._options[option.key] = True
         else:
-            self._set_option(option, self._take_value(name) if value is None else value)
+            text = self._take_value(name) if value is None else value
+            switch = self._command.find_switches(name).get(text)
+            if switch is not None:  # also where other values are names of files
+                self._options[switch.key] = True
+            else:
+                self._set_option(option, text)
 
     def _set_option(self, option: Option, text: str) -> None:
-        # Every command that prints JSON takes both spellings, also where another value of --output
-        # names a file.
-        if (
-            option.key == "output"
-            and text == "json"
-            and self._command.find_option("--json") is not None
-        ):
-            self._options["json"] = True
-            return
         found = option.read(text)
         before = self._options.get(option.key, ())
         if isinstance(found, tuple) and isinstance(before, tuple):
@@ -494,12 +546,14 @@ class _Parser:
 
     def _is_misspelt(self, word: str, name: str) -> bool:
         """Return whether a word is rather a mistyped option of the command than a key."""
-        if self._is_script or name in _KEYS or "." in name or not word.startswith("--"):
+        if self._is_script or "." in name or not word.startswith("--"):
             return False
-        return (
-            near(name, [option.key for option in self._command.options if not option.is_internal])
-            != ""
-        )
+        if not near(name, [option.lstrip("-") for option in self._command.option_names]):
+            return False
+        from lightkit.config.schema import load_schema  # here: few words are near an option
+
+        schema = load_schema()
+        return name not in {*schema.section_names, *schema.top}
 
     def _take_value(self, shown: str, hint: str = "") -> str:
         """Return the word after an option.
@@ -533,14 +587,14 @@ class _Parser:
 
     def _near_option(self, word: str) -> str:
         """Return the hint at the options and sections that look like a word."""
+        names = self._command.option_names
         if not self._command.takes_config:
-            return near(f"--{word}", [option.name for option in self._command.options])
-        options = [
-            option.key
-            for option in self._command.options
-            if len(option.key) > 1 and not option.is_internal
-        ]
-        return near(cut(word), [*options, "config", "help", *_SECTIONS])
+            return near(f"--{word}", names)
+        options = [name.removeprefix("--") for name in names if name.startswith("--")]
+        # here: it loads PyYAML, which the help does without
+        from lightkit.config.sections import SECTIONS
+
+        return near(cut(word), [*options, "config", "help", *SECTIONS])
 
     def _unexpected(self, word: str) -> ConfigError:
         """Return the error of a word that the command does not take."""

@@ -25,8 +25,11 @@ WITH_MODEL = (*STAGES, "export")
 """Commands that build a config's model."""
 EXPORT_FORMATS = ("torch_export", "onnx", "torchscript", "safetensors", "all")
 EXPORT_SUFFIXES = (".pt2", ".onnx", ".ts", ".safetensors")
+SKIPPABLE = ("test", "export", "promote")
+"""Stages that a retrain can leave out."""
+TEMPLATES = ("module", "image", "ci", "cron")
+RUNS = ("latest", FOLDERS)
 CHECKPOINTS = ("last", "best", FILES)
-KEY_ALIASES = {"--root": "run.root"}
 RANK = "--rank"
 """First word of a rank of a launch, before its invocation as JSON."""
 
@@ -39,32 +42,30 @@ CONFIG = Option(
     aliases=("--config",),
     completes=(FILES,),
 )
-RUN = Option(
-    "--run", "a run folder, or latest; needs no -c", value="RUN", completes=("latest", FOLDERS)
-)
+RUN = Option("--run", "a run folder, or latest; needs no -c", value="RUN", completes=RUNS)
 RUN_HIDDEN = RUN._replace(is_hidden=True)
 """Refused with a hint."""
+PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 PRINT_CONFIG = Option(
-    "--print_config", "print the resolved config and stop", value="FLAGS", is_optional=True
+    "--print_config",
+    "print the resolved config and stop",
+    value="FLAGS",
+    is_optional=True,
+    completes=PRINT_FLAGS,
 )
 TRUST = Option("--trust", "allow checkpoints and weights to run code when loaded")
 TRUST_CHECKPOINTS = TRUST._replace(
     help="load checkpoints that hold more than tensors and plain values, and so may run code"
 )
 QUIET = Option("--quiet", "print warnings and errors only")
-EVENTS = Option(
-    "--json", "print the run's events, one JSON object a line", spelling="--output json"
-)
-OUTPUT_JSON = Option("--output", value="json", choices=("json",), aliases=("-o",), is_hidden=True)
-"""The other spelling of ``--json``."""
+JSON = Option("--json", "one JSON object", value_of=("--output", "-o"))
+EVENTS = JSON._replace(help="print the run's events, one JSON object a line")
 CKPT_PATH = Option(
     "--ckpt_path", "best, last or a file; default: best", value="CKPT", completes=CHECKPOINTS
 )
-WHICH_CHECKPOINT = Option(
-    "--ckpt_path",
-    "best (the default of a run), last, or a file",
-    value="WHICH",
-    completes=CHECKPOINTS,
+CKPT_PATH_HIDDEN = CKPT_PATH._replace(is_hidden=True)
+WHICH_CHECKPOINT = CKPT_PATH._replace(
+    help="best (the default of a run), last, or a file", value="WHICH"
 )
 ROOT = Option(
     "--root",
@@ -73,6 +74,14 @@ ROOT = Option(
     aliases=("--run.root",),
     completes=(FOLDERS,),
 )
+OUTPUT_FILE = Option("--output", value="FILE", aliases=("-o",), completes=(FILES,))
+JUNIT = Option("--junit", value="FILE", completes=(FILES,))
+EXPORT_FORMAT = Option("--export-format", value="FORMAT", completes=EXPORT_FORMATS)
+UNCHANGED_OK = Option("--unchanged-ok", "with --if-changed: code 0 in place of 6")
+ALIAS = Option("--alias", "the alias that moves", value="ALIAS", default="champion")
+REASON = Option("--reason", "for the log", value="TEXT")
+_POSITIVE = Option("", value="N", kind="count", least=1)
+_SHARE = Option("", value="SHARE", kind="number")
 TRACKING_URI = Option(
     "--tracking-uri",
     "where MLflow is; default: where the training was tracked, else mlflow.db in the run root",
@@ -118,15 +127,14 @@ _TRIAL_DATA = Option(
 )
 FIT_OPTIONS = (
     Option("--if-changed", "train only if config, data or code changed; else code 6"),
-    Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
+    UNCHANGED_OK,
     Option("--deadline", "stop in time: 05:30, or a duration such as 4h or 90m", value="WHEN"),
     CONFIG,
     PRINT_CONFIG,
     TRUST,
     QUIET,
     EVENTS,
-    CKPT_PATH._replace(is_hidden=True),
-    OUTPUT_JSON,
+    CKPT_PATH_HIDDEN,
     RUN_HIDDEN,
     _TRIAL,
     _TRIAL_DATA,
@@ -144,8 +152,7 @@ _EVALUATION_OPTIONS = (
     TRUST,
     QUIET,
     EVENTS,
-    CKPT_PATH._replace(is_hidden=True),
-    OUTPUT_JSON,
+    CKPT_PATH_HIDDEN,
     _TRIAL,
     _TRIAL_DATA,
 )
@@ -163,7 +170,7 @@ _PREDICT_OPTIONS = (
         "predictions.csv, .parquet or .jsonl; -: CSV on stdout",
         value="FILE",
         aliases=("-o",),
-        completes=("json", FILES),
+        completes=(FILES,),
     ),
     Option(
         "--contact-sheet",
@@ -188,12 +195,11 @@ _EXPORT_OPTIONS = (
         value="NAMES",
         completes=EXPORT_FORMATS,
     ),
-    Option(
-        "--run",
-        "a run folder or latest, without -c; or an address in MLflow, such as"
-        " models:/flowers@champion",
-        value="RUN",
-        completes=("latest", FOLDERS),
+    RUN._replace(
+        help=(
+            "a run folder or latest, without -c; or an address in MLflow, such as"
+            " models:/flowers@champion"
+        )
     ),
     WHICH_CHECKPOINT,
     Option(
@@ -201,7 +207,7 @@ _EXPORT_OPTIONS = (
         "where the files go; default RUN/export, else ./export",
         value="DIR",
         aliases=("-o",),
-        completes=("json", FOLDERS),
+        completes=(FOLDERS,),
     ),
     Option("--with-preprocessing", "uint8 images in, probabilities out"),
     Option(
@@ -253,7 +259,6 @@ def _create_stage(
         max_inputs=None if inputs else 0,
         input_choices=(FILES,) if inputs else (),
         takes_config=True,
-        key_aliases=KEY_ALIASES,
         module=module,
         function="run_stage" if module else "",
     )
@@ -302,7 +307,7 @@ classifier takes images as they are, uint8 (batch, height, width, 3) in RGB, and
 probabilities; that of another module is its forward. It is loaded with torch alone, and is
 compared with the trained module before it is sent.""",
         options=(
-            Option("--run", "a run or latest", value="RUN", completes=("latest", FOLDERS)),
+            RUN._replace(help="a run or latest"),
             Option(
                 "--name",
                 "of the registered model; in Unity Catalog CATALOG.SCHEMA.NAME",
@@ -310,16 +315,17 @@ compared with the trained module before it is sent.""",
             ),
             Option(
                 "--alias",
-                "points to this version from now on; may be given again;"
-                " default: challenger; none: no alias",
+                "points to this version from now on; may be given again; none: no alias",
                 value="ALIAS",
+                default=("challenger",),
                 is_list=True,
             ),
             CKPT_PATH,
             Option(
                 "--format",
-                "torch_export (default) or torchscript",
+                "torch_export or torchscript",
                 value="FORMAT",
+                default="torch_export",
                 choices=("torch_export", "torchscript"),
             ),
             TRACKING_URI,
@@ -343,9 +349,8 @@ lightkit register --run latest --name flowers
 MLFLOW_TRACKING_URI=sqlite:///runs/mlflow.db mlflow models serve \\
     -m models:/flowers@challenger --env-manager local""",
         max_inputs=1,
-        input_choices=("latest", FOLDERS),
+        input_choices=RUNS,
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "serve",
@@ -360,12 +365,7 @@ picture in, class names with probabilities out, as JSON; or rows of numbers, for
 takes them. The model is a verified ONNX file; of a run or a registered model it is exported
 first where there is none. The answers are those of lightkit predict.""",
         options=(
-            Option(
-                "--run",
-                "a run folder or latest: its best checkpoint",
-                value="RUN",
-                completes=("latest", FOLDERS),
-            ),
+            RUN._replace(help="a run folder or latest: its best checkpoint"),
             Option(
                 "--model",
                 "model.onnx, or an address in MLflow, such as models:/flowers@champion",
@@ -374,36 +374,21 @@ first where there is none. The answers are those of lightkit predict.""",
             ),
             Option(
                 "--host",
-                "127.0.0.1 (default): this machine alone; 0.0.0.0 or :: for all who reach it",
+                "127.0.0.1: this machine alone; 0.0.0.0 or :: for all who reach it",
                 value="ADDRESS",
+                default="127.0.0.1",
                 choices=("127.0.0.1", "0.0.0.0", "::"),  # noqa: S104 - LitServe takes these
             ),
-            Option("--port", "default: 8000", value="N", kind="count"),
-            Option("--max-request", "largest request; default: 20M", value="SIZE"),
-            Option(
-                "--max-batch-size",
-                "requests that are predicted together; default: 32",
-                value="N",
-                kind="count",
-                least=1,
+            Option("--port", value="N", default=8000, kind="count"),
+            Option("--max-request", "largest request", value="SIZE", default="20M"),
+            _POSITIVE._replace(
+                name="--max-batch-size", help="requests that are predicted together", default=32
             ),
-            Option(
-                "--top-k",
-                "classes of an answer, the likeliest; default: all",
-                value="N",
-                kind="count",
-                least=1,
+            _POSITIVE._replace(
+                name="--top-k", help="classes of an answer, the likeliest; default: all"
             ),
-            Option(
-                "--workers", "processes that predict; default: 1", value="N", kind="count", least=1
-            ),
-            Option(
-                "--threads",
-                "of each of them; default: onnxruntime's",
-                value="N",
-                kind="count",
-                least=1,
-            ),
+            _POSITIVE._replace(name="--workers", help="processes that predict", default=1),
+            _POSITIVE._replace(name="--threads", help="of each of them; default: onnxruntime's"),
             ROOT,
             QUIET,
         ),
@@ -454,42 +439,22 @@ promote --hold), or where the training would repeat one whose model was rolled b
                 "leave out test, export, or promote; may be given again",
                 value="STAGE",
                 is_list=True,
-                completes=("test", "export", "promote"),
+                completes=SKIPPABLE,
             ),
-            Option(
-                "--export-format",
-                "as for lightkit export; default: torch_export",
-                value="FORMAT",
-                completes=EXPORT_FORMATS,
-            ),
+            EXPORT_FORMAT._replace(help="as for lightkit export", default="torch_export"),
             Option(
                 "--if-changed",
                 "train only if config, data or code changed since the last run that ended well;"
                 " else code 6. Where the gate alone has changed, that run is"
                 " judged again without a training",
             ),
-            Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
+            UNCHANGED_OK,
             Option("--reason", "why, for the log of promotions", value="TEXT"),
-            Option(
-                "--junit",
-                "write a case for each stage, for CI systems",
-                value="FILE",
-                completes=(FILES,),
-            ),
-            Option(
-                "--ckpt_path",
-                "start the training from a checkpoint: best, last or a file",
-                value="CKPT",
-                completes=CHECKPOINTS,
-            ),
+            JUNIT._replace(help="write a case for each stage, for CI systems"),
+            CKPT_PATH._replace(help="start the training from a checkpoint: best, last or a file"),
             TRUST_CHECKPOINTS,
             QUIET,
-            Option(
-                "--json",
-                "print the events of all stages, one JSON object a line",
-                spelling="--output json",
-            ),
-            OUTPUT_JSON,
+            JSON._replace(help="print the events of all stages, one JSON object a line"),
             RUN_HIDDEN,
         ),
         ending="""\
@@ -501,7 +466,6 @@ same command goes on until it has failed three times.
 
 lightkit retrain -c lightkit:flowers --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30""",
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "sweep",
@@ -509,7 +473,7 @@ lightkit retrain -c lightkit:flowers --gate.metric test/accuracy --gate.min 0.8 
         usage=(
             "lightkit sweep -c FILE... [--space KEY=VALUE,VALUE]... [--deadline WHEN]"
             " [--key=value]...\n       lightkit sweep -c FILE... --seeds N\n       lightkit sweep"
-            " -c FILE... --status [--json]"
+            " -c FILE... --status [--output json]"
         ),
         about="""\
 Train a config with other values of the keys that its section `sweep` names, and find the best.
@@ -526,13 +490,12 @@ goes on.""",
                 value="KEY=VALUE,VALUE",
                 is_list=True,
             ),
-            Option(
-                "--seeds",
-                "train the config itself with N seeds; print mean,"
-                " standard deviation and 95 % interval",
-                value="N",
-                kind="count",
-                least=1,
+            _POSITIVE._replace(
+                name="--seeds",
+                help=(
+                    "train the config itself with N seeds; print mean,"
+                    " standard deviation and 95 % interval"
+                ),
             ),
             Option("--status", "print how the sweep stands, and start nothing"),
             Option(
@@ -541,22 +504,11 @@ goes on.""",
                 " 90m; trials that run are saved",
                 value="WHEN",
             ),
-            Option(
-                "--junit",
-                "write a case for each trial, for CI systems",
-                value="FILE",
-                completes=(FILES,),
-            ),
-            Option(
-                "--ckpt_path",
-                "start each trial from a checkpoint: best, last or a file",
-                value="CKPT",
-                completes=CHECKPOINTS,
-            ),
+            JUNIT._replace(help="write a case for each trial, for CI systems"),
+            CKPT_PATH._replace(help="start each trial from a checkpoint: best, last or a file"),
             TRUST_CHECKPOINTS,
             QUIET,
-            Option("--json", "print each trial, one JSON object a line", spelling="--output json"),
-            OUTPUT_JSON,
+            JSON._replace(help="print each trial, one JSON object a line"),
             RUN_HIDDEN,
         ),
         ending="""\
@@ -577,7 +529,6 @@ job: the same command goes on.
 
 lightkit sweep -c lightkit:flowers --space model.learning_rate=1e-4,1e-3,1e-2""",
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "gate",
@@ -592,7 +543,7 @@ its own config says, with the classes of its own checkpoint. The decision is wri
 gate.json in the run folder.""",
         inputs=(Input("RUN", "a run or latest"),),
         options=(
-            Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
+            RUN._replace(help="the same"),
             Option(
                 "--baseline",
                 "what it is compared with: an alias or a version of the"
@@ -601,13 +552,8 @@ gate.json in the run folder.""",
             ),
             CKPT_PATH,
             TRACKING_URI,
-            Option("--json", "print the decision as one JSON object"),
-            Option(
-                "--junit",
-                "write each condition as a test case of JUnit",
-                value="FILE",
-                completes=(FILES,),
-            ),
+            JSON._replace(help="print the decision as one JSON object"),
+            JUNIT._replace(help="write each condition as a test case of JUnit"),
             Option(
                 "--allow-empty",
                 "pass a run that there is no rule for: gate.metric"
@@ -616,7 +562,6 @@ gate.json in the run folder.""",
             TRUST_CHECKPOINTS,
             CONFIG_OVER_RUN,
             QUIET,
-            OUTPUT_JSON,
         ),
         ending="""\
 gate:
@@ -635,9 +580,8 @@ in the data; 4: not good enough; 75: MLflow does not answer, try again later.
 
 lightkit gate latest --gate.metric=test/accuracy --gate.min=0.8""",
         max_inputs=1,
-        input_choices=("latest", FOLDERS),
+        input_choices=RUNS,
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "promote",
@@ -650,24 +594,25 @@ lightkit gate latest --gate.metric=test/accuracy --gate.min=0.8""",
         about="""\
 Point an alias of MLflow's registry, the champion, to a run's model. The run must have
 passed its gate with this checkpoint, these settings and today's champion; where gate.json is of
-others, older than a day, or missing, it is judged now. What was rolled back is promoted by
---force alone, also where another training has made it again: the same weights, or the same
-config, data and code. A run that is not registered is registered first, as `lightkit register`
-does, with the alias challenger. The move is written to the promotion log in the registry once
-it is done. If the command is killed in between, the same command writes what is missing.
+others, older than a day, or missing, it is judged now. Without gate.metric nothing judges it,
+and a warning says so. What was rolled back is promoted by --force alone, also where another
+training has made it again: the same weights, or the same config, data and code. A run that is
+not registered is registered first, as `lightkit register` does, with the alias challenger. The
+move is written to the promotion log in the registry once it is done. If the command is killed
+in between, the same command writes what is missing.
 
 An alias that is held stays where it is: until it is released, promote and retrain end with 4,
 also with --force. `lightkit rollback` moves it all the same.""",
         inputs=(Input("RUN", "a run or latest"),),
         options=(
-            Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
+            RUN._replace(help="the same"),
             Option(
                 "--name",
                 "of the registered model; default: gate.name, else the run's name",
                 value="NAME",
             ),
-            Option("--alias", "the alias that moves; default: champion", value="ALIAS"),
-            Option("--reason", "for the log", value="TEXT"),
+            ALIAS,
+            REASON,
             Option(
                 "--force",
                 "promote a run that has not passed or was rolled back; the log records it",
@@ -676,12 +621,11 @@ also with --force. `lightkit rollback` moves it all the same.""",
             Option("--release", "allow it to move again", value="NAME"),
             TRACKING_URI,
             CKPT_PATH,
-            Option("--json", "print what was done as one JSON object"),
-            Option("--junit", "write it as a test case of JUnit", value="FILE", completes=(FILES,)),
+            JSON._replace(help="print what was done as one JSON object"),
+            JUNIT._replace(help="write it as a test case of JUnit"),
             TRUST_CHECKPOINTS,
             CONFIG_OVER_RUN,
             QUIET,
-            OUTPUT_JSON,
         ),
         ending="""\
 `lightkit history NAME` prints the log, and `lightkit rollback NAME` goes back.
@@ -691,9 +635,8 @@ before; 75: MLflow does not answer, or another process promotes; try again later
 
 lightkit promote latest --name flowers --reason "retrained on the photos of November\"""",
         max_inputs=1,
-        input_choices=("latest", FOLDERS),
+        input_choices=RUNS,
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "rollback",
@@ -706,13 +649,12 @@ was deleted is skipped too.""",
         inputs=(Input("NAME", "the registered model"),),
         options=(
             Option("--to", "go to this version instead", value="VERSION"),
-            Option("--reason", "for the log", value="TEXT"),
-            Option("--alias", "the alias that moves; default: champion", value="ALIAS"),
+            REASON,
+            ALIAS,
             ROOT_OF_REGISTRY,
             REGISTRY_URI,
-            Option("--json", "print what was done as one JSON object"),
+            JSON._replace(help="print what was done as one JSON object"),
             QUIET,
-            OUTPUT_JSON,
         ),
         ending="""\
 Exit code 0: done; 2: wrong arguments, or there is no version to go back to; 75: MLflow does not
@@ -724,7 +666,7 @@ lightkit rollback flowers --reason "roses are taken for tulips\"""",
     Command(
         "history",
         "print who promoted what, when and why",
-        usage="lightkit history [NAME] [--json]",
+        usage="lightkit history [NAME] [--output json]",
         about="""\
 Print the promotion log of a registered model, oldest first: when, what, from which version to
 which, by whom, with which score, and why. Without NAME the registered models are listed, each
@@ -736,8 +678,7 @@ it is (lightkit promote --hold).""",
         options=(
             ROOT_OF_REGISTRY,
             REGISTRY_URI,
-            Option("--json", "print one JSON object a line"),
-            OUTPUT_JSON,
+            JSON._replace(help="print one JSON object a line"),
         ),
         ending="""\
 Exit code 0: printed, also where nothing was promoted yet; 2: wrong arguments, or there is no
@@ -778,11 +719,12 @@ marked `locked` while a process works on it, with the alias that points to its m
             ),
             Option(
                 "--sort",
-                "age (default: the newest first), name, status, size (the largest first), metric;"
+                "age (the newest first), name, status, size (the largest first), metric;"
                 " or a metric (the best first: the largest of an accuracy, the smallest of a loss;"
                 " what is not finite is worst) or a key of the config (the smallest first), which"
                 " is then shown, too; -KEY turns the order round; runs without a value are last",
                 value="KEY",
+                default="age",
             ),
             Option(
                 "--mode",
@@ -798,14 +740,8 @@ marked `locked` while a process works on it, with the alias that points to its m
                 is_list=True,
             ),
             ROOT,
-            Option(
-                "--output",
-                "csv: a header and a line a run; json: one array of objects",
-                value="FORMAT",
-                choices=("csv", "json"),
-                aliases=("-o",),
-            ),
-            Option("--json", "the same as --output json"),
+            Option("--csv", "a header and a line a run", value_of=JSON.value_of),
+            JSON._replace(help="one array of objects"),
             QUIET,
         ),
         ending="""\
@@ -827,13 +763,11 @@ several runs a comparison, comparison.html in the first one's folder: what diffe
 data, code and versions; metrics with intervals and curves; and by their predictions whether
 each is better than the first beyond noise.""",
         options=(
-            Option(
-                "--output",
-                "where the page is written; the run folder, which may"
-                " be read-only, is left as it is",
-                value="FILE",
-                aliases=("-o",),
-                completes=(FILES,),
+            OUTPUT_FILE._replace(
+                help=(
+                    "where the page is written; the run folder, which may"
+                    " be read-only, is left as it is"
+                )
             ),
             ROOT,
             QUIET,
@@ -842,7 +776,7 @@ each is better than the first beyond noise.""",
 lightkit report latest
 lightkit report latest flowers/20261123-184026-270b""",
         max_inputs=26,
-        input_choices=("latest", FOLDERS),
+        input_choices=RUNS,
     ),
     Command(
         "ui",
@@ -860,7 +794,7 @@ Exit code 0: ended by Ctrl-C or SIGTERM; 1: one of them ended by itself; 2: ther
 
 lightkit ui latest""",
         max_inputs=1,
-        input_choices=("latest", FOLDERS),
+        input_choices=RUNS,
     ),
     Command(
         "gc",
@@ -916,9 +850,8 @@ them.""",
                 value="URI",
             ),
             ROOT,
-            Option("--json", "print one JSON object, with the reason why each other run is kept"),
+            JSON._replace(help="print one JSON object, with the reason why each other run is kept"),
             QUIET,
-            OUTPUT_JSON,
         ),
         ending="""\
 At least one of the first four rules must be given. A registry that cannot be read ends it
@@ -933,7 +866,9 @@ lightkit gc --keep-last 5 --keep-best 2 --max-size 50G --dry-run""",
     Command(
         "reproduce",
         "train a run again and compare the two",
-        usage="lightkit reproduce RUN [--anyway] [--root FOLDER] [--json] [--quiet] [--trust]",
+        usage=(
+            "lightkit reproduce RUN [--anyway] [--root FOLDER] [--output json] [--quiet] [--trust]"
+        ),
         about="""\
 Train a run again, with its config and its seed, and compare the two: the metrics of each epoch,
 and the weights of last.ckpt and best.ckpt, bit for bit. Before that, code (git commit,
@@ -941,13 +876,12 @@ lightkit, Python files), packages, data and hardware are compared with the run's
 differs, nothing is trained and all differences are listed.""",
         inputs=(Input("RUN", "a run: its folder, its id, NAME, NAME/ID or latest"),),
         options=(
-            Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
+            RUN._replace(help="the same"),
             Option("--anyway", "train all the same, with a warning"),
             ROOT,
-            Option("--json", "print the result as one JSON object"),
+            JSON._replace(help="print the result as one JSON object"),
             Option("--quiet", "print nothing but warnings, errors and differences"),
             TRUST_CHECKPOINTS,
-            OUTPUT_JSON,
         ),
         ending="""\
 The new run has a name of its own, NAME-reproduced, so that the job's newest run stays what it
@@ -959,7 +893,7 @@ on.
 
 lightkit reproduce flowers/latest""",
         max_inputs=1,
-        input_choices=("latest", FOLDERS),
+        input_choices=RUNS,
     ),
     Command(
         "notify-test",
@@ -972,16 +906,13 @@ The messages say that they are tests. Neither model nor data are built, and noth
 What the events of a notifier leave out is not sent.""",
         options=(
             CONFIG,
-            Option(
-                "--run", "a run, in the place of files", value="RUN", completes=("latest", FOLDERS)
-            ),
+            RUN._replace(help="a run, in the place of files"),
             Option(
                 "--kind",
                 "start, epoch, end, failure or gate only; several with commas",
                 value="KIND",
                 is_list=True,
                 choices=("start", "epoch", "end", "failure", "gate"),
-                spelling="--kind KIND",
             ),
             Option("--quiet", "print only what did not arrive"),
         ),
@@ -992,7 +923,6 @@ Exit code 0: all have arrived; 1: some have not; 2: the config is wrong, or has 
 
 lightkit notify-test -c lightkit:flowers -c lightkit:notify/slack""",
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "tune",
@@ -1009,13 +939,7 @@ on CUDA tf32 too. A setting is taken only if the losses of the first steps stay 
 tolerance of float32's.""",
         options=(
             CONFIG,
-            Option(
-                "--output",
-                "the layer to write; default: tuned.yaml",
-                value="FILE",
-                aliases=("-o",),
-                completes=(FILES,),
-            ),
+            OUTPUT_FILE._replace(help="the layer to write", default="tuned.yaml"),
             Option(
                 "--batch-size",
                 "find the largest batch that fits into memory, by"
@@ -1030,7 +954,7 @@ tolerance of float32's.""",
                 value="SECONDS",
                 kind="number",
             ),
-            Option("--json", "print one JSON object: all measurements, and what is chosen"),
+            JSON._replace(help="print one JSON object: all measurements, and what is chosen"),
             Option("--quiet", "print the layer only"),
             TRUST,
             RUN_HIDDEN,
@@ -1043,7 +967,6 @@ wrong or missing.
 lightkit tune -c lightkit:flowers
 lightkit fit -c lightkit:flowers -c tuned.yaml""",
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "check",
@@ -1064,12 +987,7 @@ imported, and torch with them: seconds.""",
             ),
         ),
         options=(
-            Option(
-                "--run",
-                "the config of a run, in the place of files",
-                value="RUN",
-                completes=("latest", FOLDERS),
-            ),
+            RUN._replace(help="the config of a run, in the place of files"),
             Option("--full", "import all classes and parse the config with jsonargparse too"),
             Option(
                 "--deep",
@@ -1083,26 +1001,18 @@ imported, and torch with them: seconds.""",
                 "--no-hardware", "do not ask whether this machine has the devices of the config"
             ),
             Option("--for", "check for a machine with N GPUs in place of this one", value="gpu=N"),
-            Option(
-                "--export-format",
-                "check that the model and this machine have what a later"
-                " export to these formats needs",
-                value="FORMAT",
-                completes=EXPORT_FORMATS,
+            EXPORT_FORMAT._replace(
+                help=(
+                    "check that the model and this machine have what a later"
+                    " export to these formats needs"
+                )
             ),
             TRUST,
-            Option(
-                "--json",
-                "print one JSON object: the errors with their places,"
-                " and the findings of a deep check",
-                spelling="--output json",
+            JSON._replace(
+                help="print one JSON object: the errors with their places,"
+                " and the findings of a deep check"
             ),
-            Option(
-                "--junit",
-                "write each error as a test case of JUnit, which CI systems read",
-                value="FILE",
-                completes=(FILES,),
-            ),
+            JUNIT._replace(help="write each error as a test case of JUnit, which CI systems read"),
             Option("--quiet", "print errors and warnings only"),
             *_list_stage_options(),
         ),
@@ -1119,7 +1029,6 @@ Exit code 0: no errors; 2: errors.
 lightkit check -c lightkit:flowers
 lightkit check -c lightkit:flowers --deep""",
         takes_config=True,
-        key_aliases=KEY_ALIASES,
         max_inputs=1,
         input_choices=STAGES,
         has_other_inputs=False,
@@ -1127,7 +1036,7 @@ lightkit check -c lightkit:flowers --deep""",
     Command(
         "explain",
         "print which layer set a value, and what it replaced",
-        usage="lightkit explain [STAGE] -c FILE... [--key=value]... [KEY]... [--json]",
+        usage="lightkit explain [STAGE] -c FILE... [--key=value]... [KEY]... [--output json]",
         about="""\
 Say where a value comes from: what set it, and what that replaced, lowest layer first. Without
 KEY, print the whole config as YAML with the place of each value in a comment.""",
@@ -1145,14 +1054,8 @@ KEY, print the whole config as YAML with the place of each value in a comment.""
         ),
         options=(
             CONFIG,
-            Option(
-                "--run",
-                "the config of a run, with the other layers over it",
-                value="RUN",
-                completes=("latest", FOLDERS),
-            ),
-            Option("--json", "one JSON object"),
-            OUTPUT_JSON,
+            RUN._replace(help="the config of a run, with the other layers over it"),
+            JSON,
             Option("--quiet", is_hidden=True),
         ),
         ending="""\
@@ -1160,14 +1063,13 @@ Exit code 0: explained; 2: there is no such key, or the config cannot be read.
 
 lightkit explain -c lightkit:flowers trainer.max_epochs""",
         takes_config=True,
-        key_aliases=KEY_ALIASES,
         max_inputs=None,
         input_choices=STAGES,
     ),
     Command(
         "diff",
         "print what differs between two runs or two configs",
-        usage="lightkit diff A B [--root FOLDER] [--json] [--exit-code]",
+        usage="lightkit diff A B [--root FOLDER] [--output json] [--exit-code]",
         about="""\
 Print what differs between two configs: the keys that were changed, taken out (-) or added (+),
 each value with its place. Of two runs also what differs in versions, commit, data, seed and
@@ -1181,9 +1083,8 @@ hardware, and in the last metrics.""",
         ),
         options=(
             ROOT,
-            Option("--json", "one JSON object"),
+            JSON,
             Option("--exit-code", "exit with 1 if anything differs"),
-            OUTPUT_JSON,
         ),
         ending="""\
 A run has all values, a file some: compared with a run, a file has the defaults of its classes,
@@ -1204,16 +1105,10 @@ Download what the data module of a config needs, into the folder that the config
 download goes on where it stopped; a complete one is not repeated.""",
         options=(
             CONFIG,
-            Option(
-                "--run",
-                "the config of a run, in the place of files",
-                value="RUN",
-                completes=("latest", FOLDERS),
-            ),
+            RUN._replace(help="the config of a run, in the place of files"),
             QUIET,
         ),
         takes_config=True,
-        key_aliases=KEY_ALIASES,
     ),
     Command(
         "convert",
@@ -1237,18 +1132,16 @@ row groups of a split, have equally many rows, within one.""",
                 value="FORMAT",
                 choices=("delta", "parquet"),
             ),
-            Option(
-                "--partitions",
-                "write N files: the number of devices that train, or a multiple of it; default: 1",
-                value="N",
-                kind="count",
-                least=1,
+            _POSITIVE._replace(
+                name="--partitions",
+                help="write N files: the number of devices that train, or a multiple of it",
+                default=1,
             ),
             Option(
                 "--row-group-mb",
-                "most that a row group holds, in MB (1e6 bytes); a larger photo counts as none;"
-                " default: 32",
+                "most that a row group holds, in MB (1e6 bytes); a larger photo counts as none",
                 value="MB",
+                default=32,
                 kind="number",
             ),
             Option(
@@ -1256,31 +1149,27 @@ row groups of a split, have equally many rows, within one.""",
                 "replace a table of lightkit convert: Delta gets a new"
                 " version, Parquet files are replaced",
             ),
-            Option(
-                "--val-fraction",
-                "share of the photos for validation, where no validation folder is given;"
-                " default: 0.2",
-                value="SHARE",
-                kind="number",
+            _SHARE._replace(
+                name="--val-fraction",
+                help="share of the photos for validation, where no validation folder is given",
+                default=0.2,
             ),
-            Option(
-                "--test-fraction",
-                "share of the photos for testing, where no splits are given; default: 0.1",
-                value="SHARE",
-                kind="number",
+            _SHARE._replace(
+                name="--test-fraction",
+                help="share of the photos for testing, where no splits are given",
+                default=0.1,
             ),
             Option(
                 "--on-bad-image",
-                "skip (default): leave out what cannot be decoded, and"
-                " list it; error: end with the list",
+                "skip: leave out what cannot be decoded, and list it; error: end with the list",
                 value="WORD",
+                default="skip",
                 choices=("skip", "error"),
             ),
-            Option(
-                "--max-bad-fraction",
-                "share of bad files from which on it is an error in either case; default: 0.05",
-                value="SHARE",
-                kind="number",
+            _SHARE._replace(
+                name="--max-bad-fraction",
+                help="share of bad files from which on it is an error in either case",
+                default=0.05,
             ),
             QUIET,
         ),
@@ -1297,11 +1186,11 @@ lightkit convert data/flower_photos data/flowers.delta --partitions 2""",
     Command(
         "devices",
         "print what this machine has to train on",
-        usage="lightkit devices [--json]",
+        usage="lightkit devices [--output json]",
         about="""\
 Print what this machine has to train on: cores and instruction sets, memory, CUDA devices, XLA
 devices, what Horovod was built with, and versions. CUDA_VISIBLE_DEVICES and PJRT_DEVICE count.""",
-        options=(Option("--json", "one JSON object"), OUTPUT_JSON),
+        options=(JSON,),
     ),
     Command(
         "submit",
@@ -1326,7 +1215,6 @@ job that is preempted, or reaches its time limit, saves, goes back into the queu
         ending="""\
 lightkit submit -c lightkit:flowers --launch.slurm.time=2:00:00""",
         takes_config=True,
-        key_aliases=KEY_ALIASES,
         function="submit_fit",
     ),
     Command(
@@ -1342,12 +1230,8 @@ List the configs that come with lightkit, print one, or copy one to change it. A
 them in `extends`, a command after `-c`.""",
         inputs=(Input("NAME", "such as accelerator/ddp"),),
         options=(
-            Option(
-                "--output",
-                "where the copy goes; default: the name in this folder, such as ddp.yaml",
-                value="FILE",
-                aliases=("-o",),
-                completes=(FILES,),
+            OUTPUT_FILE._replace(
+                help="where the copy goes; default: the name in this folder, such as ddp.yaml"
             ),
             Option("--force", "replace a file that exists"),
         ),
@@ -1366,12 +1250,13 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
         options=(
             Option(
                 "--template",
-                "module (default): a config, a LightningModule and a data module, which train in"
+                "module: a config, a LightningModule and a data module, which train in"
                 " seconds; image: a config for photos in photos/, one folder per class; ci: module,"
                 " and workflows that check pull requests and retrain each night, with a gate; cron:"
                 " module, and a crontab that retrains each night, with a gate",
                 value="NAME",
-                completes=("module", "image", "ci", "cron"),
+                default="module",
+                completes=TEMPLATES,
             ),
             Option(
                 "--data",
@@ -1407,7 +1292,7 @@ lightkit fit -c photos.yaml""",
 Print the JSON Schema of a config file, by which an editor completes keys and class names, shows
 what they mean, and marks what is wrong. Classes of your own are taken as they are.""",
         options=(
-            Option("--output", "write it there", value="FILE", aliases=("-o",), completes=(FILES,)),
+            OUTPUT_FILE._replace(help="write it there"),
             Option(
                 "--summary", "print that of summary.json instead, the file with the end of a run"
             ),
@@ -1461,22 +1346,26 @@ COMMANDS: Mapping[str, Command] = {
 
 # -- the command line ------------------------------------------------------------------------------
 
-GENERAL_OPTIONS = (
-    CONFIG,
-    Option("--key=value", "one value, such as --trainer.max_epochs=3; wins over files"),
-    RUN._replace(help="validate, test, predict, export: a run; needs no -c"),
-    QUIET,
-    EVENTS,
-    PRINT_CONFIG,
-    Option("--traceback", "after an error in your code, show the libraries' frames too"),
-    Option("--version", "print the version and stop", aliases=("-V",)),
-    Option(
-        "--help", "print this, or after a command the keys that it takes", aliases=("-h", "help")
+GENERAL = Command(
+    "",
+    options=(
+        CONFIG,
+        Option("--key=value", "one value, such as --trainer.max_epochs=3; wins over files"),
+        RUN._replace(help="validate, test, predict, export: a run; needs no -c"),
+        QUIET,
+        EVENTS,
+        PRINT_CONFIG,
+        Option("--traceback", "after an error in your code, show the libraries' frames too"),
+        Option("--version", "print the version and stop", aliases=("-V",)),
+        Option(
+            "--help",
+            "print this, or after a command the keys that it takes",
+            aliases=("-h", "help"),
+        ),
+        CKPT_PATH_HIDDEN,
     ),
-    CKPT_PATH._replace(is_hidden=True),
-    OUTPUT_JSON,
 )
-_GENERAL = Command("", options=GENERAL_OPTIONS)
+"""Options that may stand before a command."""
 _TRACEBACK = "--traceback"
 """The only option that may stand anywhere."""
 _OTHER_WORDS = {"train": "fit", "eval": "test", "evaluate": "test", "version": "--version"}
@@ -1543,7 +1432,7 @@ def _find_command(words: Sequence[str]) -> int:
     """Find the first word that is no option, nor the value of one."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
-        option = _GENERAL.find_option(words[at])
+        option = GENERAL.find_option(words[at])
         takes_value = option is not None and not option.is_switch and not option.is_optional
         at += 2 if takes_value else 1
     return min(at, len(words))
@@ -1551,17 +1440,16 @@ def _find_command(words: Sequence[str]) -> int:
 
 def _list_general(words: Sequence[str]) -> list[str]:
     """List the general options among words."""
-    found = [_GENERAL.find_option(word) for word in words]
+    found = [GENERAL.find_option(word) for word in words]
     return [option.key for option in found if option is not None]
 
 
 def _near_option(words: Sequence[str]) -> str:
     """Return the hint for the first word that looks like an option and is none."""
-    names = [option.name for option in GENERAL_OPTIONS]
     for word in words:
         name = word.partition("=")[0]
-        if name.startswith("--") and name not in names:
-            hint = near(name, names, most=1)
+        if name.startswith("--") and GENERAL.find_option(name) is None:
+            hint = near(name, GENERAL.option_names, most=1)
             return hint or "."
     return "."
 

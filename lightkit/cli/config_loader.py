@@ -16,10 +16,11 @@ from typing import Any, Literal
 from lightkit import config, runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
+from lightkit.config.loader import Layers, read_layers, resolve_layers, resolve_section
 from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.config.resolved import collect_errors, drop_paths, root_in
-from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Leaf, MappingNode, Node, rebuild, to_plain
+from lightkit.config.secret_values import drop_masked_addresses
+from lightkit.config.tree import MappingNode, to_plain, walk
 from lightkit.config.validation import check_sections
 from lightkit.errors import ConfigError
 from lightkit.export.formats import holds_weights_alone
@@ -28,8 +29,6 @@ from lightkit.launch.plan import LaunchSettings, check_engine, read_settings
 from lightkit.launch.ranks import this_rank
 from lightkit.registry.gate import read_gate
 from lightkit.sweep.settings import read_sweep
-
-_CALLBACK_ADDRESSES = (("init_args", "webhook_url"), ("init_args", "urls"))
 
 
 @dataclass(frozen=True)
@@ -114,42 +113,112 @@ def load_config(
     command = invocation.command
     reference = _find_reference(invocation)
     with TemporaryDirectory(prefix="lightkit-") as folder:
+        # Read the layers, each file once.
         files = list(_list_files(invocation.files, Path(folder), problems))
+        found = config.Problems()
+        layers = read_layers(
+            files,
+            flags=invocation.overrides,
+            environ=environ,
+            subcommand=command,
+            subcommands=subcommands,
+            problems=found,
+        )
 
-        def resolve(below: Sequence[Path] = ()) -> config.Resolved:
-            return config.resolve(
-                [*below, *files],
-                flags=invocation.overrides,
-                environ=environ,
-                subcommand=command,
-                subcommands=subcommands,
-                class_sections=class_sections,
-                problems=problems,
+        # Put them over the config of the run.
+        base: runs.Run | None = None
+        if reference is not None:
+            if command == "fit":
+                raise ConfigError(
+                    "fit takes no --run; to continue in a run's folder, use --run.resume=RUN"
+                )
+            reasons = config.Problems()
+            reasons.include(found)
+            section = resolve_section(
+                layers, "run", environ=environ, class_sections=class_sections, problems=reasons
             )
+            try:
+                base = _find_base(reference, section)
+            except ConfigError:
+                _add_reasons(problems, reasons, section)
+                raise
+            saved = _read_base(reference, base, problems)
+            layers = layers.put_over(saved)
+            files = [*(file for file, _ in saved.files), *files]
 
-        if reference is None:
-            return LoadedConfig(invocation, resolve(), None)
-        if command == "fit":
-            raise ConfigError(
-                "fit takes no --run; to continue in a run's folder, use --run.resume=RUN"
-            )
-        section = resolve().section("run")  # an error in its place is reported later
-        base = runs.find(reference, root_in(section), section.get("name"))
-        if not base.config_path.is_file():
-            raise ConfigError(
-                f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit"
-            )
-        layers = [base.config_path]
-        if _needs_several_machines(config.read_file(base.config_path)):
-            layers.append(packaged_configs()["accelerator/one_process"])
-        return LoadedConfig(invocation, _drop_hidden_addresses(resolve(layers)), base)
+        problems.include(found)
+        resolved = resolve_layers(
+            layers,
+            environ=environ,
+            files=files,
+            subcommand=command,
+            class_sections=class_sections,
+            problems=problems,
+        )
+    if base is not None:
+        resolved = replace(resolved, tree=drop_masked_addresses(resolved.tree))
+    return LoadedConfig(invocation, resolved, base)
+
+
+def _find_base(reference: str, section: MappingNode) -> runs.Run:
+    """Find the run that ``--run`` names, below the folder that the layers over it name.
+
+    Args:
+        reference: The run.
+        section: Tree with the section `run` of the layers.
+
+    Raises:
+        ConfigError: If there is no such run.
+    """
+    run = to_plain(section.entries.get("run"))
+    settings = run if isinstance(run, dict) else {}
+    return runs.find(reference, root_in(settings), settings.get("name"))
+
+
+def _add_reasons(problems: config.Problems, found: config.Problems, section: MappingNode) -> None:
+    """Add the errors that may be why a run is not there.
+
+    The layers may refer to values of the run, and set arguments of its entries: what else is wrong
+    with them is known once they are merged over it.
+
+    Args:
+        problems: Takes the errors.
+        found: Errors of the layers as they were read, and of their section `run`.
+        section: Tree with that section.
+    """
+    places = {node.origin for path, node in walk(section) if path[:1] == ("run",)}
+    for problem in found:
+        if found.is_incomplete or not places.isdisjoint(problem.places):
+            problems.add(problem)
+
+
+def _read_base(reference: str, base: runs.Run, problems: config.Problems) -> Layers:
+    """Read the config of the run that ``--run`` names.
+
+    With the layer for one process, where the run's processes are on several machines.
+
+    Raises:
+        ConfigError: If there is none, or it cannot be read.
+    """
+    if not base.config_path.is_file():
+        raise ConfigError(
+            f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit"
+        )
+    found = config.Problems()
+    layers = read_layers([base.config_path], problems=found)
+    found.raise_any()
+    if any(_needs_several_machines(part) for _, parts in layers.files for part in parts):
+        one_process = [packaged_configs()["accelerator/one_process"]]
+        layers = read_layers(one_process, problems=found).put_over(layers)
+    problems.include(found)
+    return layers
 
 
 def _list_files(files: Iterable[str], folder: Path, problems: config.Problems) -> Iterator[Path]:
     """List the files of ``-c``; YAML text in place of one is written into ``folder``."""
     for number, file in enumerate(files):
         if is_yaml_text(file):
-            path = folder / f"config-{number}.yaml"
+            path = folder / f"command-line-{number}.yaml"
             path.write_text(file, encoding="utf-8")
             yield path
             continue
@@ -182,67 +251,49 @@ def _find_reference(invocation: Invocation) -> str | None:
 
 def _needs_several_machines(saved: MappingNode) -> bool:
     """Check whether a run's config starts processes on other machines, too."""
-    launch, trainer = (
-        section if isinstance(section := to_plain(saved).get(name), dict) else {}
-        for name in ("launch", "trainer")
-    )
-    is_elsewhere = (
-        launch.get("engine") in ("spark", "ray", "slurm")
-        or launch.get("hosts")
-        or launch.get("slurm")
-    )
-    return bool(is_elsewhere) or not {str(launch.get("nodes")), str(trainer.get("num_nodes"))} <= {
-        "1",
-        "None",
-    }
-
-
-def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
-    """Put null in the place of webhook and heartbeat addresses the run's saved config hides."""
-
-    def change(path: config.KeyPath, node: Node) -> Node:
-        is_of_callback = path[:1] == ("callbacks",) and path[2:] in _CALLBACK_ADDRESSES
-        value = to_plain(node) if is_of_callback or path == ("run", "heartbeat_url") else None
-        return (
-            Leaf(None, node.origin)
-            if HIDDEN in (value if isinstance(value, list) else [value])
-            else node
-        )
-
-    tree = rebuild(resolved.tree, change)
-    assert isinstance(tree, MappingNode)
-    return replace(resolved, tree=tree)
+    values = to_plain(saved)
+    launch = runs.find_value(values, "launch")
+    if runs.find_value(launch, "engine") in ("spark", "ray", "slurm"):
+        return True
+    if runs.find_value(launch, "hosts") or runs.find_value(launch, "slurm"):
+        return True
+    counts = (runs.find_value(launch, "nodes"), runs.find_value(values, "trainer", "num_nodes"))
+    return not {*map(str, counts)} <= {"1", "None"}
 
 
 def resolve_settings(
     command: str,
-    loaded: LoadedConfig,
+    resolved: config.Resolved,
     problems: config.Problems,
     machine: Machine | Literal["this"] | None = "this",
 ) -> tuple[config.Hardware, LaunchSettings]:
-    """Resolve hardware and launch settings for this machine ; collect every error in them.
+    """Resolve hardware and launch settings for this machine; collect every error in them.
 
     Args:
         command: `fit`, `validate`, `test` or `predict`; others launch nothing.
-        loaded: The command line and its config.
+        resolved: The config.
         problems: Collects the errors, whose keys are left out of what is returned.
         machine: Machine that must have the devices; None to check for none.
     """
-    resolved = loaded.resolved
     if resolved.unresolved:  # which is reported already
         resolved = drop_paths(resolved, resolved.unresolved)
-    # their errors first: hardware depends on launch
+
+    # Check the sections first, because hardware depends on launch.
     resolved = check_sections(resolved, problems)
     for read in (read_settings, read_gate):
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)
+
+    # Resolve the hardware.
     checked = _choose_machine(command, machine)
     hardware, resolved = collect_errors(
         resolved, partial(config.resolve_hardware, machine=checked, environ=os.environ), problems
     )
     if hardware is None:
         return config.Hardware(resolved), LaunchSettings()
+
+    # Read the settings of the launch, whose processes and threads may be those of the hardware.
     launch, _ = collect_errors(hardware.resolved, read_settings, problems)
     # else the launcher has decided
     if launch is not None and command in STAGES and this_rank(os.environ) is None:

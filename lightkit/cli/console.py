@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
-from lightkit.errors import ConfigError, OutputLost, visible
+from lightkit import runs
+from lightkit.errors import DISK_ERRORS, OutputLost, visible
 
 OutputMode = Literal["terminal", "plain", "quiet", "json"]
 
@@ -38,18 +39,12 @@ _IGNORED_WARNINGS = (
 )
 
 
-def choose_output_mode(options: Mapping[str, Any], *, is_path: bool = False) -> OutputMode:
+def choose_output_mode(options: Mapping[str, Any]) -> OutputMode:
     """Choose from the options and from what standard output is connected to.
 
     Args:
         options: Of the command line.
-        is_path: Whether ``--output`` names a file or folder.
-
-    Raises:
-        ConfigError: If ``--output`` has another value than json.
     """
-    if "output" in options and not is_path:
-        raise ConfigError(f"--output: expected json, got {options['output']!r}")
     if options.get("json"):
         return "json"
     if options.get("quiet"):
@@ -64,6 +59,14 @@ def print_line(text: str, mode: OutputMode) -> None:
     """
     if mode in ("terminal", "plain"):
         print(visible(text), flush=True)
+
+
+def print_step(mode: OutputMode, text: str) -> None:
+    """Print a step: an event for programs, else a line."""
+    if mode == "json":
+        runs.print_event("step", message=text)
+    else:
+        print_line(f"      {text}", mode)
 
 
 printed_errors: list[str] = []
@@ -166,6 +169,13 @@ def _print_uncaught(
 
 def _print_uncaught_in_thread(raised: Any) -> None:
     name = raised.thread.name if raised.thread else "a thread"
+    error = raised.exc_value
+    # such as TensorBoard's, which raises the same error in the main thread at its next event
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        file = error.filename or "a file"
+        text = f"{error.strerror}: {file} cannot be written by the thread {name}"
+        print(f"warning: {visible(_masks[-1](text))}", file=sys.stderr)
+        return
     print(
         f"Exception in thread {name}:\n{format_traceback(raised.exc_value)}",
         end="",

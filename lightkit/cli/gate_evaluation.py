@@ -9,9 +9,8 @@ import logging
 import math
 import os
 import textwrap
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -19,29 +18,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import torch
-from pytorch_lightning import LightningModule, Trainer, seed_everything
+from pytorch_lightning import LightningModule
 
 from lightkit import runs
-from lightkit.callbacks import VerifiedCheckpointIO
-from lightkit.callbacks.class_names import read_trained_classes
-from lightkit.callbacks.computation import Computation, name_device
-from lightkit.callbacks.metric_modes import find_metric_modes
+from lightkit.callbacks.descriptions import describe_data
 from lightkit.callbacks.notifiers import Notifier
-from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
+from lightkit.callbacks.prediction_recorder import write_thumbnails
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.model_builder import build_metric_callbacks, build_model, translate_model_errors
+from lightkit.cli.input_digests import digest_inputs_of_scores
+from lightkit.cli.model_builder import build_model, translate_model_errors
+from lightkit.cli.model_scorer import FULL_PRECISION, ModelScorer, find_unit
 from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
-from lightkit.cli.up_to_date import digest_inputs_of_scores
-from lightkit.config import Resolved, dump_yaml, near, read_file, shown_path
-from lightkit.config.accelerator.vocabulary import PRECISIONS
-from lightkit.config.bounds import is_int
+from lightkit.config import Resolved, dump_yaml, read_file
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.export.bare_trainer import build_bare_trainer
+from lightkit.loggers.mlflow_address import Address
+from lightkit.registry.baseline import THRESHOLDS_ALONE, BaselineModel, fetch_baseline
 from lightkit.registry.data_settings import DataSettings, choose_data_settings
 from lightkit.registry.evaluation import EvaluationData, evaluation_data
 from lightkit.registry.gate import (
@@ -55,7 +50,6 @@ from lightkit.registry.gate import (
 )
 from lightkit.registry.promotion import Move, read_moves, recent_champions
 from lightkit.registry.store import (
-    KEPT,
     Registry,
     address_of_run,
     find_version,
@@ -63,22 +57,9 @@ from lightkit.registry.store import (
     open_registry,
 )
 from lightkit.reports.gate_page import write_gate_page
-from lightkit.reports.predictions import (
-    UNKNOWN_SCORE,
-    Predictions,
-    Split,
-    explain_class_metric,
-    is_loss_name,
-    predictions_path,
-    read_predictions,
-    score_class,
-)
-from lightkit.reports.statistics import (
-    choose_deciding_samples,
-    describe_significance,
-    score_slice,
-)
-from lightkit.runs.metric_mode import Mode, override_modes, rank_value
+from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
+from lightkit.reports.statistics import choose_deciding_samples, describe_significance
+from lightkit.runs.metric_mode import Mode, rank_value
 from lightkit.runs.resume import find_checkpoint
 from lightkit.runs.scores import StageScore, read_scores
 from lightkit.runs.webhook import close_all
@@ -92,8 +73,6 @@ _RULES_OF_ONE_MODEL = {"min", "max", "slices"}
 _SAME_UNIT = 1e-5  # relative: sums of floats in another order
 _MAX_MOVES = 20  # of the history in gate.json
 _EVENT_FIELDS = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
-_FULL_PRECISION = "32-true"
-_THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
 def evaluate_gate(
@@ -112,11 +91,8 @@ def evaluate_gate(
         ConfigError: If the config is wrong, or the baseline cannot be scored.
         ServerAway: If MLflow does not answer.
     """
-    run = stage_config.base
-    checkpoint = stage_config.ckpt_path
+    run, checkpoint = stage_config.finished_run
     resolved = stage_config.resolved
-    assert run is not None  # the command asks for a run, which names both
-    assert checkpoint is not None
     configure_console(stage_config.mode, resolved.masked)
     quiet_libraries()
 
@@ -130,27 +106,19 @@ def evaluate_gate(
     # Decide. The digests first: what changes from here on may not be in the scores.
     inputs = digest_inputs_of_scores(stage_config, run)
     address = address_of_run(tracking_uri, run, resolved)
-    needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (
-        None,
-        None,
-    )
-    has_registry = address.database is None or address.database.is_file()
     with (
         translate_model_errors(resolved) as stack,
         TemporaryDirectory(prefix="lightkit-gate-") as folder,
-        ExitStack() as opened,
+        _open_registry(settings, address) as registry,
     ):
-        registry = None
-        if needs_registry and has_registry:
-            registry = opened.enter_context(open_registry(address, creates=False))
         decision = _Evaluation(
-            stage_config, stack, settings, run, Path(checkpoint), registry, Path(folder)
+            stage_config, stack, settings, run, checkpoint, registry, Path(folder)
         ).decide()
 
     # Write it down, and send it.
     record: dict[str, Any] = resolved.masked({**decision, "inputs": inputs})
     runs.write_json(run.folder / RECORD, record)
-    if read_run_settings(stage_config).report:
+    if read_run_settings(stage_config.resolved, stage_config.job_name).report:
         write_gate_page(run)
     fields = {key: record[key] for key in _EVENT_FIELDS}
     runs.EventStream(run.events_path).write("gate", **fields)
@@ -159,6 +127,17 @@ def evaluate_gate(
             notifier.send_gate_decision(record)
         close_all(notifier.sender for notifier in notifiers)
     return record
+
+
+@contextmanager
+def _open_registry(settings: GateSettings, address: Address) -> Iterator[Registry | None]:
+    """Connect to MLflow; None where the settings need none, or nothing was registered yet."""
+    has_registry = address.database is None or address.database.is_file()
+    if settings.needs_registry and has_registry:
+        with open_registry(address, creates=False) as registry:
+            yield registry
+    else:
+        yield None
 
 
 def _warn_of_minimal_loss(settings: GateSettings) -> None:
@@ -184,82 +163,7 @@ def _build_gate_notifiers(resolved: Resolved) -> list[Notifier]:
         return []
 
 
-@dataclass(frozen=True)
-class BaselineModel:
-    """A model to compare with.
-
-    Args:
-        name: Its name in messages.
-        version: Of the registered model; None for a run.
-        config: File of its config.
-        checkpoint: File of its weights.
-        sha256: Digest of the weights.
-        run: Run that trained it, as ``name/id``.
-    """
-
-    name: str
-    version: str | None
-    config: Path
-    checkpoint: Path
-    sha256: str
-    run: str | None
-
-
-def fetch_baseline(
-    registry: Registry, version: ModelVersion, folder: Path, *, alias: str | None = None
-) -> BaselineModel:
-    """Find config and checkpoint of a version.
-
-    In its run folder, else as `lightkit promote` has kept them in MLflow.
-
-    Args:
-        registry: MLflow.
-        version: The version.
-        folder: Folder for downloads.
-        alias: Alias by which it was found.
-
-    Raises:
-        ConfigError: If neither has the checkpoint that was registered.
-    """
-    from mlflow.artifacts import download_artifacts  # 2 s
-
-    tags = version.tags
-    name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
-    advice = (
-        "name another with --gate.baseline, or give --gate.baseline=null to"
-        " judge by the thresholds alone."
-    )
-    sha256 = tags.get("checkpoint_sha256")
-    run_folder = tags.get("run_folder")
-    if not sha256 or not run_folder:
-        raise ConfigError(
-            f"gate.baseline: {name} was not registered by lightkit, and cannot be scored."
-            f" {advice.capitalize()}"
-        )
-
-    def find_files() -> Iterator[tuple[Path, Path]]:
-        """Yield the files of checkpoint and config where they may be."""
-        yield Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
-        if kept := tags.get(KEPT):
-            with registry.attempt(f"download {kept}"):
-                copy = Path(
-                    download_artifacts(
-                        kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri
-                    )
-                )
-            yield next(copy.glob("*.ckpt"), copy), copy / "config.yaml"
-
-    for checkpoint, config in find_files():
-        if checkpoint.is_file() and config.is_file() and runs.digest(checkpoint) == sha256:
-            return BaselineModel(
-                name, str(version.version), config, checkpoint, sha256, tags.get("run")
-            )
-    raise ConfigError(
-        f"gate.baseline: {name} cannot be scored: {shown_path(Path(run_folder))} has not the"
-        f" checkpoint and the config that were registered. Put them back, {advice}"
-    )
-
-
+@dataclass
 class _Evaluation:
     """The scores that a decision needs.
 
@@ -273,47 +177,20 @@ class _Evaluation:
         folder: Folder for downloads.
     """
 
-    def __init__(
-        self,
-        stage_config: StageConfig,
-        stack: ExitStack,
-        settings: GateSettings,
-        run: runs.Run,
-        checkpoint: Path,
-        registry: Registry | None,
-        folder: Path,
-    ) -> None:
-        self.stage_config = stage_config
-        self.stack = stack
-        self.settings = settings
-        self.run = run
-        self.checkpoint = checkpoint
-        self.registry = registry
-        self.folder = folder
-        seed = stage_config.resolved.value_of("seed_everything")
-        # of the run that is judged: it may decide which samples there are
-        self._seed = seed if is_int(seed) else 0
-        has_gpu = stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
-        self._device = torch.device("cuda" if has_gpu else "cpu")
-        self._precision = self._choose_precision()
-        self._needs_callbacks = False  # of the config, one of which logs the metric
+    stage_config: StageConfig
+    stack: ExitStack
+    settings: GateSettings
+    run: runs.Run
+    checkpoint: Path
+    registry: Registry | None
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.metric = str(self.settings.metric)
         self.notices: list[str] = []
         """Remarks on the decision."""
-        self.modes: dict[str, Any] = dict(
-            runs.find_value(runs.read_json(run.summary_path), "modes") or {}
-        )
-        """Modes of metrics, as the training knew them, and as the metric objects of what is scored
-        do."""
-
-    def _choose_precision(self) -> str:
-        """Return the run's own precision where this machine has it, else float32's."""
-        trainer = self.stage_config.resolved.section("trainer")
-        precision = PRECISIONS.get(str(trainer.get("precision")), _FULL_PRECISION)
-        has_bf16 = name_device(self._device) == "cpu with bf16"
-        if self._device.type == "cuda":
-            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        is_fast = {"bf16-mixed": has_bf16, "16-mixed": self._device.type == "cuda"}
-        return precision if is_fast.get(precision, False) else _FULL_PRECISION
+        modes = runs.find_value(runs.read_json(self.run.summary_path), "modes") or {}
+        self.scorer = ModelScorer(self.stage_config, self.settings, self.stack, {**modes})
 
     def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
@@ -328,7 +205,7 @@ class _Evaluation:
                 "sha256": sha256,
             },
             "settings": {**settings.__dict__},
-            "precision": self._precision,
+            "precision": self.scorer.precision,
             "against": None,
             "notices": self.notices,
         }
@@ -352,7 +229,7 @@ class _Evaluation:
             )
         data = evaluation_data(own_data, split_of(metric), task_of(module))
         candidate = self._score_candidate(f"run {run_name}", module, sha256, data)
-        mode = find_gate_mode(settings, self.stage_config.resolved, self.modes)
+        mode = find_gate_mode(settings, self.stage_config.resolved, self.scorer.modes)
         baseline_scores = None
         if baseline is not None:
             about["against"] = {
@@ -394,13 +271,12 @@ class _Evaluation:
         self, name: str, module: LightningModule, sha256: str, data: EvaluationData
     ) -> ModelScores:
         """Score the run that is judged, or read the scores of its test."""
-        metric = str(self.settings.metric)
-        if _find_unit(module, metric) is None:  # else its weights say which
-            scores = self._read_test_scores(name, metric, sha256, data)
+        if find_unit(module, self.metric) is None:  # else its weights say which
+            scores = self._read_test_scores(name, sha256, data)
             if scores is not None:
                 print_line(f"scores {scores.name}: those of its test", self.stage_config.mode)
                 return scores
-        return self._score(name, module, self.checkpoint, data)
+        return self.scorer.score(name, module, self.checkpoint, data)
 
     def _compare_baseline(
         self, baseline: BaselineModel, candidate: ModelScores, sha256: str, data: EvaluationData
@@ -409,17 +285,17 @@ class _Evaluation:
 
         Note where nothing can be compared with it.
         """
-        metric = str(self.settings.metric)
         if baseline.sha256 == sha256:
             self.notices.append(f"{baseline.name} is the run itself")
             scores = replace(candidate, name=baseline.name)
         else:
             scores = self._score_baseline(baseline, data)
             self._check_units(candidate, scores)
-        value = scores.metrics[metric]
+        value = scores.metrics[self.metric]
         if not math.isfinite(value):
             self.notices.append(
-                f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it"
+                f"{self.metric} of {baseline.name} is {value}, so that nothing can be compared"
+                " with it"
             )
         return scores
 
@@ -443,23 +319,19 @@ class _Evaluation:
         moves = read_moves(self.registry, name)
         drift = None
         if settings.drift is not None:
-            recent = recent_champions(moves, alias, int(settings.drift["window"]))
+            window = int(settings.drift["window"])
+            recent = recent_champions(moves, alias, window)
             versions = {str(version.version): version for version in found}
-            drift = self._find_drift(self.registry, recent, versions, data, candidate, mode=mode)
+            best = self._find_best(self.registry, recent, versions, data, candidate, mode=mode)
+            drift = {"window": window, **best}
         return [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:], drift
 
     def _list_failed_classes(self, decision: Mapping[str, Any]) -> list[str]:
         """List the classes whose check has failed."""
         missed = {check["name"] for check in decision["checks"] if not check["passed"]}
-        return [
-            name
-            for name in self.settings.slices or ()
-            if f"{self.settings.metric} of {name}" in missed
-        ]
+        return [name for name in self.settings.slices or () if f"{self.metric} of {name}" in missed]
 
-    def _read_test_scores(
-        self, name: str, metric: str, sha256: str, data: EvaluationData
-    ) -> ModelScores | None:
+    def _read_test_scores(self, name: str, sha256: str, data: EvaluationData) -> ModelScores | None:
         """Read the scores of the checkpoint by the retrain's test, if the gate would do the same.
 
         That is so for the same weights and the same data, of which all samples were scored on one
@@ -469,20 +341,15 @@ class _Evaluation:
             return None
 
         found = self._find_test(sha256)
-        if found is None or found.data is None or not data.measure():
-            return None
-
-        # on the data as it is now
-        described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}
-        if (found.data, found.num_samples) != (described.get("fingerprint"), data.num_samples):
+        if found is None or not _is_of_data(found, data):
             return None
         scores = {
             key: math.nan if value is None else float(value) for key, value in found.metrics.items()
         }
-        predictions = self._read_test_predictions(sha256, found.data)
+        predictions = self._read_test_predictions(sha256, str(found.data))
         needs_predictions = (self.settings.confidence, self.settings.margin) != (None, None)
         if (needs_predictions and predictions is None) or not math.isfinite(
-            scores.get(metric, math.nan)
+            scores.get(self.metric, math.nan)
         ):
             return None
         return ModelScores(name, scores, predictions=predictions)
@@ -498,7 +365,7 @@ class _Evaluation:
                 each.stage == "test"
                 and each.sha256 == sha256
                 and is_whole
-                and self._is_computed_alike(each)
+                and self.scorer.computes_alike(each)
             ):
                 return each
         return None
@@ -518,15 +385,6 @@ class _Evaluation:
             if predictions.sha256 == sha256 and predictions.fingerprint == fingerprint:
                 return predictions
         return None
-
-    def _is_computed_alike(self, score: StageScore) -> bool:
-        """Return whether the gate would compute a score as it was computed.
-
-        To the last digits of float32.
-        """
-        if score.precision != self._precision:
-            return False
-        return score.precision == _FULL_PRECISION or score.device == name_device(self._device)
 
     def _find_baseline(self, name: str) -> BaselineModel | None:
         reference = self.settings.baseline
@@ -555,7 +413,7 @@ class _Evaluation:
         self.notices.append(f"{name} has no {reference} yet: the thresholds decide alone")
         return None
 
-    def _find_drift(
+    def _find_best(
         self,
         registry: Registry,
         recent: Sequence[Move],
@@ -569,15 +427,10 @@ class _Evaluation:
 
         By the log, or scored again where the data has changed.
         """
-        assert self.settings.drift is not None
-        metric = str(self.settings.metric)
         scores = dict[str, float]()
         unknown = list[str]()
         for move in recent:
-            is_of_data = (move.data, move.metric) == (data.fingerprint, metric)
-            is_alike = (move.precision or _FULL_PRECISION) == self._precision
-            is_known = is_of_data and is_alike and candidate.unit is None
-            value = move.scores.get("challenger") if is_known else None
+            value = self._read_logged_score(move, data) if candidate.unit is None else None
             if value is None:
                 try:
                     found = self._score_version(registry, move.to, versions.get(move.to), data)
@@ -585,18 +438,18 @@ class _Evaluation:
                     unknown.append(f"version {move.to}: {error}")
                     continue
                 self._check_units(candidate, found)
-                value = found.metrics[metric]
+                value = found.metrics[self.metric]
             if math.isfinite(value):
                 scores[move.to] = value
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
         best = min(scores, key=lambda each: rank_value(scores[each], mode or "max"), default=None)
-        window = int(self.settings.drift["window"])
-        return {
-            "window": window,
-            "best": scores.get(best or ""),
-            "version": best,
-            "unknown": unknown,
-        }
+        return {"best": scores.get(best or ""), "version": best, "unknown": unknown}
+
+    def _read_logged_score(self, move: Move, data: EvaluationData) -> float | None:
+        """Return the score with which a model was promoted; None where it would be another now."""
+        is_of_data = (move.data, move.metric) == (data.fingerprint, self.metric)
+        is_alike = (move.precision or FULL_PRECISION) == self.scorer.precision
+        return move.scores.get("challenger") if is_of_data and is_alike else None
 
     def _score_version(
         self, registry: Registry, number: str, version: ModelVersion | None, data: EvaluationData
@@ -624,7 +477,7 @@ class _Evaluation:
             assert own_data is not None
             # its own: prepared and with the state that it asks for
             samples = evaluation_data(own_data, data.split, task_of(module))
-            scores = self._score(model.name, module, model.checkpoint, samples)
+            scores = self.scorer.score(model.name, module, model.checkpoint, samples)
         self._check_same_samples(model.name, samples, data, settings)
         if settings.own and samples.fingerprint != data.fingerprint:
             own = ", ".join(
@@ -651,21 +504,13 @@ class _Evaluation:
             f"data.{_dotted(each)} is {_shorten(value)} there"
             for each, value in settings.own.items()
         )
-        has_other_number = samples.num_samples != data.num_samples
-        if has_other_number or samples.labels_digest != data.labels_digest:
-            what = f"{samples.num_samples} against {data.num_samples}"
-            if not has_other_number:
-                what = f"{what}, with other labels"
-            by = f", for {differing}" if differing else ""
-            raise ConfigError(
-                f"gate.baseline: {name} would be scored on other samples ({what}{by});"
-                f" {_THRESHOLDS_ALONE}"
-            )
         names = samples.names_digest, data.names_digest
-        if None not in names and names[0] != names[1]:
-            by = f" ({differing})" if differing else ""
+        found = _describe_difference(samples, data, names)
+        if found is not None:
+            details = ", for ".join(filter(None, (found, differing)))
+            shown = f" ({details})" if details else ""
             raise ConfigError(
-                f"gate.baseline: {name} would be scored on other samples{by}; {_THRESHOLDS_ALONE}"
+                f"gate.baseline: {name} would be scored on other samples{shown}; {THRESHOLDS_ALONE}"
             )
         if settings.unclear and samples.fingerprint != data.fingerprint and None in names:
             raise _refuse_unclear_settings(name, settings, type(data.data).__name__)
@@ -686,179 +531,15 @@ class _Evaluation:
             return
         if {*self.settings.rules} <= _RULES_OF_ONE_MODEL:
             self.notices.append(
-                f"{self.settings.metric} of {other.name} is in other"
-                " units: its training data differs"
+                f"{self.metric} of {other.name} is in other units: its training data differs"
             )
         else:
             raise ConfigError(
-                f"gate.metric: {self.settings.metric} is in units of each run's own training data:"
+                f"gate.metric: {self.metric} is in units of each run's own training data:"
                 f" {candidate.name} divides by {_list_numbers(mine)}, {other.name} by"
                 f" {_list_numbers(theirs)}, so that the two cannot be compared. Name a metric in"
                 " the units of the target, such as --gate.metric=test/mse."
             )
-
-    def _score(
-        self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData
-    ) -> ModelScores:
-        """Run a model's own test or validation steps over all samples.
-
-        Find the values of single classes.
-
-        Args:
-            name: Its name in messages.
-            module: The model, which gets its weights here.
-            checkpoint: File of its weights.
-            data: The samples, prepared as this model takes them.
-
-        Raises:
-            ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is
-                no such class.
-            DataError: If the data has a class that the model does not know.
-        """
-        print_line(f"scores {name}", self.stage_config.mode)
-        metric = str(self.settings.metric)
-        data.model_classes = read_trained_classes(checkpoint).numbering
-        data.model_name = name
-        accelerator = "gpu" if self._device.type == "cuda" else "cpu"
-        trainer = build_bare_trainer(
-            VerifiedCheckpointIO(), accelerator=accelerator, precision=self._precision
-        )
-        block = self.stage_config.resolved.section("accelerator")
-        computation = Computation(memory_format=block.get("memory_format") or "contiguous")
-        trainer.callbacks.append(computation)  # type: ignore[attr-defined]
-        recorder = PredictionRecorder(None)
-        trainer.callbacks.append(recorder)  # type: ignore[attr-defined]
-        if self._needs_callbacks:
-            self._add_callbacks(trainer)
-
-        def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
-            run_split = trainer.test if data.split == "test" else trainer.validate
-            # the same samples, where that draws numbers
-            seed_everything(self._seed, workers=True, verbose=False)
-            data.begin_pass()
-            # Lightning 2.6.6, of a trainer without the callbacks of the training
-            with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", message="Be aware that when using `ckpt_path`, callbacks"
-                )
-                # of `self.log(..., logger=True)`: a gate has no logger
-                warnings.filterwarnings(
-                    "ignore", message=r"You called `self.log\(.*no logger configured"
-                )
-                run_split(
-                    module,
-                    datamodule=data,
-                    ckpt_path=ckpt_path,
-                    verbose=False,
-                    weights_only=not runs.is_trusting(),
-                )
-            self.modes = override_modes(find_metric_modes(trainer, module), self.modes)
-            return {key: float(value) for key, value in trainer.callback_metrics.items()}
-
-        metrics = evaluate(str(checkpoint))
-        if metric not in metrics and not self._needs_callbacks and self._add_callbacks(trainer):
-            metrics = evaluate(None)
-            self._needs_callbacks = metric in metrics
-        predictions = data.name_predictions(recorder.predictions)
-        predictions = data.add_slices(predictions, list(self.settings.slices or ()))
-        if metric not in metrics:
-            raise ConfigError(
-                f"gate.metric: {name} logs no {metric!r} on the {data.split}"
-                f" split{near(metric, metrics)}\nlogged: {', '.join(sorted(metrics)) or 'none'}"
-            )
-        of_classes = {
-            each: self._score_class(
-                each, metrics[metric], predictions, data, partial(evaluate, None)
-            )
-            for each in self.settings.slices or {}
-        }
-        return ModelScores(name, metrics, of_classes, predictions, unit=_find_unit(module, metric))
-
-    def _add_callbacks(self, trainer: Trainer) -> int:
-        """Add the callbacks of the judged run's config, of which one may log the metric.
-
-        Both models get them from there, so that the metric is computed alike.
-
-        Returns:
-            Number of callbacks.
-        """
-        callbacks = build_metric_callbacks(self.stage_config, self.stack)
-        trainer.callbacks.extend(callbacks)  # type: ignore[attr-defined]
-        return len(callbacks)
-
-    def _score_class(
-        self,
-        class_name: str,
-        score: float,
-        predictions: Predictions | None,
-        data: EvaluationData,
-        evaluate: Callable[[], Mapping[str, float]],
-    ) -> float | None:
-        """Find the metric of one class.
-
-        Its own value of the predictions, else by the steps on its samples alone.
-
-        Args:
-            class_name: Name of the class.
-            score: The metric over all samples.
-            predictions: For all samples; None where the steps do not return them.
-            data: The samples.
-            evaluate: Runs the steps.
-
-        Returns:
-            None where the class has no samples, or no finite value.
-
-        Raises:
-            ConfigError: If there is no such class, or the metric is no mean over samples.
-        """
-        metric = str(self.settings.metric)
-        if data.is_column_slice(class_name):
-            own = score_slice(metric, class_name, score, predictions)
-            if own is not UNKNOWN_SCORE:
-                return own
-            raise ConfigError(
-                f"gate.slices.{class_name}: the predictions do not tell {metric} of some rows"
-                " alone. Judge slices by accuracy, f1, precision, recall, mae or mse."
-            )
-        if predictions is not None and predictions.task.form.count_classes(predictions) is not None:
-            found = score_class(predictions, data.number_of_label(class_name), metric)
-            if found is not UNKNOWN_SCORE:
-                return found
-            refusal = explain_class_metric(predictions.task, metric)
-            if refusal is not None:
-                raise ConfigError(refusal)
-
-        # a mean over samples is the weighted mean of what its parts have
-        values: dict[bool, float] = {}
-        sizes: dict[bool, int] = {}
-        for is_left_out in (False, True):
-            data.choose_class(class_name, is_left_out=is_left_out)
-            value = evaluate().get(metric)
-            sizes[is_left_out] = data.num_given
-            values[is_left_out] = math.nan if value is None or not data.num_given else value
-        data.choose_all()
-        own = values[False]
-        rest = values[True]
-        if not math.isfinite(own):
-            return None
-        mean = (
-            own
-            if not sizes[True]
-            else (own * sizes[False] + rest * sizes[True]) / (sizes[False] + sizes[True])
-        )
-        if (
-            not is_loss_name(metric)
-            and math.isfinite(score)
-            and not math.isclose(mean, score, rel_tol=1e-3, abs_tol=1e-4)
-        ):
-            raise ConfigError(
-                f"gate.slices: {metric} is no mean over samples, such as a mean over classes, so"
-                f" that its value on the samples of {class_name} alone says nothing of"
-                f" {class_name}; and the predictions do not tell it. Judge classes by accuracy, f1,"
-                ' precision or recall, for which the steps return {"logits": ..., "target":'
-                " ...}, or leave gate.slices out."
-            )
-        return own
 
     def _open_baseline(self, model: BaselineModel, kind: type) -> tuple[StageConfig, DataSettings]:
         """Open the config of a model, whose data settings choose the samples of the judged run.
@@ -877,7 +558,7 @@ class _Evaluation:
         resolved = self.stage_config.resolved
         if config.get("data") is None:
             raise ConfigError(
-                f"gate.baseline: {model.name} has no data in its config; {_THRESHOLDS_ALONE}"
+                f"gate.baseline: {model.name} has no data in its config; {THRESHOLDS_ALONE}"
             )
         settings = choose_data_settings(
             config["data"],
@@ -886,7 +567,11 @@ class _Evaluation:
             kind=kind,
         )
         text = dump_yaml(
-            {"seed_everything": self._seed, "model": config.get("model"), "data": settings.section}
+            {
+                "seed_everything": self.scorer.seed,
+                "model": config.get("model"),
+                "data": settings.section,
+            }
         )
         options: dict[str, Any] = {"ckpt_path": str(model.checkpoint)}
         if runs.is_trusting():
@@ -897,9 +582,29 @@ class _Evaluation:
             first = str(error).split("\n", 1)[0]
             raise ConfigError(
                 f"gate.baseline: {model.name} cannot be built from its config: {first}. Name"
-                f" another with --gate.baseline, or {_THRESHOLDS_ALONE}"
+                f" another with --gate.baseline, or {THRESHOLDS_ALONE}"
             ) from error
         return replace(stage_config, mode=self.stage_config.mode), settings
+
+
+def _describe_difference(
+    samples: EvaluationData, data: EvaluationData, names: tuple[str | None, str | None]
+) -> str | None:
+    """Describe by what the samples of two models differ.
+
+    None where number, labels and names are the same; empty where the names differ.
+
+    Args:
+        samples: Those of the baseline.
+        data: Those of the run that is judged.
+        names: Digests of the names of both.
+    """
+    numbers = f"{samples.num_samples} against {data.num_samples}"
+    if samples.num_samples != data.num_samples:
+        return numbers
+    if samples.labels_digest != data.labels_digest:
+        return f"{numbers}, with other labels"
+    return "" if None not in names and names[0] != names[1] else None
 
 
 def _refuse_unclear_settings(name: str, settings: DataSettings, class_name: str) -> ConfigError:
@@ -919,13 +624,21 @@ def _refuse_unclear_settings(name: str, settings: DataSettings, class_name: str)
         "chooses the samples, which must be the same for both, or prepares"
         f" them, which each model does its "
         f"own way. List the arguments that choose them in the class {class_name}, such as "
-        f'sample_arguments = ("root", "fold"); or {_THRESHOLDS_ALONE}'
+        f'sample_arguments = ("root", "fold"); or {THRESHOLDS_ALONE}'
     )
+
+
+def _is_of_data(score: StageScore, data: EvaluationData) -> bool:
+    """Return whether a score is of all samples of the data as it is now, which is read for that."""
+    if score.data is None or not data.measure():
+        return False
+    fingerprint = describe_data(data.data).get("fingerprint")
+    return (score.data, score.num_samples) == (fingerprint, data.num_samples)
 
 
 def _describe_evaluation_data(data: EvaluationData) -> dict[str, Any]:
     """Describe the data for gate.json: lightkit's own with its source and version."""
-    described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}
+    described = describe_data(data.data)
     kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
     return {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
 
@@ -936,16 +649,6 @@ def _describe_confidence(decision: Mapping[str, Any], metric: str) -> str:
     if tested_by["test"] is None:
         return f"gate.confidence has no effect: {tested_by['reason']}"
     return describe_significance(tested_by, metric, decision["baseline"], mode=decision["mode"])
-
-
-def _find_unit(module: LightningModule, metric: str) -> tuple[float, ...] | None:
-    """Return the numbers by which a model divides a metric, as its `metric_units` says.
-
-    None for a unit of all runs.
-    """
-    units = getattr(module, "metric_units", None)
-    found = units.get(metric.rpartition("/")[2]) if isinstance(units, Mapping) else None
-    return None if found is None else tuple(map(float, found))
 
 
 def _dotted(argument: str) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightkit.cli.console import flush_or_discard
+from lightkit.cli.deferred_imports import deferring_imports
 
 _FOREIGN = ("mpi4py", "horovod", "torch_xla")
 """Modules that leave a job, or a device, with the end of Python."""
@@ -27,15 +28,17 @@ def freezing_imports() -> Iterator[None]:
 
     The garbage collector would go over all objects again and again while they become more, which is
     a sixth of the time of the imports, and over all of them in later full collections. What is
-    created afterwards is collected as ever. Where torch is imported already, in a notebook or a
-    test, nothing is changed.
+    created afterwards is collected as ever. What torchmetrics imports for a name or two is left
+    out until it is used. Where torch is imported already, in a notebook or a test, nothing is
+    changed.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
     gc.disable()
     try:
-        yield
+        with deferring_imports():
+            yield
     finally:
         freeze()
         gc.enable()

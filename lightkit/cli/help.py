@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable
 
 from lightkit.cli.command_line import Command
-from lightkit.cli.command_table import COMMANDS, GENERAL_OPTIONS, WITH_MODEL
+from lightkit.cli.command_table import COMMANDS, GENERAL, WITH_MODEL
 
 _WIDTH = 100  # columns, of a command that is no stage
 _SCREEN = 80  # of a stage, and of lightkit itself
@@ -59,7 +59,9 @@ _TOPICS = """\
 def format_general_help() -> str:
     """Write the help of lightkit: its commands and the options that most of them have."""
     commands = "\n".join(f"  {command.name:13}{command.summary}" for command in COMMANDS.values())
-    shown = ((option.describe(), option.help) for option in GENERAL_OPTIONS if not option.is_hidden)
+    shown = (
+        (option.describe(), option.explain()) for option in GENERAL.options if not option.is_hidden
+    )
     options = _format_rows(shown, column=21, width=_SCREEN)
     return (
         "usage: lightkit COMMAND [-c FILE]... [--key=value]... [key=value]...\n\n"
@@ -102,7 +104,9 @@ def _choose_keys(stage: str) -> list[str]:
 def _list_rows(command: Command) -> list[tuple[str, str]]:
     """List what the help shows in columns: inputs, options and keys, each with its text."""
     rows = [(each.name, each.help) for each in command.inputs]
-    rows += [(option.describe(), option.help) for option in command.options if not option.is_hidden]
+    for option in command.options:
+        if not option.is_hidden:
+            rows.append((option.describe(), option.explain()))
     rows += [(each.name, each.help) for each in command.keys]
     return rows
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from lightkit.cli.argument_lookup import find_description, list_class_names
 from lightkit.cli.validation import validate_signatures
 from lightkit.config import NAMED_CLASSES, Origin, Problems, Resolved, near
-from lightkit.config.accelerator.vocabulary import KEY_HELP
 from lightkit.config.schedule import COUNTS
 from lightkit.config.schema import (
     NO_DEFAULT,
@@ -47,7 +47,7 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     if section == "all" or len(inside) > 1:
         words = " ".join([section, *inside[:-1]])
         raise ConfigError(f"--help {words}: expected nothing after it, got {inside[-1]!r}")
-    key = inside[0] if inside else None
+    key = next(iter(inside), None)
     if section in schema.bases and key is not None:
         return _format_class(command, section, key)
     if section in schema.bases:
@@ -57,7 +57,7 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     if section in schema.top:
         return _format_arguments({section: schema.top[section]})
     names = schema.section_names
-    keys = [key for each in schema.sections.values() for key in each.arguments]
+    keys = chain(*(each.arguments for each in schema.sections.values()))
     hint = near(section, [*names, *schema.top, "all"]) or near(section, keys)
     raise ConfigError(
         f"--help: there is no section {section!r}{hint}\nSections: {', '.join(names)}; or all."
@@ -72,8 +72,6 @@ def _format_section(section: str, key: str | None, described: ClassDescription) 
     """
     arguments = described.arguments
     shows_types = section != "accelerator"  # whose values may be words and numbers
-    if not shows_types:
-        arguments = {name: Argument(help=text) for name, text in KEY_HELP.items()}
     if key is not None:
         if key not in arguments:
             raise ConfigError(f"--help {section}: there is no key {key!r}{near(key, arguments)}")

@@ -22,11 +22,12 @@ from typing import Any
 import yaml
 from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, instantiate_class
 
 # The classes of these packages are known by their short names once they are imported.
-from lightkit import config, data, loggers, models, runs  # noqa: F401
+from lightkit import config, data, loggers, models, runs
+from lightkit.callbacks.computation import build_computation
 from lightkit.callbacks.optimizer_settings import OptimizerSettings
 from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.command_line import Command, Invocation, parse_command
@@ -43,6 +44,7 @@ from lightkit.cli.parser_errors import (
 )
 from lightkit.cli.predict_images import build_image_data, build_row_data, drop_limits
 from lightkit.cli.redaction import redact_tags
+from lightkit.cli.run_display import print_run_end
 from lightkit.cli.run_lifecycle import start_run
 from lightkit.cli.schedules import (
     count_schedule,
@@ -55,18 +57,11 @@ from lightkit.cli.schedules import (
 )
 from lightkit.cli.session import Session, StageProcess, join_ranks
 from lightkit.cli.stage_config import StageConfig, load_stage_config
-from lightkit.cli.trainer_components import (
-    as_list,
-    build_components,
-    build_computation,
-    finish_trainer,
-    print_run_end,
-    set_devices,
-    set_threads,
-)
+from lightkit.cli.threads import set_threads
+from lightkit.cli.trainer_components import as_list, build_components, finish_trainer
 from lightkit.cli.validation import check_inputs, validate_signatures
-from lightkit.config.accelerator.computation import AcceleratorSettings
-from lightkit.config.resolved import collect_errors, drop_paths
+from lightkit.config.accelerator.block import AcceleratorSettings
+from lightkit.config.resolved import collect_errors
 from lightkit.config.schedule import (
     SECTION,
     check_stepping,
@@ -80,7 +75,9 @@ from lightkit.data.listed_rows import ListedRows
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.launch.plan import LaunchSettings
+from lightkit.launch.ranks import set_devices
 from lightkit.launch.watchdog import WatchdogSettings
+from lightkit.models.metric_states import keep_metric_states
 from lightkit.models.module import ScoredModule
 from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
@@ -91,20 +88,29 @@ from lightkit.runs.signals import SignalWatch
 # text, not at all.
 set_dumper("yaml", config.dump_yaml)
 
-_SECTIONS = {
+SECTION_SETTINGS = {
     "run": RunSettings,
     "launch": LaunchSettings,
     "watchdog": WatchdogSettings,
     "gate": GateSettings,
     "accelerator": AcceleratorSettings,
 }
-"""Sections that lightkit adds to LightningCLI's."""
+"""Classes of the sections that lightkit adds to LightningCLI's."""
 _EXPORT = "export"
 _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
 _TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 _TRAINING_HARDWARE = (
-    *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
-    *("callbacks", "logger", "profiler", "model_registry"),
+    "accelerator",
+    "devices",
+    "num_nodes",
+    "strategy",
+    "precision",
+    "plugins",
+    "sync_batchnorm",
+    "callbacks",
+    "logger",
+    "profiler",
+    "model_registry",
 )
 """Keys of the trainer that an export, which runs on one CPU, leaves out."""
 
@@ -143,16 +149,14 @@ class LightkitCLI(LightningCLI):
         self.process = process
         self.session: Session | None = None
         """The stage once its run has begun."""
-        self._is_recorded = False
         self._ckpt_path: str | None = None
         self.optimizer_settings = OptimizerSettings(self._is_set)
         if stage_config is not None:
             kwargs["save_config_callback"] = None  # the run folder has the config
-            command = "fit" if stage_config.command == _EXPORT else stage_config.command
-            # one parser alone: each takes a third of a second
-            methods = self.subcommands()[command]
-            self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
-        _import_tables(stage_config)
+            self._keep_command("fit" if self._exports else stage_config.command)
+        resolved = None if stage_config is None else stage_config.resolved
+        _import_tables(resolved)
+        _import_loggers(resolved)
         _keep_forking()
         try:
             with ExitStack() as self._script_stack:
@@ -164,18 +168,18 @@ class LightkitCLI(LightningCLI):
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(error.exit_code) from error
 
+    def _keep_command(self, command: str) -> None:
+        """Build the parser of one command alone: each takes a third of a second."""
+        methods = self.subcommands()[command]
+        self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave the invocation out.
 
         A strategy that spawns processes pickles the parser, which knows this object.
         """
-        return {
-            **vars(self),
-            "stage_config": None,
-            "process": None,
-            "session": None,
-            "_script_stack": None,
-        }
+        left_out = ("stage_config", "process", "session", "_script_stack")
+        return {**vars(self), **dict.fromkeys(left_out)}
 
     def _is_set(self, section: str) -> bool:
         """Check whether the config names an optimizer, or a schedule."""
@@ -187,6 +191,19 @@ class LightkitCLI(LightningCLI):
     @property
     def _is_script(self) -> bool:
         return self.stage_config is None or self.stage_config.is_script
+
+    @property
+    def _loaded(self) -> StageConfig:
+        """The config of the stage, which a command hands over and a script loads."""
+        assert self.stage_config is not None
+        return self.stage_config
+
+    @property
+    def _is_recorded(self) -> bool:
+        """Return whether the stage has a run folder."""
+        if self.stage_config is None or self.subcommand is None or self._exports:
+            return False
+        return not spawns(self.config[self.subcommand]["trainer"].get("strategy"))
 
     @property
     def _exports(self) -> bool:
@@ -214,17 +231,17 @@ class LightkitCLI(LightningCLI):
         try:
             super().setup_parser(*args)
         except (ArgumentError, ValueError) as error:
-            name = re.search(rf"\b({'|'.join(_SECTIONS)})\b", str(error))
+            name = re.search(rf"\b({'|'.join(SECTION_SETTINGS)})\b", str(error))
             if name is None or not self._is_script:
                 raise
             raise ConfigError(
-                f"--{name[1]}: lightkit has sections of the names {', '.join(_SECTIONS)}"
+                f"--{name[1]}: lightkit has sections of the names {', '.join(SECTION_SETTINGS)}"
             ) from error
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add lightkit's sections next to `seed_everything`."""
         super().add_default_arguments_to_parser(parser)
-        for name, settings in _SECTIONS.items():
+        for name, settings in SECTION_SETTINGS.items():
             parser.add_class_arguments(settings, name)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -234,38 +251,38 @@ class LightkitCLI(LightningCLI):
             ConfigError: If anything in it is wrong.
             Checked: If only that was asked.
         """
-        if self.stage_config is None and isinstance(args, (dict, Namespace)):
-            super().parse_arguments(parser, args)
-            return
         if self.stage_config is None:
-            self._load_script_config(None if args is None else list(args))
-        stage_config = self.stage_config
-        assert stage_config is not None
+            if isinstance(args, (dict, Namespace)):
+                super().parse_arguments(parser, args)
+                return
+            self._load_script_config(args)
+        stage_config = self._loaded
         assert self.process is not None
         if stage_config.options.get("trust"):
             self.process.stack.enter_context(runs.trusting())
 
-        command = self._choose_parser(stage_config)
+        command = self._choose_parser(stage_config.command)
         if stage_config.passthrough:
-            parser.parse_args([*_words_of(command), *stage_config.passthrough])
+            parser.parse_args([*filter(None, [command]), *stage_config.passthrough])
         self.config = self._parse_or_explain(command)
-        section = self.config if command is None else self.config[command]
+        section = self._values_of(command)
         if command is not None:
             section["run"]["name"] = section["run"]["name"] or stage_config.job_name
-            self._is_recorded = not self._exports and not spawns(section["trainer"].get("strategy"))
         if stage_config.print_config is not None:
-            self._print_config(self._parser(command), section)
+            self._print_config(command)
             raise SystemExit(0)
         self._check_parsed(command, section)
-        if stage_config.only_checks:
-            raise Checked
 
-    def _choose_parser(self, stage_config: StageConfig) -> str | None:
+    def _values_of(self, command: str | None) -> Any:
+        """Return the values of a command, or of a script that runs none."""
+        return self.config if command is None else self.config[command]
+
+    def _choose_parser(self, command: str) -> str | None:
         """Return the command whose parser is used; of `export`, which has none, the first one."""
-        if not stage_config.command:
+        if not command:
             return None
         parsers = self._subcommand_parsers
-        return stage_config.command if stage_config.command in parsers else next(iter(parsers))
+        return command if command in parsers else next(iter(parsers))
 
     def _parse_or_explain(self, command: str | None) -> Namespace:
         """Parse the config, or raise all of its errors.
@@ -274,33 +291,31 @@ class LightkitCLI(LightningCLI):
             ConfigError: If there are errors in it.
             Checked: If they are reported already, and the rest of the config depends on them.
         """
-        assert self.stage_config is not None
         parse = partial(self._parse, command)
-        resolved = self.stage_config.resolved
+        resolved = self._loaded.resolved
         parsed: Namespace | None
         try:
             parsed = parse(resolved)
         except ConfigError:  # the first error: collect all of them
             problems = config.Problems()
-            if not self.stage_config.is_script:
+            if not self._loaded.is_script:
                 resolved = validate_signatures(resolved, problems)
             parsed, _ = collect_errors(resolved, parse, problems)
-            problems.raise_any(self.stage_config.resolved.masked)
+            problems.raise_any(self._loaded.resolved.masked)
         if parsed is None:
             raise Checked
         return parsed
 
-    def _print_config(self, parser: LightningArgumentParser, section: Namespace) -> None:
+    def _print_config(self, command: str | None) -> None:
         """Print the config as the command's parser has it."""
-        assert self.stage_config is not None
-        is_script = self.stage_config.is_script
+        parser = self._parser(command)
+        is_script = self._loaded.is_script
         if is_script and parser.dump_header:
             for line in parser.dump_header:
                 print(f"# {line}")
         left_out = ("config",) if is_script else _NOT_SAVED
-        values = self._dump(
-            parser, section, left_out=left_out, flags=self.stage_config.print_config or ()
-        )
+        flags = self._loaded.print_config or ()
+        values = self._dump(command, left_out=left_out, flags=flags)
         print(config.dump_yaml(values), end="")
 
     def _check_parsed(self, command: str | None, section: Namespace) -> None:
@@ -308,22 +323,27 @@ class LightkitCLI(LightningCLI):
 
         Raises:
             ConfigError: If an input is missing.
+            Checked: If only that was asked.
         """
-        stage_config = self.stage_config
-        assert stage_config is not None
+        stage_config = self._loaded
         trains = command == "fit"
         if trains and not stage_config.resolved.removed:  # else errors are to be reported first
             self._warn_of_schedule(section)
         if command and not stage_config.images:  # images need none of the data
             starts = stage_config.only_checks and trains and stage_config.ckpt_path is None
             check_inputs(stage_config.resolved, starts_training=starts, parsed=section)
+        if stage_config.only_checks:
+            raise Checked
 
-    def _load_script_config(self, args: list[str] | None) -> None:
+    def _load_script_config(self, args: Sequence[str] | None) -> None:
         """Load the config of a script from its command line and the defaults of its parsers."""
-        if args is not None and len(sys.argv) > 1:
-            warn_of_two_command_lines(args)
+        if args is None:
+            words = sys.argv[1:]
+        else:
+            words = list(args)
+            warn_of_two_command_lines(words)
         parsers = getattr(self, "_subcommand_parsers", {})
-        invocation = self._read_words(parsers, sys.argv[1:] if args is None else args)
+        invocation = self._read_words(parsers, words)
 
         # A class that the script fixes has a section of plain arguments.
         fixed: dict[str, str] = {}
@@ -342,9 +362,7 @@ class LightkitCLI(LightningCLI):
             fixed_classes=fixed,
         )
         problems.raise_any(loaded.resolved.masked)
-        stage_config = replace(
-            stage_config, resolved=drop_paths(stage_config.resolved, {("subcommand",)})
-        )
+        stage_config = replace(stage_config, resolved=_leave_command_out(stage_config.resolved))
         if (
             (path := stage_config.ckpt_path)
             and path not in ("best", "last")
@@ -357,7 +375,7 @@ class LightkitCLI(LightningCLI):
         self.process = StageProcess(
             stack=self._script_stack,
             watch=SignalWatch(owns_process=False),
-            rank_context=join_ranks(stage_config),
+            rank_context=join_ranks(stage_config.command, stage_config.run_root),
         )
         if args is None:  # a program of its own, which is as quiet as a command
             configure_console(stage_config.mode, stage_config.resolved.masked)
@@ -389,18 +407,18 @@ class LightkitCLI(LightningCLI):
         if SECTION in values and SECTION in resolved.class_sections:
             values[SECTION] = hide_schedule(values[SECTION], describe_schedule_class)
             check_stepping(values[SECTION], resolved)
-        if self._exports and isinstance(trainer := values.get("trainer"), dict):
-            values["trainer"] = {
-                key: value for key, value in trainer.items() if key not in self.left_out_of_export
-            }
+        trainer = values.get("trainer")
+        if self._exports and isinstance(trainer, dict):
+            for key in self.left_out_of_export:
+                trainer.pop(key, None)
         try:
-            # As a file's text: given as an object, `key+` in init_args would forget the signature's
-            # default.
+            # As a file's text: given as an object, `key+` of a class that a script fixes would
+            # forget the signature's default, which the parser of the command has.
             text = config.dump_yaml(values)
-            return self.parser.parse_args([*_words_of(command), "--config", text])
+            return self.parser.parse_args([*filter(None, [command]), "--config", text])
         except ArgumentError as error:
             keys = {str(action.dest) for action in self._parser(command)._actions}
-            named = resolved if command is None else replace(resolved, subcommand=command)
+            named = replace(resolved, subcommand=command)
             raise explain_parser_error(error, named, keys=keys | {"callbacks", "logger"}) from error
         except SystemExit as end:
             raise ConfigError(
@@ -409,8 +427,7 @@ class LightkitCLI(LightningCLI):
 
     def _dump(
         self,
-        parser: LightningArgumentParser,
-        section: Namespace,
+        command: str | None,
         *,
         left_out: Sequence[str] = _NOT_SAVED,
         flags: Sequence[str] = (),
@@ -419,34 +436,27 @@ class LightkitCLI(LightningCLI):
 
         In lightkit's form, with references in the place of secrets.
         """
-        assert self.stage_config is not None
-        text = parser.dump(
-            section,
-            format="json",
+        values = self._serialize(
+            command,
             skip_unset="skip_unset" in flags or "skip_null" in flags,
             skip_default="skip_default" in flags,
-            skip_validation=True,  # it was parsed
         )
-        values = {key: value for key, value in json.loads(text).items() if key not in left_out}
+        values = {key: value for key, value in values.items() if key not in left_out}
         if SECTION in values:
             values[SECTION] = show_schedule(values[SECTION])
-        resolved = self.stage_config.resolved
+        resolved = self._loaded.resolved
         return resolved.with_references(resolved.name_entries(values))
 
-    def _dump_hyperparameters(self) -> dict[str, Any]:
-        """Return the values from which LightningCLI takes what model and data save of themselves.
+    def _serialize(self, command: str | None, **options: bool) -> dict[str, Any]:
+        """Return what was parsed as plain values, whose keys are those of YAML.
 
-        LightningCLI would validate the whole config again, and read a text like 2026-11-29 as a
-        date.
+        Args:
+            command: The command; None in a script that runs none.
+            options: Options of jsonargparse's, for what it leaves out.
         """
-        section = self.config if self.subcommand is None else self.config[self.subcommand]
-        text = self._parser(self.subcommand).dump(
-            section,
-            format="yaml",
-            skip_unset=False,
-            skip_validation=True,
-            skip_link_targets=False,
-        )
+        section = self._values_of(command)
+        # it was parsed, and is not validated again
+        text = self._parser(command).dump(section, format="yaml", skip_validation=True, **options)
         values: dict[str, Any] = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - a safe loader
         return values
 
@@ -460,7 +470,11 @@ class LightkitCLI(LightningCLI):
         if self._is_recorded:
             self.start_run()
         if stage_config is not None:
-            self.config_dump = self._dump_hyperparameters()
+            # what model and data save of themselves; LightningCLI would validate the whole config
+            # again, and read a text like 2026-11-29 as a date
+            self.config_dump = self._serialize(
+                self.subcommand, skip_unset=False, skip_link_targets=False
+            )
         try:
             with unwrap_errors():
                 super().instantiate_classes()
@@ -477,7 +491,8 @@ class LightkitCLI(LightningCLI):
     ) -> ListedImages | ListedRows:
         """Build the data of what the command line names."""
         if stage_config.takes_rows:
-            return build_row_data(stage_config, self.model, session.start)
+            weights = stage_config.weights
+            return build_row_data(stage_config.images, weights, self.model, session.start)
         early = session.process.early_images
         return build_image_data(
             stage_config, self.model, self.datamodule, session.start, early_images=early
@@ -496,10 +511,9 @@ class LightkitCLI(LightningCLI):
 
     def _set_weights_only(self) -> None:
         """Load checkpoints as tensors and plain values, unless the command line trusts them."""
-        assert self.stage_config is not None
         method = self.config_init[self.subcommand]
         if "weights_only" not in method or (
-            self.stage_config.is_script and method["weights_only"] is None
+            self._loaded.is_script and method["weights_only"] is None
         ):
             return
         if method["weights_only"] is False and not runs.is_trusting():
@@ -512,9 +526,8 @@ class LightkitCLI(LightningCLI):
 
     def start_run(self) -> None:
         """Start the run, and set the keys of the config that depend on it."""
-        stage_config = self.stage_config
+        stage_config = self._loaded
         process = self.process
-        assert stage_config is not None
         assert process is not None
         section = self.config[self.subcommand]
         trainer = section["trainer"]
@@ -522,7 +535,7 @@ class LightkitCLI(LightningCLI):
             stage_config,
             process,
             RunSettings(**section["run"].as_dict()),
-            saved_config=self._dump(self._parser(self.subcommand), section),
+            saved_config=self._dump(self.subcommand),
             seed=None if section["seed_everything"] is False else section["seed_everything"],
             is_trial=bool(trainer.get("fast_dev_run")),
         )
@@ -539,16 +552,14 @@ class LightkitCLI(LightningCLI):
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
         redact_tags(trainer.get("logger"), stage_config.resolved)
         if stage_config.is_script:
-            # the config of the run has been saved before
-            if run.resumed or stage_config.base is not None:
-                self._allow_another_save(has_logger=trainer.get("logger") is not False)
+            self._allow_another_save(session, has_logger=trainer.get("logger") is not False)
         else:
             self._set_output_keys(section, run)
         if stage_config.images:
             drop_limits(trainer)
-        process.stack.enter_context(runs.activate(replace(run, stage=self.subcommand or "fit")))
+        process.stack.enter_context(runs.activate(replace(run, stage=stage_config.command)))
 
-    def _allow_another_save(self, *, has_logger: bool) -> None:
+    def _allow_another_save(self, session: Session, *, has_logger: bool) -> None:
         """Allow a later start of a run to save its config where the first did.
 
         But never over a file of the user's.
@@ -556,6 +567,8 @@ class LightkitCLI(LightningCLI):
         Without a logger Lightning saves into the working directory, where a config.yaml may have
         become the user's.
         """
+        if not session.run.resumed and session.stage_config.base is None:
+            return
         if has_logger or not self.save_config_kwargs.get("save_to_log_dir", True):
             self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
         else:
@@ -563,11 +576,10 @@ class LightkitCLI(LightningCLI):
 
     def _set_output_keys(self, section: Namespace, run: runs.Run) -> None:
         """Send the output of Lightning to the run folder; keep its own tables and lists away."""
-        assert self.stage_config is not None
         trainer = section["trainer"]
         trainer["default_root_dir"] = trainer["default_root_dir"] or str(run.folder)
         if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
-            section["verbose"] = bool(self.stage_config.resolved.value_of("verbose"))
+            section["verbose"] = bool(self._loaded.resolved.value_of("verbose"))
         if self.subcommand == "predict":  # they are written; kept, they would fill memory
             section["return_predictions"] = False
 
@@ -594,18 +606,21 @@ class LightkitCLI(LightningCLI):
         `configure_model` has made them, and before an XLA device has put others in their place, so
         that the optimizer would train nothing.
         """
-        parser = self._parser(subcommand)
-        is_given = any(
-            self._get(self.config_init, key) for key in _list_automatic(parser._optimizers)
-        )
         # Lightkit's own models have an optimizer to which the config's schedule belongs.
-        schedules = [
-            self._get(self.config_init, key) for key in _list_automatic(parser._lr_schedulers)
-        ]
+        schedules = self._get_automatic(self._parser(subcommand)._lr_schedulers)
         has_schedule = any(each is not None and "class_path" in each for each in schedules)
-        is_given = is_given or (has_schedule and keeps_own_optimizer(type(self.model)))
+        is_given = self._names_optimizer or (has_schedule and keeps_own_optimizer(type(self.model)))
         if self.auto_configure_optimizers and is_given and not self._exports:
             self.model.configure_optimizers = MethodType(self.create_optimizers, self.model)
+
+    @property
+    def _names_optimizer(self) -> bool:
+        """Return whether the config has an optimizer for the model."""
+        return any(self._get_automatic(self._parser(self.subcommand)._optimizers))
+
+    def _get_automatic(self, registered: Mapping[str, tuple[Any, str]]) -> list[Any]:
+        """List the values of the optimizers or schedules that LightningCLI gives to the model."""
+        return [self._get(self.config_init, key) for key in _list_automatic(registered)]
 
     def create_optimizers(self, module: LightningModule) -> Any:
         """Build the config's optimizer and schedule for a model whose parameters exist by now.
@@ -623,9 +638,7 @@ class LightkitCLI(LightningCLI):
                 warnings.filterwarnings(
                     "ignore", message=".*configure_optimizers` will be overridden"
                 )
-            if any(
-                self._get(self.config_init, each) for each in _list_automatic(parser._optimizers)
-            ):
+            if self._names_optimizer:
                 super()._add_configure_optimizers_method_to_model(self.subcommand)
                 found = module.configure_optimizers()
             else:
@@ -641,9 +654,8 @@ class LightkitCLI(LightningCLI):
 
     def _warn_of_schedule(self, section: Namespace) -> None:
         """Warn of a schedule and an optimizer that the model or the number of epochs makes idle."""
-        assert self.stage_config is not None
-        rank = None if self.process is None else self.process.rank
-        if rank is not None and rank.rank != 0:
+        stage_config = self._loaded
+        if self.process is not None and self.process.rank_number:
             return
         value = section.get("model")
         cls: Any = self.model_class
@@ -653,7 +665,7 @@ class LightkitCLI(LightningCLI):
             _list_automatic(self._parsers()[0]._optimizers)
         )
         cls = cls if is_automatic and isinstance(cls, type) else None
-        warn_of_schedule(self.stage_config.resolved, cls, is_script=self.stage_config.is_script)
+        warn_of_schedule(stage_config.resolved, cls, is_script=stage_config.is_script)
 
     def _parsers(self) -> list[LightningArgumentParser]:
         return list(getattr(self, "_subcommand_parsers", {"": self.parser}).values())
@@ -668,18 +680,9 @@ class LightkitCLI(LightningCLI):
             return build_bare_trainer()
         trainer_config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         if self.session is None:
-            added = self._build_unrecorded()
-            if added:
-                kwargs["callbacks"] = [*added, *as_list(trainer_config.get("callbacks"))]
+            kwargs |= self._build_unrecorded(trainer_config)
         else:  # a script may have a function for the trainer that takes few arguments
-            added = [
-                self._get(self.config_init, key)
-                for key in self._parser(self.subcommand).callback_keys
-            ]
-            added += as_list(self.trainer_defaults.get("callbacks"))
-            components = build_components(
-                self.session, trainer_config, added, settings=self.optimizer_settings
-            )
+            components = self._build_recorded(self.session, trainer_config)
             known = self._get(self.config, "trainer", default={})
             kwargs |= {
                 key: value for key, value in components.items() if key in kwargs or key in known
@@ -690,26 +693,37 @@ class LightkitCLI(LightningCLI):
             if self.stage_config is None:
                 raise
             raise locate_lightning_error(error, self.stage_config.resolved) from error
+        keep_metric_states(trainer)
         if self.session is not None:
             finish_trainer(self.session, trainer)
         return trainer
 
-    def _build_unrecorded(self) -> list[Callback]:
-        """Build the callbacks that the config asks for where no run is recorded."""
+    def _build_recorded(
+        self, session: Session, trainer_config: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Build the trainer's arguments that a recorded run changes."""
+        keys = self._parser(self.subcommand).callback_keys
+        added = [self._get(self.config_init, key) for key in keys]
+        added += as_list(self.trainer_defaults.get("callbacks"))
+        return build_components(session, trainer_config, added, settings=self.optimizer_settings)
+
+    def _build_unrecorded(self, trainer_config: Mapping[str, Any]) -> dict[str, Any]:
+        """Build the trainer's arguments that the config changes where no run is recorded."""
         section = self._get(self.config_init, "accelerator")
         callbacks = build_computation({} if section is None else vars(section))
         keys = _list_automatic(self._parser(self.subcommand)._lr_schedulers)
         if any(read_schedule(self._get(self.config, key)).counted for key in keys):
             callbacks.append(self.optimizer_settings)
-        return callbacks
+        if not callbacks:
+            return {}
+        return {"callbacks": [*callbacks, *as_list(trainer_config.get("callbacks"))]}
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._exports:
             # here: it loads what writes and proves exports
             from lightkit.cli.model_export import export_model
 
-            assert self.stage_config is not None
-            export_model(self.stage_config, self.model, self.datamodule)
+            export_model(self._loaded, self.model, self.datamodule)
             return
         try:
             super()._run_subcommand(subcommand)
@@ -736,17 +750,12 @@ _prepared: dict[str, dict[str, Any]] = {}
 
 
 class _ParserBuilder(LightkitCLI):
-    """Build the parser of a command, and nothing more.
-
-    Args:
-        command: One of LightningCLI's commands.
-    """
+    """Build the parser of a fit, and nothing more."""
 
     _is_script = False
 
-    def __init__(self, command: str) -> None:
-        methods = self.subcommands()[command]
-        self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
+    def __init__(self) -> None:
+        self._keep_command("fit")
         with suppress(Checked):
             LightningCLI.__init__(self)
 
@@ -755,19 +764,14 @@ class _ParserBuilder(LightkitCLI):
         raise Checked
 
 
-def prepare_parser(command: str) -> None:
-    """Build the parser of a command for the next `LightkitCLI`.
+def prepare_parser() -> None:
+    """Build the parser of a fit for the next `LightkitCLI`.
 
     That is the next one of this process, or of each process that it forks.
     """
     names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
-    built = vars(_ParserBuilder(command))
-    _prepared[command] = {name: built[name] for name in names}
-
-
-def _words_of(command: str | None) -> list[str]:
-    """Return the word that chooses the parser of a command, before its own words."""
-    return [] if command is None else [command]
+    built = vars(_ParserBuilder())
+    _prepared["fit"] = {name: built[name] for name in names}
 
 
 def _list_automatic(registered: Mapping[str, tuple[Any, str]]) -> list[str]:
@@ -783,6 +787,12 @@ def _name_class(cls: Any) -> str:
     return f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', cls)}".removeprefix(
         "__main__."
     )
+
+
+def _leave_command_out(resolved: config.Resolved) -> config.Resolved:
+    """Return a config without the command that a file of a script may name."""
+    entries = {key: node for key, node in resolved.tree.entries.items() if key != "subcommand"}
+    return replace(resolved, tree=replace(resolved.tree, entries=entries))
 
 
 def _default_files(parser_kwargs: Mapping[str, Any]) -> list[str]:
@@ -820,13 +830,18 @@ def _create_script_command(name: str, parser: LightningArgumentParser) -> Comman
     lightkit's options, but for those whose names the script has.
     """
     own = {str(action.dest) for action in parser._actions} - {
-        *_SECTIONS,
+        *SECTION_SETTINGS,
         "ckpt_path",
         "print_config",
     }
     command = COMMANDS[name if name in WITH_MODEL else "validate"]
-    options = [option for option in command.options if option.key not in own or option.suffixes]
-    return command._replace(name=name, options=tuple(options), key_aliases={})
+    options = []
+    for option in command.options:
+        if option.key in own and not option.suffixes:
+            continue
+        has_other = {name.lstrip("-") for name in option.value_of} & own
+        options.append(option._replace(value_of=()) if has_other else option)
+    return command._replace(name=name, options=tuple(options))
 
 
 def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -861,38 +876,44 @@ def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
     return None
 
 
-_WITHOUT_TABLES = frozenset(
-    {
-        *(
-            "DrawnBouquets",
-            "DrawnFlowers",
-            "DrawnMasks",
-            "FashionMNIST",
-            "Flowers",
-            "ImageFolder",
-            "ImageTable",
-        ),
-        *("MaskFolder", "Temperatures"),
-    }
+_WITHOUT_TABLES = (
+    "DrawnBouquets",
+    "DrawnFlowers",
+    "DrawnMasks",
+    "FashionMNIST",
+    "Flowers",
+    "ImageFolder",
+    "ImageTable",
+    "MaskFolder",
+    "Temperatures",
 )
 _ROW_MODELS = ("TabularModel", "TextClassifier")
 _TABLES = ("Table", "PetastormTable", "TableData", "TextData")
 
 
-def _import_tables(stage_config: StageConfig | None) -> None:
+def _import_tables(resolved: config.Resolved | None) -> None:
     """Import the classes for tables, whose short names are known then.
 
     Unless the config names another data module.
 
     They load pyarrow, which no other class needs.
     """
-    named = None if stage_config is None else stage_config.resolved.class_named("data")
+    named = None if resolved is None else resolved.class_named("data")
     if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
         return
     for name in _ROW_MODELS:
         getattr(models, name)
     for name in _TABLES:
         getattr(data, name)
+
+
+def _import_loggers(resolved: config.Resolved | None) -> None:
+    """Import lightkit's loggers that the config names by their short names, known then."""
+    entries = {} if resolved is None else resolved.section("logger")
+    for entry in entries.values():
+        name = entry.get("class_path") if isinstance(entry, Mapping) else None
+        if name in loggers.__all__:
+            getattr(loggers, name)
 
 
 def _keep_forking() -> None:

@@ -12,11 +12,12 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from pytorch_lightning.callbacks import BasePredictionWriter, Checkpoint, EarlyStopping, ProgressBar
 from pytorch_lightning.plugins.precision import Precision
 
+from lightkit.callbacks.computation import build_computation
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.session import StageProcess
 from lightkit.cli.stage_config import StageConfig
-from lightkit.cli.trainer_components import as_list, build_computation
+from lightkit.cli.trainer_components import as_list
 from lightkit.config import Resolved
 from lightkit.distributed.process_group import process_group_left
 from lightkit.tuning.benchmark import Parts, Variant, make_trainer
@@ -90,15 +91,16 @@ def _may_log(callback: Callback) -> bool:
 
 
 _OF_A_STEP = (
-    *(
-        "accelerator",
-        "accumulate_grad_batches",
-        "benchmark",
-        "default_root_dir",
-        "detect_anomaly",
-        "deterministic",
-    ),
-    *("gradient_clip_algorithm", "gradient_clip_val", "inference_mode", "precision"),
+    "accelerator",
+    "accumulate_grad_batches",
+    "benchmark",
+    "default_root_dir",
+    "detect_anomaly",
+    "deterministic",
+    "gradient_clip_algorithm",
+    "gradient_clip_val",
+    "inference_mode",
+    "precision",
 )
 """Arguments of the trainer that `lightkit tune` takes from the config."""
 

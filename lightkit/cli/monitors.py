@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from lightkit.config import KeyPath, Resolved, dotted
 from lightkit.registry.gate import read_gate
-from lightkit.runs.files import find_value
-from lightkit.runs.metric_mode import Mode, infer_mode, override_modes
+from lightkit.runs.metric_mode import Mode, infer_mode
 
 _OWN = ("Checkpoint", "lightkit.callbacks.Checkpoint")
 """lightkit's own, which takes the mode of the metric where the config sets none; what it sets is
@@ -44,12 +43,11 @@ class Monitor(NamedTuple):
 
 def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
     """List the callbacks, the scheduler and the gate that judge by a metric that is named."""
-    sections: list[tuple[KeyPath, Any]] = []
-    callbacks = find_value(resolved.lightning_values, "trainer", "callbacks")
-    for number, entry in enumerate(callbacks if isinstance(callbacks, list) else [callbacks]):
-        sections.append((resolved.lightkit_path(f"trainer.callbacks.{number}"), entry))
-    sections.append((("lr_scheduler",), resolved.value_of("lr_scheduler")))
-    for path, entry in sections:
+    entries = {
+        **resolved.entries_of("callbacks"),
+        ("lr_scheduler",): resolved.value_of("lr_scheduler"),
+    }
+    for path, entry in entries.items():
         arguments = entry.get("init_args") if isinstance(entry, Mapping) else None
         if isinstance(arguments, Mapping):
             yield from _read_monitor(path, str(entry.get("class_path")), arguments)
@@ -97,62 +95,48 @@ def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
     return {metric: modes.pop() for metric, modes in found.items() if len(modes) == 1}
 
 
-def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = None) -> list[str]:
+def list_mode_warnings(resolved: Resolved) -> list[str]:
     """List the monitors whose mode contradicts their metric.
 
     Also list a gate whose metric says nothing, each with its place.
-
-    Args:
-        resolved: The config.
-        known: Modes of metric objects, where they are known.
     """
     warnings = []
     for each in list_monitors(resolved):
-        text = _describe_doubt(each, resolved, known or {})
+        text = _describe_contradiction(each, resolved)
+        if each.name == "gate" and each.mode is None:
+            text = _describe_unknown_mode(each.metric, resolved)
         if text is not None:
             origin = resolved.origin_of((*each.path, "mode" if each.is_given else each.key))
             warnings.append(text if origin is None else f"{text}\n{origin.render()}")
     return warnings
 
 
-def _describe_doubt(each: Monitor, resolved: Resolved, known: Mapping[str, Any]) -> str | None:
-    """Describe what speaks against the mode of a monitor, or that a gate has none.
-
-    None where all is clear.
-
-    Args:
-        each: The monitor.
-        resolved: The config.
-        known: Modes of metric objects.
-    """
+def _describe_contradiction(each: Monitor, resolved: Resolved) -> str | None:
+    """Describe what speaks against the mode of a monitor; None where nothing does."""
     # a mode that is set does not confirm itself
-    recorded = known if each.is_given else override_modes(known, find_config_modes(resolved))
+    recorded = {} if each.is_given else find_config_modes(resolved)
     best = None if each.is_own else infer_mode(each.metric, recorded=recorded)
-    key = dotted((*each.path, "mode"))
-    if each.mode is not None and best is not None and each.mode != best:
-        default = "" if each.is_given else ", which is its default"
-        size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
-        text = (
-            f"{key}: {each.mode}{default}: {each.name} takes the"
-            f" {size} {each.metric} for the best, "
-        )
-        return f"{text}but the {other} is; set mode: {best}"
-    if (
-        each.name == "gate"
-        and each.mode is None
-        and _compares_blindly(resolved, each.metric, known)
-    ):
-        return (
-            f"{key}: not set, and neither the name of {each.metric} nor another mode of the config"
-            " tells whether a small or a large value is good: unless a metric object with"
-            " higher_is_better is logged under that name, the gate ends with code 2; set mode: min"
-            " or mode: max"
-        )
-    return None
+    if each.mode is None or best is None or each.mode == best:
+        return None
+    default = "" if each.is_given else ", which is its default"
+    size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
+    return (
+        f"{dotted((*each.path, 'mode'))}: {each.mode}{default}: {each.name} takes the {size}"
+        f" {each.metric} for the best, but the {other} is; set mode: {best}"
+    )
 
 
-def _compares_blindly(resolved: Resolved, metric: str, known: Mapping[str, Any]) -> bool:
-    """Return whether neither the config nor the metric tells the mode of the gate's metric."""
-    is_known = infer_mode(metric, recorded={**known, **find_config_modes(resolved)}) is not None
-    rules = {*read_gate(resolved).rules}
-    return not is_known and bool(rules - {"min", "max"})
+def _describe_unknown_mode(metric: str, resolved: Resolved) -> str | None:
+    """Describe that neither the config nor the metric tells the mode of a gate that compares.
+
+    None where one does, or the gate has thresholds alone.
+    """
+    mode = infer_mode(metric, recorded=find_config_modes(resolved))
+    if mode is not None or {*read_gate(resolved).rules} <= {"min", "max"}:
+        return None
+    return (
+        f"gate.mode: not set, and neither the name of {metric} nor another mode of the config tells"
+        " whether a small or a large value is good: unless a metric object with"
+        " higher_is_better is logged under that name, the gate ends with code 2; set mode: min"
+        " or mode: max"
+    )

@@ -19,13 +19,13 @@ from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import load_config
 from lightkit.config import KeyPath, Problems, Resolved, dotted, error_at, read_file, read_scalar
 from lightkit.config.interpolation import escape
+from lightkit.config.secret_values import NOTIFIER_ADDRESSES
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import to_plain
+from lightkit.config.tree import find, to_plain
 from lightkit.errors import Interrupted, LightkitError, exit_code_of
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
 from lightkit.runs import Run
-from lightkit.runs.files import find_value
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S, DeadMansSwitch, close_all, heartbeat_sign
 
 if TYPE_CHECKING:
@@ -122,24 +122,30 @@ class CommandNotifier:
             error: What ended the command; None where all is well.
             timeout_s: Seconds to wait; fewer after a signal.
         """
-        code = 0 if error is None else exit_code_of(error)
-        notifiers = self._notifiers
-        # a failure is sent by the supervisor
-        if not self._is_supervised or heartbeat_sign(code) != "fail":
-            for notifier in notifiers:
-                notifier.send_end(error)
-            if not notifiers and self._is_first_rank and not self.has_sent_end:
-                notifiers = self._send_without_trainer(error, code)
-        senders = [notifier.sender for notifier in notifiers]
+        sign = heartbeat_sign(0 if error is None else exit_code_of(error))
+        senders = [notifier.sender for notifier in self._notify(error, sign)]
         if self._heartbeat is not None:
             text = _describe_end(error)
             text = text if self._resolved is None else self._resolved.masked(text)
-            self._heartbeat.send(heartbeat_sign(code), text)
+            self._heartbeat.send(sign, text)
             senders.append(self._heartbeat.sender)
-        is_interruption = isinstance(error, (Interrupted, KeyboardInterrupt))
-        close_all(senders, min(timeout_s, _INTERRUPTED_CLOSE_S) if is_interruption else timeout_s)
+        if isinstance(error, (Interrupted, KeyboardInterrupt)):
+            timeout_s = min(timeout_s, _INTERRUPTED_CLOSE_S)
+        close_all(senders, timeout_s)
 
-    def _send_without_trainer(self, error: BaseException | None, code: int) -> list[Notifier]:
+    def _notify(self, error: BaseException | None, sign: str | None) -> Sequence[Notifier]:
+        """Send the end through the notifiers of this process, and return them."""
+        if self._is_supervised and sign == "fail":  # which the supervisor sends
+            return self._notifiers
+        for notifier in self._notifiers:
+            notifier.send_end(error)
+        if self._notifiers or self.has_sent_end or not self._is_first_rank:
+            return self._notifiers
+        return self._send_without_trainer(error, sign)
+
+    def _send_without_trainer(
+        self, error: BaseException | None, sign: str | None
+    ) -> list[Notifier]:
         """Send a failure from before there was a trainer, unless a terminal has shown it.
 
         Send the end of a sweep, too.
@@ -149,7 +155,7 @@ class CommandNotifier:
         """
         # no time to load torch
         is_interruption = isinstance(error, (BrokenPipeError, Interrupted, KeyboardInterrupt))
-        is_unseen_failure = heartbeat_sign(code) == "fail" and not sys.stderr.isatty()
+        is_unseen_failure = sign == "fail" and not sys.stderr.isatty()
         if is_interruption or self._is_of_sweep or not (self.sends_each_end or is_unseen_failure):
             return []
         notifiers: list[Notifier] = []
@@ -222,13 +228,8 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     Raises:
         ConfigError: If one refuses its arguments.
     """
-    entries = {f"callbacks.{name}": entry for name, entry in resolved.section("callbacks").items()}
-    entries |= {
-        f"trainer.callbacks.{number}": entry
-        for number, entry in enumerate(_list_own_callbacks(resolved))
-    }
     found = []
-    for key, entry in entries.items():
+    for place, entry in resolved.entries_of("callbacks").items():
         if (path := _notifier_class(entry)) is None:
             continue
         given: dict[str, Any] = entry if isinstance(entry, dict) else {"class_path": entry}
@@ -249,17 +250,11 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
                 notifier: Notifier = parser.instantiate_classes(parsed).notifier
         except Exception as error:  # noqa: BLE001 (the class is anybody's)
             reason = resolved.masked(" ".join(str(error).split()))
-            text = f"{key}: {path} cannot be built: {type(error).__name__}: {reason}"
-            raise error_at(text, resolved.origin_of(key)) from None
+            text = f"{dotted(place)}: {path} cannot be built: {type(error).__name__}: {reason}"
+            raise error_at(text, resolved.origin_of(place)) from None
         notifier.mask = resolved.masked
-        found.append((key.removeprefix("callbacks."), notifier))
+        found.append((dotted(place).removeprefix("callbacks."), notifier))
     return found
-
-
-def _list_own_callbacks(resolved: Resolved) -> list[Any]:
-    """List the callbacks under ``trainer``, where a single one, or none, may stand."""
-    listed = resolved.section("trainer").get("callbacks")
-    return listed if isinstance(listed, list) else [listed]
 
 
 def _notifier_class(entry: Any) -> str | None:
@@ -301,9 +296,10 @@ def pass_on_notifiers(resolved: Resolved) -> tuple[list[str], dict[str, str]]:
         if _notifier_class(entry) is not None:
             key = ("callbacks", name)
             flags.append(f"--{dotted(key)}={json.dumps(refer(entry, key))}")
-    listed = _list_own_callbacks(resolved)
+    own = resolved.section("trainer").get("callbacks")
+    listed = own if isinstance(own, list) else [own]
     if any(_notifier_class(entry) is not None for entry in listed):
-        flags.append(f"--trainer.callbacks={json.dumps(refer(listed, ('trainer', 'callbacks')))}")
+        flags.append(f"--trainer.callbacks={json.dumps(refer(own, ('trainer', 'callbacks')))}")
     return flags, environment
 
 
@@ -316,19 +312,19 @@ def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:
         resolved: The config of this command, in which such an address is null.
         run: The run whose config it is.
     """
-    saved = to_plain(read_file(run.config_path)).get("callbacks")
-    for name, entry in resolved.section("callbacks").items():
+    saved = read_file(run.config_path)
+    for path, entry in resolved.entries_of("callbacks").items():
         if _notifier_class(entry) is None or not isinstance(entry, dict):
             continue
         arguments = entry.get("init_args") or {}
-        for key in ("webhook_url", "urls"):
-            before = find_value(saved, name, "init_args") or {}
-            if key in arguments and arguments[key] is None and HIDDEN in str(before.get(key)):
+        for key in NOTIFIER_ADDRESSES:
+            before = to_plain(find(saved, (*path, "init_args", key)))
+            if key in arguments and arguments[key] is None and HIDDEN in str(before):
                 logging.getLogger("lightkit").warning(
-                    "callbacks.%s sends nothing: its %s is written in the config, and a run keeps"
+                    "%s sends nothing: its %s is written in the config, and a run keeps"
                     " no secret; write ${oc.env:NAME} there and set the variable, or give"
-                    " --callbacks.%s.%s=ADDRESS",
-                    *(name, key, name, key),
+                    " --%s.%s=ADDRESS",
+                    *(dotted(path), key, dotted(path), key),
                 )
 
 

@@ -10,14 +10,14 @@ import os
 import pickle
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from lightkit import runs
 from lightkit.cli.console import BROADCAST_LOSS
-from lightkit.config import KeyPath, Origin, Resolved, dotted, error_at, near
-from lightkit.config.resolved import FollowUpError, original_path
-from lightkit.config.tree import Leaf, Node, walk
+from lightkit.config import SECTIONS, KeyPath, Resolved, dotted, error_at, near
+from lightkit.config.resolved import FollowUpError, find_named_class, original_path
+from lightkit.config.tree import Leaf, descend, to_plain, walk
 from lightkit.errors import ConfigError, LightkitError, exception_chain
 
 _MISSING = re.compile(r"the following arguments are required: (.+)")
@@ -60,8 +60,12 @@ def explain_parser_error(
         origin = resolved.origin_of(path)
         return error_at(f"{dotted(path)}: no such key{near(key, keys)}", origin and origin.at_key())
     path, line = _find_place(message, resolved)
-    if (match := _NO_CLASS.match(line)) and dotted(path) in _EXAMPLES:
+    match = _NO_CLASS.match(line)
+    if match and dotted(path) in _EXAMPLES:
         line = _explain_missing_class(dotted(path), match[1], resolved)
+    elif match and path:
+        line = _explain_function_argument(path, resolved)
+        path = (*path, "init_args", match[1])
     found = error_at(
         f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path)
     )
@@ -88,10 +92,7 @@ def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
                 else resolved.lightkit_path(match[1])
             )
         elif match := re.match(r"Problem with given class_path '([^']+)'", line):
-            path = next(
-                (found for found, node in walk(resolved.tree) if _names_class(node, match[1])), path
-            )
-            path = path[:-1] if path[-1:] == ("class_path",) else path
+            path = _find_class(match[1].rpartition(".")[2], resolved) or path
         elif line and not line.startswith(_AROUND):
             break
     return path, line
@@ -110,9 +111,26 @@ def _explain_missing_class(section: str, argument: str, resolved: Resolved) -> s
     return text
 
 
-def _names_class(node: Node, class_path: str) -> bool:
-    value = getattr(node, "value", None)
-    return isinstance(value, str) and value.rpartition(".")[2] == class_path.rpartition(".")[2]
+def _explain_function_argument(path: KeyPath, resolved: Resolved) -> str:
+    """Explain that a function in the place of a class does not have an argument that is set.
+
+    The signature of a class is checked before; of a function jsonargparse alone knows it.
+    """
+    _, node, _ = descend(resolved.tree, path)
+    named = find_named_class(to_plain(node)) or "the function"
+    return (
+        f"{named} has no such argument; if its **kwargs take it, write it under dict_kwargs,"
+        " next to class_path"
+    )
+
+
+def _find_class(name: str, resolved: Resolved) -> KeyPath:
+    """Return the path of the first section or entry that names a class; empty where none does."""
+    for path, node in walk(resolved.tree):
+        value = getattr(node, "value", None)
+        if isinstance(value, str) and value.rpartition(".")[2] == name:
+            return path[:-1] if path[-1] == "class_path" else path
+    return ()
 
 
 def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
@@ -131,16 +149,15 @@ def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
     return error.reworded(lambda text: f"{text}\n{places[0]}") if places else error
 
 
-_SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
-_NO_METRIC = (  # EarlyStopping of Lightning 2.6.6, a RuntimeError
-    "Early stopping conditioned on metric"
-)
+_LIGHTNING_SECTIONS = [name for name, section in SECTIONS.items() if section.owner == "lightning"]
 _OTHER_STATES = {
     "Error(s) in loading state_dict": "model",  # torch
     "loaded state dict ": "optimizer",  # torch's optimizers, of their groups of parameters
 }
-_NO_PACKAGE = "Requirement '"  # lightning_utilities, of loggers whose package is not installed
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_REFUSALS = (
+    "Early stopping conditioned on metric",  # EarlyStopping of Lightning 2.6.6, a RuntimeError
+    "Requirement '",  # lightning_utilities, of loggers whose package is not installed
+)
 _WRAPPINGS = (
     "Does not validate against any of the Union",
     "Parser key ",
@@ -164,48 +181,15 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         yield
     except LightkitError as error:
         raise add_place(error, resolved) from error
-    except MisconfigurationException as error:
-        raise locate_lightning_error(error, resolved) from error
-    except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself
-        names = runs.find_class_names(str(error))
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        text = (
-            runs.refusal("the checkpoint", names)
-            if names
-            else f"the checkpoint cannot be read: {first}"
-        )
-        raise ConfigError(text) from error
-    except UserWarning as error:  # of the one filter that turns a warning into an error
-        reason = explain_broadcast_loss(error)
-        if reason is None:
-            raise
-        raise ConfigError(reason) from error
-    except (RuntimeError, ImportError, ValueError, TypeError, AttributeError) as error:
-        reason = explain_port(error) or explain_predict_step(error) or explain_other_weights(error)
-        if reason is not None:
-            raise ConfigError(reason) from error
-        if not str(error).startswith((_NO_METRIC, _NO_PACKAGE)):
+    except (MisconfigurationException, *_EXPLAINED) as error:
+        for explain in _EXPLANATIONS:
+            reason = explain(error)
+            if reason is not None:
+                raise ConfigError(reason) from error
+        is_refusal = isinstance(error, MisconfigurationException)
+        if not is_refusal and not str(error).startswith(_REFUSALS):
             raise
         raise locate_lightning_error(error, resolved) from error
-
-
-@contextmanager
-def explain_full_disk() -> Iterator[None]:
-    """Replace the system's error of a disk that is full or cannot be written.
-
-    Raises:
-        LightkitError: In its place, with how to go on.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        file = error.filename or "a file of this run"
-        raise LightkitError(
-            f"{error.strerror}: {file} cannot be written. Make room, or let the disk be written"
-            " again; then run the same command to resume."
-        ) from error
 
 
 @contextmanager
@@ -256,13 +240,26 @@ def explain_other_weights(error: BaseException) -> str | None:
     return None
 
 
-def explain_broadcast_loss(warning: Warning) -> str | None:
+def explain_unreadable_checkpoint(error: Exception) -> str | None:
+    """Explain why a strategy or a plugin that reads files by itself cannot read a checkpoint.
+
+    None for any other error.
+    """
+    if not isinstance(error, pickle.UnpicklingError):
+        return None
+    names = runs.find_class_names(str(error))
+    if names:
+        return runs.refusal("the checkpoint", names)
+    return f"the checkpoint cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
+
+
+def explain_broadcast_loss(error: Exception) -> str | None:
     """Explain a loss of outputs and targets whose shapes broadcast to pairs.
 
-    None for another warning.
+    None for anything but torch's warning of it, which is raised as an error.
     """
-    found = re.match(BROADCAST_LOSS, str(warning))
-    if found is None:
+    found = re.match(BROADCAST_LOSS, str(error))
+    if found is None or not isinstance(error, UserWarning):
         return None
     outputs = found["outputs"]
     targets = found["targets"]
@@ -303,6 +300,49 @@ def explain_predict_step(error: BaseException) -> str | None:
     return None
 
 
+_POSITIONAL_LOADER = re.compile(r"passed to its parent's `(\w+)=")
+"""Of Lightning 2.6.6, which makes a loader again to predict, with arguments of its own by name."""
+
+
+def explain_predict_loader(error: Exception) -> str | None:
+    """Explain that there is no `predict_dataloader`, or that Lightning cannot use its loader.
+
+    None for other errors.
+    """
+    text = str(error)
+    if text.startswith("`predict_dataloader` must be implemented"):
+        return (
+            "data: there is no predict_dataloader, which gives the samples to predict. Add one to"
+            " the data module, such as\n    def predict_dataloader(self):\n        return"
+            " self.test_dataloader()"
+        )
+    if found := _POSITIONAL_LOADER.search(text):
+        name = found[1]
+        return (
+            f"data: predict_dataloader gives its DataLoader {name} by position, where Lightning"
+            f" cannot replace it by the {name} with which it predicts. Give it by name, as in"
+            f" DataLoader(dataset, {name}=...)"
+        )
+    return None
+
+
+_EXPLAINED = (
+    RuntimeError,
+    ImportError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    UserWarning,
+    pickle.UnpicklingError,
+)
+_EXPLANATIONS: tuple[Callable[[Exception], str | None], ...] = (
+    explain_unreadable_checkpoint,
+    explain_broadcast_loss,
+    explain_port,
+    explain_predict_step,
+    explain_predict_loader,
+    explain_other_weights,
+)
 _LIGHTNING = re.compile(r"/(?:pytorch_lightning|lightning)/")
 
 
@@ -359,22 +399,27 @@ def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
             error, resolved, metric=missing[1] or missing[2], of_schedule=of_schedule
         )
     words = {word.rstrip(".") for word in re.findall(r"[\w/.+-]+", str(error))}
-    best: tuple[int, KeyPath, Origin | None] = (0, (), None)
-    for path, node in walk(resolved.tree):
-        is_set = (
-            len(path) > 1
-            and path[0] in _SECTIONS
-            and isinstance(node, Leaf)
-            and node.origin.kind != "default"
-        )
-        value = getattr(node, "value", None)
-        by_value = isinstance(value, str) and len(value) > 2 and value in words
-        score = is_set * (by_value + (bool(path) and path[-1] in words))
-        if score > best[0]:
-            best = (score, path, node.origin)
-    _, path, origin = best
+
+    def count_named(found: tuple[KeyPath, Leaf]) -> int:
+        """Count which of a key's name and its value the message has."""
+        path, leaf = found
+        by_value = isinstance(leaf.value, str) and len(leaf.value) > 2 and leaf.value in words
+        return by_value + (path[-1] in words)
+
+    best = max(_list_set_keys(resolved), key=count_named, default=None)
     text = " ".join(resolved.masked(str(error)).split())
-    return error_at(f"{dotted(path)}: {text}", origin) if path else ConfigError(text)
+    if best is None or not count_named(best):
+        return ConfigError(text)
+    path, leaf = best
+    return error_at(f"{dotted(path)}: {text}", leaf.origin)
+
+
+def _list_set_keys(resolved: Resolved) -> Iterator[tuple[KeyPath, Leaf]]:
+    """List the keys of Lightning's sections that the user has set."""
+    for path, node in walk(resolved.tree):
+        is_of_section = len(path) > 1 and path[0] in _LIGHTNING_SECTIONS
+        if is_of_section and isinstance(node, Leaf) and node.origin.kind != "default":
+            yield path, node
 
 
 def _locate_monitor(

@@ -8,8 +8,7 @@ A model of rows takes tables in place of images.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation, refuse_without_effect
 from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import parse_predict_options, print_predict_end
-from lightkit.config import Flag
+from lightkit.config import Flag, Problems
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.export.formats import FORMATS, format_of, open_model
-from lightkit.export.metadata import check_digest, is_recorded, read_metadata
+from lightkit.export.formats import FORMATS, Runner, format_of, open_model
+from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_metadata
 from lightkit.images.image_file import pillow_warnings
 from lightkit.images.inputs import find_images
 from lightkit.images.progress import show_progress
@@ -46,17 +45,24 @@ def predict_by_file(invocation: Invocation) -> int:
     subject = f"an exported model, which --model {given['model']} names"
     keys = ("run.root",) if "run" in given else ()
     refuse_without_effect(invocation, subject, options=("ckpt_path", "print_config"), keys=keys)
-    takes_rows = _takes_rows(invocation)
+    # it says which files are samples: a table is one of rows, or of paths of images
+    try:
+        file, run = _find_file(given["model"], given.get("run"), invocation.overrides)
+        metadata = read_metadata(file)
+    except LightkitError as error:
+        problems = Problems()
+        with problems.noted():
+            parse_predict_options(given, invocation.inputs)
+        problems.add(error)
+        problems.raise_any()
+        raise
+    takes_rows = metadata.rows is not None
     options = parse_predict_options(given, invocation.inputs, takes_rows=takes_rows)
-    images = None if takes_rows else find_images(invocation.inputs)
-    mode = choose_output_mode(given, is_path=True)
+    mode = choose_output_mode(given)
     configure_console(mode)
-    file, run = _find_file(given["model"], given.get("run"), invocation.overrides)
-    metadata = read_metadata(file)
     check_digest(file)
-    num_values = (
-        check_row_model(metadata, file) if images is None else check_image_model(metadata, file)
-    )
+    check_model, predict = _KINDS[options.unit]
+    num_values = check_model(metadata, file)
     if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     with explain_failure(file):
@@ -67,18 +73,11 @@ def predict_by_file(invocation: Invocation) -> int:
         pillow_warnings(),
         open_writer(class_names=class_names, num_values=num_values, task=metadata.task) as writer,
     ):
-        predictions: Iterable[Prediction]
-        if images is None:
-            preprocessing = metadata.row_preprocessing
-            assert preprocessing is not None
-            predictions = predict_rows(model, metadata, invocation.inputs, preprocessing, file=file)
-        else:
-            predictions = predict_images(model, metadata, images, file=file)
+        predictions, count = predict(model, metadata, invocation.inputs, file)
         if mode in ("terminal", "plain"):
-            num = None if images is None else images.count()
             predictions = show_progress(
                 predictions,
-                num,
+                count(),
                 f"{options.unit}s",
                 stream=options.screen,
                 print_line=options.print_progress,
@@ -86,7 +85,7 @@ def predict_by_file(invocation: Invocation) -> int:
         for prediction in predictions:
             writer.add(prediction)
         if not writer.num:  # any other input without images was refused before
-            raise DataError(f"-: standard input has no {'paths' if images is not None else 'rows'}")
+            raise DataError(f"-: standard input has no {'rows' if takes_rows else 'paths'}")
     print_predict_end(writer, options, mode)
     if mode == "json":
         metrics = {f"{options.unit}s": writer.num, f"bad_{options.unit}s": writer.num_bad}
@@ -101,14 +100,30 @@ def predict_by_file(invocation: Invocation) -> int:
     return 0
 
 
-def _takes_rows(invocation: Invocation) -> bool:
-    """Return whether the model takes rows of a table; that it cannot be read is reported later."""
-    with suppress(LightkitError):
-        file, _ = _find_file(
-            invocation.options["model"], invocation.options.get("run"), invocation.overrides
-        )
-        return read_metadata(file).rows is not None
-    return False
+_Predicted = tuple[Iterable[Prediction], Callable[[], int | None]]
+"""Predictions, and a function that counts them before; None where only their end tells."""
+
+
+def _predict_rows(
+    model: Runner, metadata: Metadata, words: Sequence[str], file: Path
+) -> _Predicted:
+    preprocessing = metadata.row_preprocessing
+    assert preprocessing is not None
+    return predict_rows(model, metadata, words, preprocessing, file=file), lambda: None
+
+
+def _predict_images(
+    model: Runner, metadata: Metadata, words: Sequence[str], file: Path
+) -> _Predicted:
+    images = find_images(words)
+    return predict_images(model, metadata, images, file=file), images.count
+
+
+_KINDS = {
+    "image": (check_image_model, _predict_images),
+    "row": (check_row_model, _predict_rows),
+}
+"""How a model is checked and run, by the unit that is predicted."""
 
 
 def _find_file(text: str, run: Any, flags: Sequence[Flag]) -> tuple[Path, Path | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
@@ -55,7 +56,7 @@ def build_image_data(
         raise error_at(
             _explain_preparation(stage_config.images, data), stage_config.resolved.origin_of("data")
         )
-    trained_names = _load_names(stage_config, model, start)
+    trained_names = _load_names(stage_config.weights, model, start)
     is_untrained = start.checkpoint is None and stage_config.weights is None
     batch_size, num_workers = (
         value if isinstance(value := getattr(data, name, None), int) and value > 0 else None
@@ -75,38 +76,39 @@ def build_image_data(
 
 
 def build_row_data(
-    stage_config: StageConfig, model: LightningModule, start: RunStart
+    tables: Sequence[str], weights: Path | None, model: LightningModule, start: RunStart
 ) -> ListedRows:
     """Build a data module of the rows of the tables, and load exported weights.
 
     The model's own preparation is in its checkpoint.
 
     Args:
-        stage_config: The invocation.
-        model: Gets the weights that ``--model`` names.
+        tables: The tables.
+        weights: Exported weights that ``--model`` names, if it does.
+        model: Gets these weights.
         start: Start of the stage.
 
     Raises:
         ConfigError: If there is no checkpoint, or the weights do not fit the model.
         DataError: If the weights cannot be read.
     """
-    if stage_config.weights is None and start.checkpoint is None:
+    if weights is None and start.checkpoint is None:
         raise ConfigError(
             "predict: the preparation of rows is that of a training, in its checkpoint. Name a run"
             " with --run, or an exported file with --model."
         )
-    return ListedRows(stage_config.images, trained_names=_load_names(stage_config, model, start))
+    return ListedRows(tables, trained_names=_load_names(weights, model, start))
 
 
 def _load_names(
-    stage_config: StageConfig, model: LightningModule, start: RunStart
+    weights: Path | None, model: LightningModule, start: RunStart
 ) -> Sequence[str] | None:
     """Load exported weights into the model.
 
     Return the names of the classes that its weights were trained for.
     """
-    if stage_config.weights is not None:
-        return load_exported(model, stage_config.weights).class_names
+    if weights is not None:
+        return load_exported(model, weights).class_names
     return None if start.checkpoint is None else read_trained_classes(start.checkpoint).outputs
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.console import OutputMode
-from lightkit.cli.validation import explain_unwritable
+from lightkit.cli.validation import check_writable
 from lightkit.config import shown_path
 from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError, visible
@@ -103,15 +103,10 @@ def parse_predict_options(
     if takes_rows:
         parsed = _check_tables(parsed, inputs)
 
-    # No output may replace a file that is read for it.
     models = [
         Path(str(options[name])).expanduser() for name in ("model", "ckpt_path") if name in options
     ]
-    read = [file for file in (*find_named_files(inputs), *models) if file.is_file()]
-    if not parsed.is_stdout:
-        _check_output("--output", parsed.output, read)
-    if parsed.contact_sheet is not None:
-        _check_output("--contact-sheet", parsed.contact_sheet, read)
+    _check_outputs(parsed, [*find_named_files(inputs), *models])
     if not takes_rows:
         find_images(inputs)
     return parsed
@@ -209,22 +204,23 @@ def _refuse_image_options(options: Mapping[str, Any]) -> None:
             )
 
 
-def _check_output(option: str, path: Path, read: Sequence[Path]) -> None:
-    """Check that an output can be written, and is no file that is read for it.
+def _check_outputs(parsed: PredictOptions, read: Sequence[Path]) -> None:
+    """Check that each output can be written, and is no file that is read for the predictions.
 
     Raises:
         ConfigError: If not.
     """
-    if (error := explain_unwritable(path.parent, setting=option)) is not None:
-        raise error
-    if not path.is_file():
-        return
-    for file in read:
-        if file.samefile(path):
-            raise ConfigError(
-                f"{option} {path}: the predictions would replace {file}, which is read for them."
-                f" Name another file with {option}."
-            )
+    table = None if parsed.is_stdout else parsed.output
+    for option, path in (("--output", table), ("--contact-sheet", parsed.contact_sheet)):
+        if path is None:
+            continue
+        check_writable(path.parent, setting=option)
+        for file in read:
+            if file.is_file() and path.is_file() and file.samefile(path):
+                raise ConfigError(
+                    f"{option} {path}: the predictions would replace {file}, which is read for"
+                    f" them. Name another file with {option}."
+                )
 
 
 def print_predict_end(writer: PredictionWriter, options: PredictOptions, mode: OutputMode) -> None:

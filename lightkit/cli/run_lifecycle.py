@@ -14,23 +14,30 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
 
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.console import print_line
+from lightkit.cli.input_digests import record_inputs, split_values
 from lightkit.cli.monitors import find_config_modes, list_mode_warnings
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.redaction import redact_command_line
 from lightkit.cli.session import Session, StageProcess, create_job_lock
 from lightkit.cli.stage_config import StageConfig
-from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.identity import can_change_score
 from lightkit.config.origins import setting_key, shown_path
 from lightkit.config.yaml_reader import YamlLoader
-from lightkit.errors import ConfigError, DataError, Interrupted, OutOfTime, format_interruption
+from lightkit.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    OutOfTime,
+    find_worker_death,
+    format_interruption,
+)
 from lightkit.launch.worker import INHERITED, RankContext
 from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.index import flatten, read_config
@@ -66,47 +73,32 @@ def start_run(
         ConfigError: If what the user names is not there, or the run root cannot be written.
         RunLocked: If another process runs this job.
     """
-    announced = _read_announcement(stage_config, process.rank_context)
+    announced = _read_announcement(process.rank_context, stage_config.launch.timeout_s)
     if announced is not None:
         return _join_run(stage_config, process, announced, saved_config)
 
     # A training holds the lock of its job before it looks for the run that it goes on with.
-    trains = stage_config.command == "fit" and stage_config.base is None
     earlier = None
     lock = None
-    if trains:
+    if stage_config.command == "fit" and stage_config.base is None:
         earlier = None if process.rank_context is None else process.rank_context.earlier_run()
         lock = _lock_job(process, settings)
     if earlier is not None:
         start = resume_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
     else:
-        start = _choose_start(stage_config, settings, saved_config, fresh=is_trial or not trains)
-    run = start.run
-    if lock is not None:
-        runs.remove_leftovers(run.checkpoints)
-    elif start.checkpoint is None and stage_config.weights is None:
-        _log.info("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
+        start = _choose_start(stage_config, settings, saved_config, is_trial=is_trial)
 
     # The folder gets the config and the manifest first, then the events.
     manifest = None
     if stage_config.base is None:
         manifest = _record_start(stage_config, start, saved_config, seed=seed, is_trial=is_trial)
     if lock is not None:
-        lock.note_folder(run.folder)  # for a retrain, which goes on with a run that has a manifest
-    events = _open_events(
-        run, stage_config.resolved, mirror=sys.stdout if stage_config.mode == "json" else None
-    )
-    recorder = RunRecorder(
-        run,
-        events=events,
-        manifest=manifest,
-        checkpoint=start.checkpoint,
-        changed=_list_changed_settings(stage_config, saved_config),
-        modes=find_config_modes(stage_config.resolved) if trains else None,
-    )
-    _write_fallbacks(events, start)
+        runs.remove_leftovers(start.run.checkpoints)
+        # for a retrain, which goes on with a run that has a manifest
+        lock.note_folder(start.run.folder)
 
     # From here on, the end is recorded.
+    recorder = _open_recorder(stage_config, start, saved_config, manifest)
     session = Session(
         stage_config=stage_config,
         process=process,
@@ -114,11 +106,8 @@ def start_run(
         recorder=recorder,
         saved_config=saved_config,
     )
-    is_reported = settings.report and not is_trial and stage_config.command in ("fit", "test")
-    process.stack.enter_context(
-        _finish_run(session, is_reported=is_reported and IN_RETRAIN not in os.environ)
-    )
-    if trains:
+    process.stack.enter_context(_finish_run(session, is_reported=settings.report and not is_trial))
+    if lock is not None:  # once the recorder takes warnings, which are events of the run
         for warning in list_mode_warnings(stage_config.resolved):
             _log.warning(warning)
     _announce(session, earlier)
@@ -126,7 +115,11 @@ def start_run(
 
 
 def _choose_start(
-    stage_config: StageConfig, settings: RunSettings, saved_config: dict[str, Any], *, fresh: bool
+    stage_config: StageConfig,
+    settings: RunSettings,
+    saved_config: dict[str, Any],
+    *,
+    is_trial: bool,
 ) -> RunStart:
     """Return the run that `--run` names, or the one that the stage begins or goes on with."""
     if stage_config.base is not None:
@@ -136,18 +129,42 @@ def _choose_start(
         settings,
         config=saved_config,
         ckpt_path=stage_config.ckpt_path,
-        fresh=fresh,
-        environment=lambda salt: split_values(stage_config, salt)[1],
+        fresh=is_trial or stage_config.command != "fit",
+        environment=lambda salt: split_values(stage_config.written, salt)[1],
         by_rule=stage_config.hardware.chosen,
     )
 
 
-def _write_fallbacks(events: runs.EventStream, start: RunStart) -> None:
-    """Write an event for each checkpoint that was passed over because it is damaged."""
-    folder = start.run.folder
+def _open_recorder(
+    stage_config: StageConfig,
+    start: RunStart,
+    saved_config: dict[str, Any],
+    manifest: dict[str, Any] | None,
+) -> RunRecorder:
+    """Open the recorder of a run, with an event for each damaged checkpoint that was passed over.
+
+    Args:
+        stage_config: The command line and its config.
+        start: The run, and the checkpoint that it starts from.
+        saved_config: The config as the run folder has it, or would.
+        manifest: The manifest that was written; None of a stage on an earlier run.
+    """
+    run = start.run
+    resolved = stage_config.resolved
+    mirror = sys.stdout if stage_config.mode == "json" else None
+    events = runs.EventStream(run.events_path, mirror=mirror, redact=resolved.masked)
     for path, fault in start.passed_over:
-        used = start.checkpoint and runs.relative(start.checkpoint, folder)
-        events.write("fallback", path=runs.relative(path, folder), used=used, reason=fault)
+        used = start.checkpoint and runs.relative(start.checkpoint, run.folder)
+        events.write("fallback", path=runs.relative(path, run.folder), used=used, reason=fault)
+    trains = stage_config.command == "fit" and manifest is not None
+    return RunRecorder(
+        run,
+        events=events,
+        manifest=manifest,
+        checkpoint=start.checkpoint,
+        changed=_list_changed_settings(stage_config, saved_config),
+        modes=find_config_modes(resolved) if trains else None,
+    )
 
 
 def _lock_job(process: StageProcess, settings: RunSettings) -> runs.Lock:
@@ -163,12 +180,6 @@ def _lock_job(process: StageProcess, settings: RunSettings) -> runs.Lock:
     return lock
 
 
-def _open_events(
-    run: runs.Run, resolved: config.Resolved, *, mirror: TextIO | None = None
-) -> runs.EventStream:
-    return runs.EventStream(run.events_path, mirror=mirror, redact=resolved.masked)
-
-
 def _record_start(
     stage_config: StageConfig,
     start: RunStart,
@@ -180,8 +191,7 @@ def _record_start(
     """Write the config and the manifest into the run folder, and return the manifest."""
     run = start.run
     resolved = stage_config.resolved
-    if start.notice:
-        _log.info(start.notice)
+    _log_start(start, stage_config.command, has_weights=stage_config.weights is not None)
     runs.write_text(run.config_path, config.dump_yaml(saved_config))
     previous = runs.read_json(run.manifest_path)
     manifest = runs.build_manifest(
@@ -199,7 +209,7 @@ def _record_start(
     manifest |= {"ckpt_path": stage_config.ckpt_path, "fast_dev_run": is_trial}
     if "trial" in stage_config.options:
         manifest["trial"] = stage_config.options["trial"]
-    manifest["environment"] = split_values(stage_config, run.id)[1]
+    manifest["environment"] = split_values(stage_config.written, run.id)[1]
     if chosen := stage_config.hardware.chosen:
         manifest["auto"] = {"by": stage_config.hardware.chosen_by, "values": dict(chosen)}
     manifest["origins"] = stage_config.written.origins
@@ -207,6 +217,15 @@ def _record_start(
         manifest["inputs"] = record_inputs(stage_config, run, previous)
     runs.write_json(run.manifest_path, manifest)
     return manifest
+
+
+def _log_start(start: RunStart, command: str, *, has_weights: bool) -> None:
+    """Log from where a run goes on, or that the model of a stage is untrained."""
+    if start.notice:
+        _log.info(start.notice)
+    is_untrained = start.checkpoint is None and not has_weights
+    if is_untrained and command != "fit":
+        _log.info("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
 
 
 def _list_changed_settings(
@@ -224,12 +243,14 @@ def _list_changed_settings(
     saved = yaml.load(config.dump_yaml(saved_config), Loader=YamlLoader)  # noqa: S506 - a safe loader
     before = dict(flatten(read_config(stage_config.base)))
     now = dict(flatten(saved))
+    written = stage_config.resolved.origins.keys()
 
     changed: dict[str, Any] = {}
     for path in dict.fromkeys([*now, *before]):
-        is_same = path in now and path in before and now[path] == before[path]
+        # 1 batch is not 1.0, which is all of them
+        is_same = path in now and path in before and repr(now[path]) == repr(before[path])
         # of another version of a class, whose default it is
-        is_new_default = path not in before and path not in stage_config.resolved.origins
+        is_new_default = path not in before and path not in written
         if can_change_score(path, stage_config.command) and not is_same and not is_new_default:
             changed[setting_key(path)] = now.get(path)
     return changed
@@ -238,16 +259,14 @@ def _list_changed_settings(
 # -- the other ranks of the same run ---------------------------------------------------------------
 
 
-def _read_announcement(
-    stage_config: StageConfig, ranks: RankContext | None
-) -> dict[str, Any] | None:
+def _read_announcement(ranks: RankContext | None, timeout_s: float) -> dict[str, Any] | None:
     """Return what rank 0 announces of the run; None in the process that begins it."""
     if text := os.environ.get(INHERITED):
         inherited: dict[str, Any] = json.loads(text)
         return inherited
     if ranks is None or ranks.rank.rank == 0:
         return None
-    return ranks.wait_for_run(stage_config.launch.timeout_s)
+    return ranks.wait_for_run(timeout_s)
 
 
 def _join_run(
@@ -262,7 +281,8 @@ def _join_run(
     start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
     if process.rank_context is not None:
         process.rank_context.keep_log(run.folder)
-    recorder = RunRecorder(run, events=_open_events(run, stage_config.resolved))
+    events = runs.EventStream(run.events_path, redact=stage_config.resolved.masked)
+    recorder = RunRecorder(run, events=events)
     return Session(
         stage_config=stage_config,
         process=process,
@@ -312,13 +332,19 @@ def _finish_run(session: Session, *, is_reported: bool) -> Iterator[None]:
             session.recorder.close(raised)
         if _has_no_use(session, raised):
             shutil.rmtree(session.run.folder, ignore_errors=True)
-        elif session.stage_config.command == "fit":
+        elif session.trains:
             add_fit_page(session.run)
-        is_over = raised is None or (
-            isinstance(raised, Exception) and not isinstance(raised, OutOfTime)
-        )
-        if is_reported and is_over and session.run.manifest_path.exists():
+        if is_reported and _has_report(session, raised):
             _report_run(session, has_failed=raised is not None)
+
+
+def _has_report(session: Session, raised: BaseException | None) -> bool:
+    """Return whether the end of a stage changes the report of its run; a retrain writes its own."""
+    is_over = raised is None or (
+        isinstance(raised, Exception) and not isinstance(raised, OutOfTime)
+    )
+    is_alone = session.stage_config.command in ("fit", "test") and IN_RETRAIN not in os.environ
+    return is_over and is_alone and session.run.manifest_path.exists()
 
 
 def _has_no_use(session: Session, raised: BaseException | None) -> bool:
@@ -352,7 +378,7 @@ def _add_checkpoint(error: BaseException, session: Session) -> BaseException:
     # done, or a library that was being imported has raised an error of its own in place of the
     # interruption.
     is_of_signal = isinstance(error, Exception) and (
-        watch.explains(error) or "DataLoader worker" in str(error)
+        watch.explains(error) or find_worker_death(error) is not None
     )
     if (
         signum is None
@@ -360,19 +386,13 @@ def _add_checkpoint(error: BaseException, session: Session) -> BaseException:
         or getattr(error, "checkpoint", None)
     ):
         return error
-    checkpoint = (
-        runs.last_good(session.run.checkpoints) if session.stage_config.command == "fit" else None
-    )
+    checkpoint = runs.last_good(session.run.checkpoints) if session.trains else None
     return Interrupted(signum, checkpoint=checkpoint)
 
 
 def _finish_by_force(session: Session, signum: int) -> int:
     """Record the end of a process that does not end after a signal, and return its exit code."""
-    newest = (
-        runs.newest_written(session.run.checkpoints)
-        if session.stage_config.command == "fit"
-        else None
-    )
+    newest = runs.newest_written(session.run.checkpoints) if session.trains else None
     interruption = Interrupted(signum, checkpoint=newest)
     session.recorder.close(interruption)
     if session.process.rank_context is not None:

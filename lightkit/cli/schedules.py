@@ -60,8 +60,8 @@ def warn_of_schedule(resolved: Resolved, cls: type | None, *, is_script: bool) -
     notices = [
         error_at(text, resolved.origin_of(path)) for text, path in find_long_schedules(resolved)
     ]
-    is_own = not keeps_own_optimizer(cls) and _overrides_optimizers(cls)
-    if is_own and cls is not None:
+    overrides = is_overridden("configure_optimizers", cls, LightningModule)  # no class, nothing
+    if cls is not None and overrides and not keeps_own_optimizer(cls):
         has_optimizer = resolved.value_of("optimizer") is not None
         if resolved.value_of(SECTION) is not None and not has_optimizer:
             text = (
@@ -82,13 +82,10 @@ def warn_of_schedule(resolved: Resolved, cls: type | None, *, is_script: bool) -
         _log.warning(text)
 
 
-def _overrides_optimizers(cls: type | None) -> bool:
-    """Check whether a module builds its optimizers itself."""
-    return cls is not None and is_overridden("configure_optimizers", cls, LightningModule)
-
-
 def warn_of_two_command_lines(args: Any) -> None:
     """Warn, as LightningCLI does, of arguments of a script beside those of its command line."""
+    if len(sys.argv) == 1:
+        return
     rank_zero_warn(
         "LightningCLI's args parameter is intended to run from within Python like if it were from"
         " the command line. To prevent mistakes it is not recommended to provide both args and"

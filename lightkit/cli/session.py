@@ -48,6 +48,11 @@ class StageProcess:
         """Which of several processes this one is."""
         return None if self.rank_context is None else self.rank_context.rank
 
+    @property
+    def rank_number(self) -> int:
+        """Number of this process among the ranks; 0 of the only one."""
+        return 0 if self.rank is None else self.rank.rank
+
 
 @dataclass(kw_only=True)
 class Session:
@@ -77,15 +82,20 @@ class Session:
         """The run."""
         return self.start.run
 
+    @property
+    def trains(self) -> bool:
+        """Return whether it is a fit."""
+        return self.stage_config.command == "fit"
 
-def join_ranks(stage_config: StageConfig) -> RankContext | None:
+
+def join_ranks(command: str, run_root: Path) -> RankContext | None:
     """Join the launch that has started this process.
 
     None if none has, or where a command is one process anywhere.
     """
-    if stage_config.command in ("", "export"):
+    if command in ("", "export"):
         return None
-    return join_launch(os.environ, stage_config.run_root)
+    return join_launch(os.environ, run_root)
 
 
 def find_job(settings: RunSettings) -> tuple[Path, str]:

@@ -32,12 +32,13 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.callbacks.model_summary import ModelSummary
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
-from pytorch_lightning.loggers.logger import DummyLogger, Logger
+from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint
+from lightkit.callbacks.checkpoint import list_checkpoint_callbacks
 from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.descriptions import count_batches, count_parameters, count_samples
 from lightkit.callbacks.notifiers import Notifier
@@ -51,20 +52,19 @@ from lightkit.cli.parser_errors import (
 from lightkit.cli.session import StageProcess, join_ranks
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan
-from lightkit.cli.trainer_components import list_checkpoint_callbacks
 from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_path
-from lightkit.errors import ConfigError, DataError, LightkitError, format_count
+from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
 from lightkit.models.backbones import SMALL_CNN
 from lightkit.registry.evaluation import evaluation_data
 from lightkit.registry.gate import GateSettings, read_gate, split_of
 from lightkit.reports.predictions import explain_class_metric
+from lightkit.reports.smoke_report import LOOPS
 from lightkit.reports.statistics import smallest_drop, smallest_margin
 from lightkit.runs.files import existing_folder, in_bytes
 from lightkit.task import task_of
 
-_LOOPS = {"train": "training", "val": "validation", "test": "test", "predict": "prediction"}
 _TIGHT_MEMORY = 0.8  # of what is available
 _TRAINER: dict[str, Any] = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "sync_batchnorm": False,
@@ -80,12 +80,11 @@ _OFFLINE_LOGGERS = (CSV, CSVLogger, MLflow, TensorBoard, TensorBoardLogger)
 _NOT_RUN = {
     lightning_callbacks.ProgressBar: "",
     ModelSummary: "",
-    Logger: "built, but nothing is logged to it",
     lightning_callbacks.LearningRateFinder: "built, but it trains by itself",
     lightning_callbacks.BatchSizeFinder: "built, but it trains by itself",
     Notifier: "built, but it sends messages; lightkit notify-test tries them",
 }
-"""Parts that are built and do not take part in the batch, and their remark in the report."""
+"""Callbacks that are built and do not take part in the batch, and their remark in the report."""
 _MAX_FRAMES = 3
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WORKER_ERROR = "Original Traceback"  # torch's loader repeats the traceback of its process as text
@@ -123,64 +122,14 @@ def run_smoke_check(stage_config: StageConfig) -> dict[str, Any]:
         # For code that asks for the run's folder.
         runs.activate(runs.create(Path(folder), stage_config.job_name)) as run,
     ):
-        process = StageProcess(stack=stack, rank_context=join_ranks(stage_config))
+        ranks = join_ranks(stage_config.command, stage_config.run_root)
+        process = StageProcess(stack=stack, rank_context=ranks)
         check = _SmokeCheck(stage_config, process, run)
         report = check.run()
     check.problems.raise_any()
     for warning in report["warnings"]:
         logging.getLogger("lightkit").warning(warning)
     return report
-
-
-def format_smoke_report(report: dict[str, Any]) -> list[str]:
-    """Write a report as lines for people."""
-    model = report["model"]
-    memory = report["memory"]
-    sizes = [report["data"]["class"]]
-    took = []
-    for name, loop in report["batches"].items():
-        took.append(f"{_LOOPS[name]} {loop['seconds']:.2f} s")
-        if loop["batches"] is not None:
-            samples = (
-                "" if loop["samples"] is None else f"{format_count(loop['samples'], 'sample')} in "
-            )
-            sizes.append(
-                f"{_LOOPS[name]} {samples}{format_count(loop['batches'], 'batch', 'batches')}"
-            )
-    disks = [
-        f"{disk['count']} x"
-        f" {in_bytes(disk['size_bytes'])}{'' if disk['is_bounded'] else ', and more without end'}"
-        f" in {shown_path(Path(disk['folder']))}; {in_bytes(disk['free_bytes'])} free"
-        for disk in report["checkpoints"]
-    ]
-    parts = {
-        "model": (
-            f"{model['class']}, {model['parameters']:,} parameters,"
-            f" {model['trained']:,} of them trained"
-        ),
-        "data": ", ".join(sizes),
-        "batch": (
-            f"the first of the data, on one CPU: {', '.join(took)}"
-            if took
-            else "none: nothing is to be run"
-        ),
-        "metrics": ", ".join(report["metrics"]) or "none",
-        "checkpoints": "; ".join(disks),
-        "memory": (
-            f"{in_bytes(memory['needed_bytes'])} on the CPU, processes: {memory['num_processes']}"
-            f" (an estimate); {in_bytes(memory['available_bytes'])} available"
-        ),
-    }
-    if (gate := report["gate"]) is not None:
-        shown = "none" if gate["smallest_drop"] is None else f"{gate['smallest_drop']:.2g}"
-        parts["gate"] = (
-            f"the smallest drop of {gate['metric']} that {format_count(gate['samples'], 'sample')}"
-            f" can show: {shown}"
-        )
-    lines = [f"{name:12} {text}" for name, text in parts.items() if text]
-    return lines + [
-        f"{'not tried':12} {key}: {reason}" for key, reason in report["not_tried"].items()
-    ]
 
 
 class _ScratchLogger(DummyLogger):
@@ -361,11 +310,9 @@ class _SmokeCheck(ModelBuilder):
         self._leave_out_download(model)
         self.datamodule = self._build("data", self._section.get("data"))
         self.model = self._build("model", model)
-        callbacks = self._build_entries("callbacks")
-        if stage == "fit":
-            callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
+        callbacks = self._build_callbacks()
         # their constructors check the arguments; a stand-in gets the records
-        self._build_entries("logger")
+        self._build_offline_loggers()
         if self.model is None or (self.datamodule is None and self._section.get("data")):
             self._prepare_data_alone()
             return {}
@@ -384,17 +331,17 @@ class _SmokeCheck(ModelBuilder):
             with self._collect(("model",), "its state cannot be written to a checkpoint"):
                 checkpoints = self._check_disks(trainer)
         num_parameters, num_trained, _ = count_parameters(self.model)
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-            1 if sys.platform == "darwin" else 1024
-        )
+        unit_bytes = 1 if sys.platform == "darwin" else 1024
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
         gate, warnings = _describe_gate(read_gate(self._resolved), probe.batches)
         needed_bytes = peak_bytes * self._num_processes
         available = self._available_bytes
-        warning = (
-            f"{self._num_processes} processes with one batch each on the CPU need"
-            f" {in_bytes(needed_bytes)}, more than {_TIGHT_MEMORY:.0%} of the {in_bytes(available)}"
-            " of memory available; smaller batches need less"
-        )
+        if needed_bytes > _TIGHT_MEMORY * available:
+            warnings.append(
+                f"{self._num_processes} processes with one batch each on the CPU need"
+                f" {in_bytes(needed_bytes)}, more than {_TIGHT_MEMORY:.0%} of the"
+                f" {in_bytes(available)} of memory available; smaller batches need less"
+            )
         return {
             "stage": stage,
             "mistakes": [],
@@ -417,7 +364,7 @@ class _SmokeCheck(ModelBuilder):
             },
             "gate": gate,
             "not_tried": self._not_tried,
-            "warnings": warnings + ([warning] if needed_bytes > _TIGHT_MEMORY * available else []),
+            "warnings": warnings,
         }
 
     def _leave_out_download(self, model: Any) -> None:
@@ -470,35 +417,39 @@ class _SmokeCheck(ModelBuilder):
                 built = self.build_part(place, value)
         return built
 
-    def _build_entries(self, name: str) -> list[Any]:
-        """Build the trainer's callbacks or loggers.
-
-        List those that take part in the batch, and note their keys.
-        """
+    def _list_entries(self, name: str) -> dict[str, Any]:
+        """Return the trainer's callbacks or loggers, by their keys."""
         value = self._trainer_section.get(name)
-        entries = (
-            {f".{n}": entry for n, entry in enumerate(value)}
-            if isinstance(value, list)
-            else {"": value}
-        )
+        key = f"trainer.{name}"
+        if isinstance(value, list):
+            return {f"{key}.{number}": entry for number, entry in enumerate(value)}
+        return {} if value is None or isinstance(value, bool) else {key: value}
+
+    def _build_callbacks(self) -> list[Any]:
+        """Build the callbacks, and list those that take part in the batch."""
         found = []
-        for index, entry in entries.items():
-            key = f"trainer.{name}{index}"
+        for key, entry in self._list_entries("callbacks").items():
             path = self._resolved.lightkit_path(key)
-            if entry is None or isinstance(entry, bool):
-                continue
-            if name == "logger" and locate(entry.class_path) not in _OFFLINE_LOGGERS:
-                self._not_tried[dotted(path)] = "not built: it may write, or ask a server"
-            elif (built := self._build(key, entry)) is not None:
-                reason = next(
-                    (reason for kind, reason in _NOT_RUN.items() if isinstance(built, kind)), None
-                )
-                if reason is None:
-                    self._built_from[id(built)] = path, getattr(entry, "init_args", {})
-                    found.append(built)
-                elif reason:
-                    self._not_tried[dotted(path)] = reason
+            built = self._build(key, entry)
+            kind = next((kind for kind in _NOT_RUN if isinstance(built, kind)), None)
+            if kind is not None and _NOT_RUN[kind]:
+                self._not_tried[dotted(path)] = _NOT_RUN[kind]
+            elif kind is None and built is not None:
+                self._built_from[id(built)] = path, getattr(entry, "init_args", {})
+                found.append(built)
+        if self._stage == "fit":
+            found += list_checkpoint_callbacks(self._resolved, self._trainer_section, found)
         return found
+
+    def _build_offline_loggers(self) -> None:
+        """Build the loggers of the config that write nothing until something is logged."""
+        for key, entry in self._list_entries("logger").items():
+            reason = "not built: it may write, or ask a server"
+            if locate(entry.class_path) in _OFFLINE_LOGGERS:
+                if self._build(key, entry) is None:
+                    continue
+                reason = "built, but nothing is logged to it"
+            self._not_tried[dotted(self._resolved.lightkit_path(key))] = reason
 
     def _make_trainer(self, callbacks: list[Callback]) -> Trainer:
         """Build the config's trainer for one CPU and one batch of each loop."""
@@ -574,35 +525,32 @@ class _SmokeCheck(ModelBuilder):
         # any error of the user's code is reported
         except (Exception, SystemExit) as error:  # noqa: BLE001
             frames = _list_user_frames(error)
-            if (
-                isinstance(error, ValueError)
-                and frames
-                and "pytorch_lightning" in frames[0][0].parts
-            ):
+            is_of_lightning = bool(frames) and "pytorch_lightning" in frames[0][0].parts
+            if isinstance(error, ValueError) and is_of_lightning:
                 # some arguments are checked late
                 self.problems.add(locate_lightning_error(error, self._resolved))
                 return
-            phase = self._probe.phase
-            doing = doing or (
-                f"one batch of {_LOOPS[phase]} fails"
-                if phase
-                else f"{self._stage} cannot be set up"
-            )
-            is_of_worker = _WORKER_ERROR in str(error)
-            text = (
-                str(error).strip().splitlines()[-1]
-                if is_of_worker
-                else f"{type(error).__name__}: {error}"
-            )
-            text = " ".join(self._resolved.masked(text).split()).removesuffix(":")
-            lines = [f"{doing}: {text}"]
-            lines += [
-                f"  --> {shown_path(file)}:{line}, in {function}" for file, line, function in frames
-            ]
+            text = f"{doing or self._describe_loop()}: {self._describe_crash(error)}"
+            for file, line, function in frames:
+                text += f"\n  --> {shown_path(file)}:{line}, in {function}"
             if path is None:
-                self.problems.add(ConfigError("\n".join(lines)))
+                self.problems.add(ConfigError(text))
             else:
-                self._add_error(path, "\n".join(lines))
+                self._add_error(path, text)
+
+    def _describe_loop(self) -> str:
+        """Describe what fails where the loops run."""
+        phase = self._probe.phase
+        if phase:
+            return f"one batch of {LOOPS[phase]} fails"
+        return f"{self._stage} cannot be set up"
+
+    def _describe_crash(self, error: BaseException) -> str:
+        """Write an error in one line; of a loader's process, the last line of its traceback."""
+        text = f"{type(error).__name__}: {error}"
+        if _WORKER_ERROR in str(error):
+            text = str(error).strip().splitlines()[-1]
+        return " ".join(self._resolved.masked(text).split()).removesuffix(":")
 
     # -- metrics and disks -------------------------------------------------------------------------
 
@@ -641,7 +589,6 @@ class _SmokeCheck(ModelBuilder):
 
     def _check_slices(self) -> None:
         """Check that the data has each class of the gate's slices, and a class the metric."""
-        assert self.model is not None
         settings = read_gate(self._resolved)
         if not settings.slices or settings.metric is None or self.datamodule is None:
             return
@@ -675,31 +622,35 @@ class _SmokeCheck(ModelBuilder):
             disks.setdefault(existing_folder(place.folder).stat().st_dev, []).append(place)
 
         for on_disk in disks.values():
-            # the one that is being written, beside those that are kept
-            largest = max(on_disk, key=lambda place: (place.size_bytes, place.needed_bytes))
-            largest.count += 1
-
-            free_bytes = shutil.disk_usage(existing_folder(largest.folder)).free
-            needed_bytes = sum(place.needed_bytes for place in on_disk)
-            for place in on_disk:
-                place.free_bytes = free_bytes
-            if needed_bytes <= free_bytes:
-                continue
-
-            place = max(on_disk, key=lambda place: place.needed_bytes)
-            text = f"a checkpoint needs {in_bytes(place.needed_bytes)}"
-            if place.count > 1:
-                text = f"{place.count} checkpoints of {in_bytes(place.size_bytes)}"
-                text += ", one of them while it is written," if place is largest else ""
-                text += f" need {in_bytes(place.needed_bytes)}"
-            if len(on_disk) > 1:
-                text += f", with those of the other callbacks {in_bytes(needed_bytes)}"
-            text += (
-                f", but {in_bytes(free_bytes)} are free in {shown_path(place.folder)}; make room,"
-                " keep fewer, or "
-            )
-            self._add_error(place.path, f"{text}set run.root to a folder on another disk")
+            self._check_disk(on_disk)
         return [place.as_dict() for place in places]
+
+    def _check_disk(self, places: Sequence[_CheckpointPlace]) -> None:
+        """Compare what checkpoints take of one disk with what is free on it."""
+        # the one that is being written, beside those that are kept
+        largest = max(places, key=lambda place: (place.size_bytes, place.needed_bytes))
+        largest.count += 1
+
+        free_bytes = shutil.disk_usage(existing_folder(largest.folder)).free
+        needed_bytes = sum(place.needed_bytes for place in places)
+        for place in places:
+            place.free_bytes = free_bytes
+        if needed_bytes <= free_bytes:
+            return
+
+        place = max(places, key=lambda place: place.needed_bytes)
+        text = f"a checkpoint needs {in_bytes(place.needed_bytes)}"
+        if place.count > 1:
+            text = f"{place.count} checkpoints of {in_bytes(place.size_bytes)}"
+            text += ", one of them while it is written," if place is largest else ""
+            text += f" need {in_bytes(place.needed_bytes)}"
+        if len(places) > 1:
+            text += f", with those of the other callbacks {in_bytes(needed_bytes)}"
+        self._add_error(
+            place.path,
+            f"{text}, but {in_bytes(free_bytes)} are free in {shown_path(place.folder)}; make"
+            " room, keep fewer, or set run.root to a folder on another disk",
+        )
 
     def _describe_checkpoints(self, callback: Any, trainer: Trainer) -> _CheckpointPlace:
         """Count the checkpoints that a callback keeps, and measure one of them."""

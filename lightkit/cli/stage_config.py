@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 from lightkit import config, runs
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.command_table import STAGES
+from lightkit.cli.command_table import PRINT_FLAGS, STAGES
 from lightkit.cli.config_loader import LoadedConfig, load_config, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.predict_options import explain_numbers, parse_predict_options
 from lightkit.config import Hardware, error_at
 from lightkit.config.display import Written, list_written
-from lightkit.config.loader import find_masked_values
 from lightkit.config.resolved import find_named_class
-from lightkit.config.sections import read_section
+from lightkit.config.secret_values import find_masked_values
+from lightkit.config.sections import USER_SECTIONS
 from lightkit.errors import ConfigError
 from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
@@ -33,9 +33,6 @@ from lightkit.runs.resume import RunSettings, find_checkpoint
 ROW_DATA = ("TableData", "TextData")
 """Data modules of rows of a table; one of another name has ``row_kind`` in its run's manifest, see
 `describe`."""
-_SECTIONS = ("model", "data")
-"""Sections of which a script may fix the class."""
-_PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +89,7 @@ class StageConfig:
     @cached_property
     def written(self) -> Written:
         """The values as they are written, with their places."""
-        return list_written(self.resolved, by_rule=self.hardware.chosen)
+        return list_written(self.resolved, by_rule=self.hardware.chosen, ckpt_path=self.ckpt_path)
 
     @property
     def images(self) -> Sequence[str]:
@@ -113,6 +110,13 @@ class StageConfig:
     def only_prints(self) -> bool:
         """Return whether help or the config is printed, and nothing runs."""
         return bool(self.passthrough) or self.print_config is not None
+
+    @property
+    def finished_run(self) -> tuple[runs.Run, Path]:
+        """The run that `--run` names and its checkpoint, where the command asks for a run."""
+        assert self.base is not None
+        assert self.ckpt_path is not None
+        return self.base, Path(self.ckpt_path)
 
     @property
     def run_root(self) -> Path:
@@ -167,7 +171,7 @@ def load_stage_config(
         problems.add(problem)
 
     command = invocation.command
-    hardware, launch = resolve_settings(command, loaded, problems, machine)
+    hardware, launch = resolve_settings(command, loaded.resolved, problems, machine)
     resolved = hardware.resolved
     if not is_script and command in STAGES:
         _refuse_spawning(resolved, problems)
@@ -184,9 +188,6 @@ def load_stage_config(
             parse_predict_options(invocation.options, invocation.inputs, takes_rows=takes_rows)
         elif command == "export":
             ExportOptions.parse(invocation.options)
-    mode: OutputMode = "plain"
-    with problems.noted():
-        mode = choose_output_mode(invocation.options, is_path=command in ("export", "predict"))
     ckpt_path: str | None = None
     with problems.noted():
         ckpt_path = _find_named_checkpoint(invocation.options, resolved, loaded.base)
@@ -200,7 +201,7 @@ def load_stage_config(
         job_name=loaded.job_name,
         base=loaded.base,
         ckpt_path=ckpt_path,
-        mode=mode,
+        mode=choose_output_mode(invocation.options),
     )
     return stage_config, loaded
 
@@ -225,7 +226,7 @@ def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str
     run = f"{base.name}/{base.id}"
     asked = f"--run {loaded.invocation.options.get('run', base.folder)}: the config of {run}"
     command = loaded.invocation.command or "test"
-    for section in _SECTIONS:
+    for section in USER_SECTIONS:
         named = find_named_class(saved.get(section))
         if section in fixed_classes and named is not None:
             raise ConfigError(
@@ -254,10 +255,10 @@ def _name_newest(base: runs.Run, fixed_classes: Mapping[str, str]) -> str:
     """
     for run in runs.list_runs(base.root, base.name):
         saved = read_config(run)
-        named = {section: find_named_class(saved.get(section)) for section in _SECTIONS}
+        named = {section: find_named_class(saved.get(section)) for section in USER_SECTIONS}
         is_of_form = all(
             (named[section] is None) if section in fixed_classes else (named[section] is not None)
-            for section in _SECTIONS
+            for section in USER_SECTIONS
             if section in fixed_classes or saved.get(section)
         )
         if is_of_form and saved:
@@ -311,8 +312,8 @@ def _read_print_flags(invocation: Invocation) -> tuple[str, ...] | None:
         return None
     flags = tuple(given.split(",")) if isinstance(given, str) and given else ()
     for flag in flags:
-        if flag not in _PRINT_FLAGS:
-            raise ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {flag!r}")
+        if flag not in PRINT_FLAGS:
+            raise ConfigError(f"--print_config: expected {', '.join(PRINT_FLAGS)}, got {flag!r}")
     return flags
 
 
@@ -334,7 +335,6 @@ def _find_named_checkpoint(
     return str(named) if named else None
 
 
-def read_run_settings(stage_config: StageConfig) -> RunSettings:
+def read_run_settings(resolved: config.Resolved, job_name: str) -> RunSettings:
     """Read the `run` section of a config that jsonargparse has not parsed."""
-    settings = read_section(stage_config.resolved, "run", RunSettings)
-    return replace(settings, name=stage_config.job_name)
+    return replace(resolved.read_section("run", RunSettings), name=job_name)

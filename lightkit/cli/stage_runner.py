@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,28 +22,35 @@ from lightkit.cli.command_table import COMMANDS, OF_MODEL, RANK, WITH_MODEL
 from lightkit.cli.console import configure_console, format_traceback, print_error, quiet_libraries
 from lightkit.cli.heap import allow_quick_end, freezing_imports
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, warn_of_lost_addresses
-from lightkit.cli.parser_errors import explain_full_disk
 from lightkit.cli.session import Session, StageProcess, join_ranks
 from lightkit.cli.stage_config import StageConfig, load_stage_config
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate, validate_signatures
 from lightkit.config import Hardware, Problems, Resolved, error_at
+from lightkit.config.accelerator.checks import find_default_kind
 from lightkit.config.resolved import drop_paths
 from lightkit.errors import (
     CheckpointError,
     ConfigError,
     DataChanged,
     Interrupted,
+    explain_full_disk,
     format_interruption,
 )
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.queue_feeder import end_workers_that_cannot_send
-from lightkit.launch.ranks import complete_torch_variables, this_rank
+from lightkit.launch.ranks import LAUNCH, complete_torch_variables, this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.torchrun import complete_settings
-from lightkit.launch.worker import DATA_CHANGED, INHERITED, PREEMPTING, RankContext, join_launch
+from lightkit.launch.worker import (
+    DATA_CHANGED,
+    INHERITED,
+    PREEMPTING,
+    RankContext,
+    join_supervisor,
+)
 from lightkit.runs.ci_report import CiReport
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.signals import SignalWatch
@@ -73,7 +82,7 @@ def run_stage(
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         for signum in PREEMPTING:  # before Slurm ends a job of `lightkit submit`
             watch.add(signum, patiently=True)
-    rank_context = join_launch(os.environ)
+    rank_context = join_supervisor(os.environ)
     if rank_context is not None:
         rank_context.open()  # from here on its supervisor reports errors
         rank_context.watch_stop_requests()
@@ -93,17 +102,18 @@ def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNoti
         if invocation.has("deadline"):
             stage_config = _set_deadline(stage_config)
         resolved = stage_config.resolved
-        notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
         configure_console(stage_config.mode, resolved.masked)
-        is_export = stage_config.command == "export"
-        if stage_config.base is not None and not is_export:
+        # after it: a thread warns of a message that is refused
+        notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
+        if stage_config.command == "export":  # one process on any hardware
+            return run_in_process(stage_config, watch=watch, notifier=notifier)
+        if stage_config.base is not None:
             warn_of_lost_addresses(resolved, stage_config.base)
 
-        # A rank of a launch runs the stage; so does an export, which is one process on any
-        # hardware.
-        ranks = join_ranks(stage_config)
+        # A rank of a launch runs the stage.
+        ranks = join_ranks(stage_config.command, stage_config.run_root)
         run = partial(run_in_process, watch=watch, notifier=notifier, ranks=ranks)
-        if is_export or (ranks is not None and ranks.supervised):
+        if ranks is not None and ranks.supervised:
             return run(stage_config)
         for notice in stage_config.hardware.notices:
             _log.warning(notice)
@@ -133,10 +143,7 @@ def _set_deadline(stage_config: StageConfig) -> StageConfig:
 
     Ranks that start later count from it, too.
     """
-    is_resolved = (
-        bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN))
-        or join_launch(os.environ) is not None
-    )
+    is_resolved = any(os.environ.get(name) for name in (INHERITED, IN_RETRAIN, LAUNCH))
     deadline = parse_deadline(str(stage_config.options["deadline"]), is_resolved=is_resolved)
     os.environ.update(deadline.environment())
     invocation = add_words(stage_config.invocation, f"--deadline={deadline.word}")
@@ -173,10 +180,10 @@ def run_in_process(
         with freezing_imports():  # late: they load torch and Lightning, which takes seconds
             from lightkit.cli.lightning_cli import LightkitCLI
             from lightkit.cli.model_builder import translate_model_errors
-            from lightkit.cli.trainer_components import print_run_end
+            from lightkit.cli.run_display import print_run_end
 
         quiet_libraries()
-        with explain_full_disk(), translate_model_errors(stage_config.resolved) as stack:
+        with explain_full_disk("resume"), translate_model_errors(stage_config.resolved) as stack:
             process = StageProcess(
                 stack=stack,
                 watch=watch,
@@ -208,8 +215,7 @@ def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) ->
     is_alone = ranks is None and not stage_config.only_prints
     if stage_config.command != "predict" or not stage_config.images or not is_alone:
         return None
-    data = stage_config.resolved.value_of("data") or {}
-    size = runs.find_value(data, "init_args", "image_size")
+    size = runs.find_value(stage_config.resolved.value_of("data"), "init_args", "image_size")
     if type(size) is not int or size < 1:
         return None
     from lightkit.images.early import begin_early  # here: Pillow, which only images need
@@ -226,12 +232,14 @@ def _check_training(trainer: Trainer, session: Session) -> bool:
     Raises:
         CheckpointError: If it has written none.
     """
-    from lightkit.callbacks.checkpoint_io import missing_checkpoint  # here: it loads torch
-    from lightkit.cli.trainer_components import find_reached_limit
+    # here: they load torch
+    from lightkit.callbacks.checkpoint_io import missing_checkpoint
+    from lightkit.callbacks.empty_stage import find_reached_limit
 
-    if session.stage_config.command != "fit" or getattr(trainer, "fast_dev_run", False):
+    if not session.trains or getattr(trainer, "fast_dev_run", False):
         return True
-    if (limit := find_reached_limit(trainer, session)) is not None:
+    is_untrained = not session.has_trained and not session.start.is_old
+    if is_untrained and (limit := find_reached_limit(trainer)) is not None:
         _log.warning(limit)
         session.nothing_left = True
         return False
@@ -253,12 +261,7 @@ def make_plan(stage_config: StageConfig) -> Plan | None:
         return None
     resolved = stage_config.resolved
     hardware = stage_config.hardware
-    processes = hardware.processes
-    # torch-xla forks its ranks itself, inside the trainer
-    if processes is None and hardware.kind != "tpu":
-        processes = count_devices(hardware)  # of Lightning's own launcher
-        if processes is None and hardware.kind in (None, "gpu"):
-            processes = len(this_machine().gpus or ()) or None
+    processes = _count_processes(hardware)
     keys = (
         ("launch", "engine"),
         ("launch", "processes"),
@@ -271,8 +274,32 @@ def make_plan(stage_config: StageConfig) -> Plan | None:
         strategy=hardware.strategy,
         processes=processes,
         uses_gpus=hardware.kind == "gpu",
+        can_fork=_can_fork(stage_config),
         origin=None if given is None else resolved.origin_of(given),
     )
+
+
+def _can_fork(stage_config: StageConfig) -> bool:
+    """Return whether the ranks of this machine can be forked from a process with torch.
+
+    They compute on its CPUs: nothing of a GPU survives a fork. A cluster environment or a strategy
+    of the user's may start the ranks itself.
+    """
+    kind = stage_config.hardware.kind or find_default_kind(this_machine())
+    trainer = stage_config.resolved.section("trainer")
+    is_own = bool(trainer.get("plugins")) or isinstance(trainer.get("strategy"), Mapping)
+    return sys.platform == "linux" and kind == "cpu" and not is_own
+
+
+def _count_processes(hardware: Hardware) -> int | None:
+    """Count the processes of a machine; None where Lightning, or torch-xla, decides."""
+    # torch-xla forks its ranks itself, inside the trainer
+    if hardware.processes is not None or hardware.kind == "tpu":
+        return hardware.processes
+    named = count_devices(hardware)  # of Lightning's own launcher
+    if named is None and hardware.kind in (None, "gpu"):
+        return len(this_machine().gpus or ()) or None
+    return named
 
 
 def count_devices(hardware: Hardware) -> int | None:
@@ -421,7 +448,7 @@ def open_stage_config(
     stage_config, loaded = load_stage_config(invocation, problems, machine=machine)
     command = invocation.command
     if not stage_config.passthrough:
-        result = validate(command, loaded, stage_config.resolved, problems)
+        result = validate(loaded, stage_config.resolved, problems)
         stage_config = replace(stage_config, needs_imports=not result.is_final)
         # more may be found in classes that must be imported
         if problems and (result.undescribed or full):

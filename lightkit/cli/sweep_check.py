@@ -11,9 +11,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lightkit.cli.stage_config import StageConfig, load_stage_config
-from lightkit.cli.validation import validate
-from lightkit.config import Origin, Problems, Resolved, dump_yaml, error_at, read_scalar
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.stage_config import load_stage_config
+from lightkit.cli.validation import validate, validate_signatures
+from lightkit.config import (
+    CLASS_SECTIONS,
+    Origin,
+    Problems,
+    Resolved,
+    dump_yaml,
+    error_at,
+    read_scalar,
+)
+from lightkit.config.resolved import drop_paths
 from lightkit.config.schema import NO_DEFAULT, load_schema
 from lightkit.config.tree import descend, to_plain
 from lightkit.config.validation import find_section_class
@@ -34,29 +44,32 @@ def read_plan(resolved: Resolved) -> Plan:
     return plan
 
 
-def check_space(stage_config: StageConfig, plan: Plan) -> None:
+def check_space(invocation: Invocation, resolved: Resolved, plan: Plan, *, imports: bool) -> None:
     """Check that the config has each searched key and takes each choice and each end of each range.
 
     Args:
-        stage_config: The invocation of a fit, whose config is right without the sweep.
+        invocation: The command line of a fit, whose config is right without the sweep.
+        resolved: Its config.
         plan: The sweep.
+        imports: Whether classes that no description of lightkit's covers are imported, and their
+            signatures judge too.
 
     Raises:
         ConfigError: If it does not; each error shows the place in the space.
     """
     problems = Problems()
-    for error in list_shadowed(plan, stage_config.resolved):
+    for error in list_shadowed(plan, resolved):
         problems.add(error)
     probes = plan.space.list_probes() if not problems else []
     with TemporaryDirectory(prefix="lightkit-") as folder:
         for number, (key, params) in enumerate(probes):
             layer = Path(folder) / f"probe-{number}.yaml"
             write_layer(layer, plan.space, params)
-            for text in _find_errors(stage_config, layer):
+            for text in _find_errors(invocation, layer, imports=imports):
                 named = _find_named_key(text, plan.space) or key
-                origin = stage_config.resolved.origin_of(("sweep", "space", named))
+                origin = resolved.origin_of(("sweep", "space", named))
                 problems.add(error_at(f"sweep.space.{named}: {text}", origin))
-    problems.raise_any(stage_config.resolved.masked)
+    problems.raise_any(resolved.masked)
 
 
 def _find_named_key(text: str, space: Space) -> str | None:
@@ -65,26 +78,30 @@ def _find_named_key(text: str, space: Space) -> str | None:
     return next((key for key in space.keys if named == key or named.startswith(f"{key}.")), None)
 
 
-def _find_errors(stage_config: StageConfig, layer: Path) -> Iterator[str]:
+def _find_errors(invocation: Invocation, layer: Path, *, imports: bool) -> Iterator[str]:
     """Find what is wrong with a config only because of a layer, without the places."""
-    invocation = stage_config.invocation._replace(
-        files=(*stage_config.invocation.files, str(layer))
-    )
+    with_layer = invocation._replace(files=(*invocation.files, str(layer)))
     problems = Problems()
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # which the config itself has printed
     try:
-        probe, loaded = load_stage_config(invocation, problems, machine=None)
-        validate("fit", loaded, probe.resolved, problems)
-    except LightkitError as error:
-        problems.add(error)
+        with problems.noted():
+            probe, loaded = load_stage_config(with_layer, problems, machine=None)
+            result = validate(loaded, probe.resolved, problems)
+            if imports and result.undescribed:
+                known = {path for path, _ in result.problems}
+                validate_signatures(drop_paths(probe.resolved, known), problems)
     finally:
         logging.disable(level)
     for problem in problems:
-        files = [place.file for place in problem.places if isinstance(place, Origin)]
-        if not files or any(file is not None and file.parent == layer.parent for file in files):
-            lines = str(problem).splitlines()
-            yield next((line for line in lines if not line.startswith("  -->")), lines[0])
+        if _is_of_layer(problem, layer):
+            yield str(problem).splitlines()[0]
+
+
+def _is_of_layer(problem: LightkitError, layer: Path) -> bool:
+    """Return whether an error has a place in the folder of a layer, or none in any file."""
+    files = [place.file for place in problem.places if isinstance(place, Origin)]
+    return not files or any(file is not None and file.parent == layer.parent for file in files)
 
 
 def write_layer(
@@ -115,7 +132,7 @@ def write_layer(
         if each.kind != "layers" and each.key in params:
             values[each.key] = params[each.key]
     comment = "".join(f"# {line}\n" for line in head.splitlines())
-    write_text(path, comment + (dump_yaml(values) if values else "{}\n"), durable=False)
+    write_text(path, comment + dump_yaml(values), durable=False)
 
 
 def read_own_values(resolved: Resolved, space: Space) -> dict[str, Any]:
@@ -148,7 +165,7 @@ def _find_value(resolved: Resolved, key: str) -> tuple[bool, Any]:
     taken, node, rest = descend(resolved.tree, path)
     if taken and not rest:
         return True, read_scalar(to_plain(node))
-    if len(path) == 2 and path[0] in ("model", "data"):
+    if len(path) == 2 and path[0] in CLASS_SECTIONS:
         described = find_section_class(path[0], resolved, load_schema())
         argument = None if described is None else described.arguments.get(path[1])
         if argument is not None and argument.default is not NO_DEFAULT:

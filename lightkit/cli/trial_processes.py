@@ -19,7 +19,7 @@ import psutil
 
 from lightkit import runs
 from lightkit.cli.stage_processes import CommandProcess, StageProcesses, describe_kill
-from lightkit.errors import join_names
+from lightkit.errors import MAKE_ROOM, join_names, near
 from lightkit.runs.index import find_metric, list_metrics
 from lightkit.runs.metrics import STEP_SUFFIX
 from lightkit.runs.trial import (
@@ -38,7 +38,7 @@ _ENDS = {0: "done", 2: "fatal", 3: "fatal", 70: "killed", 74: "fatal", 75: "pree
 """End of a trial by its exit code, `failed` where none stands here.
 
 `fatal` are the codes that each further trial would have, too: the config or the data is wrong, or
-the output is lost.
+the output is lost. So is a full disk, whose code is 1.
 """
 _MOST_AGAIN = {"killed": 1, "preempted": 3}
 """How often a trial that ended so, though nobody had asked it to, goes on from its checkpoint."""
@@ -127,21 +127,9 @@ class TrialProcesses:
         job: What they have in common.
         plan: The sweep.
         processes: Runs the commands.
-        num_slots: Most trials at a time.
-        devices: Numbers of the GPUs of each slot; empty where each sees all.
-        threads: Threads of a trial; None where the config or torch decides.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        plan: Plan,
-        processes: StageProcesses,
-        *,
-        num_slots: int = 1,
-        devices: Sequence[str] = (),
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, job: Job, plan: Plan, processes: StageProcesses) -> None:
         self.active: list[Active] = []
         self.metric = plan.metric
         self.search: Search | None = None
@@ -149,9 +137,12 @@ class TrialProcesses:
         """Exit code and error that end the sweep."""
         self.peak_bytes = 0
         """Most memory that one trial was seen to take."""
-        self.num_slots = num_slots
-        self.devices = devices
-        self.threads = threads
+        self.num_slots = 1
+        """Most trials at a time."""
+        self.devices: Sequence[str] = ()
+        """Numbers of the GPUs of each slot; empty where each sees all."""
+        self.threads: int | None = None
+        """Threads of a trial; None where the config or torch decides."""
         self._job = job
         self._plan = plan
         self._processes = processes
@@ -175,9 +166,7 @@ class TrialProcesses:
             trial: The trial.
             resumes: Whether an earlier start may have left a run of it.
         """
-        slot = next(
-            each for each in range(self.num_slots) if each not in [one.slot for one in self.active]
-        )
+        slot = min({*range(self.num_slots)} - {one.slot for one in self.active})
         folder = self._job.find_folder(trial)
         run = self._find_run(trial) if resumes else None
         active = Active(trial, folder, CommandProcess((), None, None), slot, run=run)
@@ -197,13 +186,16 @@ class TrialProcesses:
         run = active.run
         if run is not None and runs.last_good(run.checkpoints) is None:
             run = active.run = None  # nothing is lost, and nothing to go on from
-        # those that are there are of other trials, or of earlier starts of this one
-        if run is None:
-            there = {each.id for each in runs.list_runs(self._job.root, self._job.job)}
-            self._runs_of_others[active.trial.number] = there
-        active.follower = None if run is None else EventFollower(run.events_path)
-        resume = "never" if run is None else str(run.folder)
         trial = active.trial
+        if run is None:
+            # those that are there are of other trials, or of earlier starts of this one
+            there = {each.id for each in runs.list_runs(self._job.root, self._job.job)}
+            self._runs_of_others[trial.number] = there
+            active.follower = None
+            resume = "never"
+        else:
+            active.follower = EventFollower(run.events_path)
+            resume = str(run.folder)
         words = [
             "fit",
             *self._job.build_words(active.folder / "trial.yaml", trial),
@@ -244,12 +236,13 @@ class TrialProcesses:
         for active in list(self.active):
             self._follow(active)
             code = active.process.poll()
+            ended_s = time.monotonic()
             if code is not None:
-                self._processes.forget(active.process)
+                self._processes.forget(active.process)  # may wait for the end of the one before
                 self._follow(active)
                 self._judge(active, code)
             if active.trial.is_finished:
-                active.trial.seconds = time.monotonic() - active.began_s
+                active.trial.seconds = ended_s - active.began_s
                 self.active.remove(active)
                 finished.append(active.trial)
             elif code is not None and active.process.poll() is not None and active in self.active:
@@ -277,6 +270,8 @@ class TrialProcesses:
             code = 128 - status
             reason = describe_kill(-status, active.process.reason)
         end = "killed" if code > 128 else _ENDS.get(code, "failed")
+        if end == "failed" and MAKE_ROOM in reason:  # which says nothing of the trial
+            end = "fatal"
         most = _MOST_AGAIN.get(end, 0)
         if end == "done":
             self._end_well(active)
@@ -328,8 +323,7 @@ class TrialProcesses:
         active.run = run
         trial.run = f"{run.name}/{run.id}"
         summary = runs.read_summary(run.summary_path) or {}
-        facts = runs.read_json(run.folder / FACTS) or {}
-        trial.num_params = facts.get("params")
+        trial.num_params = runs.find_value(runs.read_json(run.folder / FACTS), "params")
         trial.data = runs.read_data_fingerprint(run)
         best = summary.get("best") or {}
         self._learn_metric(best)
@@ -358,8 +352,9 @@ class TrialProcesses:
         """
         value = find_metric(str(self.metric), summary)
         if value is None:
-            logged = join_names(sorted(list_metrics(summary))) or "no metrics"
-            text = f"sweep.metric: {self.metric!r} is not logged; logged are {logged}"
+            logged = sorted(list_metrics(summary))
+            text = f"sweep.metric: {self.metric!r} is not logged; logged are"
+            text += f" {join_names(logged) or 'no metrics'}{near(str(self.metric), logged)}"
             self.fatal = self.fatal or (2, text)
             raise TrialFailed(text)
         if not math.isfinite(value):
@@ -456,25 +451,30 @@ class TrialProcesses:
             return
         active.follower = active.follower or EventFollower(active.run.events_path)
         for event in active.follower.read():
-            if event["event"] == "epoch" and isinstance(event.get("metrics"), Mapping):
+            if event["event"] == "epoch" and {"epoch", "metrics"} <= event.keys():
                 self._judge_epoch(active, int(event["epoch"]), event["metrics"])
 
     def _judge_epoch(self, active: Active, epoch: int, metrics: Mapping[str, Any]) -> None:
         assert active.run is not None
         stops = False
-        # of a metric that is logged by step alone an epoch has the last step's value
-        keys = [] if self.metric is None else [self.metric, f"{self.metric}{STEP_SUFFIX}"]
-        key = next((key for key in keys if key in metrics), None)
-        if key is not None:
-            value = metrics[key]
-            number = float(value) if isinstance(value, (int, float)) else math.nan
-            active.values[epoch] = number
-            if not math.isfinite(number):
+        value = self._read_epoch(metrics)
+        if value is not None:
+            active.values[epoch] = value
+            if not math.isfinite(value):
                 stops = True
             elif self.search is not None and active.trial.kind == "search":
-                stops = self.search.report(active.trial, epoch, number)
+                stops = self.search.report(active.trial, epoch, value)
         if stops or self._plan.pruner.prunes:
             write_verdict(active.run, epoch, stops=stops)
+
+    def _read_epoch(self, metrics: Mapping[str, Any]) -> float | None:
+        """Return the metric of an epoch, NaN where it is not finite; None where it has none."""
+        # of a metric that is logged by step alone an epoch has the last step's value
+        for key in (str(self.metric), f"{self.metric}{STEP_SUFFIX}"):
+            if key in metrics:
+                value = metrics[key]
+                return float(value) if isinstance(value, (int, float)) else math.nan
+        return None
 
     def _measure_memory(self) -> None:
         """Note the most memory that a trial takes, for `parallel: auto`."""
@@ -499,4 +499,5 @@ def remove_verdict(root: Path, name: str | None) -> None:
         name: Its run, as ``NAME/ID``.
     """
     if name is not None:
-        (root / name / VERDICT).unlink(missing_ok=True)
+        with suppress(OSError):  # the run was deleted, or what stands there is no file of the sweep
+            (root / name / VERDICT).unlink()

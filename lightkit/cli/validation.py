@@ -14,7 +14,7 @@ from lightkit.cli.argument_lookup import describe_imported, import_class
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
 from lightkit.cli.heap import freezing_imports
-from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
+from lightkit.config import Origin, Problems, Resolved, dotted, error_at, near
 from lightkit.config.origins import near_files, shown_path
 from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
 from lightkit.config.schema import ClassDescription, ConfigSchema, load_schema
@@ -32,13 +32,10 @@ from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 
-def validate(
-    command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems
-) -> ValidationResult:
+def validate(loaded: LoadedConfig, resolved: Resolved, problems: Problems) -> ValidationResult:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
-        command: Command that runs.
         loaded: The command line and its config.
         resolved: The config with today's hardware keys.
         problems: Takes the errors.
@@ -46,6 +43,7 @@ def validate(
     Returns:
         What was found, with the places that only an import can judge.
     """
+    command = loaded.invocation.command
     _check_run_paths(command, resolved, loaded.invocation.options.get("ckpt_path"), problems)
     if command != "export":  # which records nothing
         _check_tracking(resolved, problems)
@@ -58,13 +56,14 @@ def validate(
         and not problems.is_incomplete
         and loaded.resolved.value_of("model") is None
     ):
-        problems.add(_missing_model(loaded, command))
+        problems.add(_missing_model(loaded))
     return findings
 
 
-def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
+def _missing_model(loaded: LoadedConfig) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     text = "model: missing"
+    command = loaded.invocation.command
     files = loaded.invocation.files
     if files and not any(origin.file for origin in loaded.resolved.origins.values()):
         text += f"; {', '.join(files)} sets nothing"
@@ -72,13 +71,18 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
         text += f"; --ckpt_path {checkpoint} brings weights, not the config"
-        folder = Path(str(checkpoint)).resolve().parent.parent
-        run = shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
+        run = _name_run_of(Path(str(checkpoint)))
         by_run = f"use -c {run}/config.yaml, or " if command == "fit" else f"use --run {run}, or "
     text += f"; {by_run}set it in a file given with -c, or with --model=VALUE"
     if command == "fit" and checkpoint is None and not files:
         text += "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example"
     return ConfigError(text)
+
+
+def _name_run_of(checkpoint: Path) -> str:
+    """Return the folder of the run that has written a checkpoint, or a word for it."""
+    folder = checkpoint.resolve().parent.parent
+    return shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
@@ -362,10 +366,9 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
         problems: Takes what is wrong.
     """
     root = resolved.section("run").get("root")
-    for path, entry in _list_loggers(resolved):
-        name = str(entry.get("class_path", "")).rpartition(".")[2]
-        arguments = entry.get("init_args")
-        uri = arguments.get("tracking_uri") if isinstance(arguments, dict) else None
+    for path, entry in resolved.entries_of("logger").items():
+        name = str(runs.find_value(entry, "class_path")).rpartition(".")[2]
+        uri = runs.find_value(entry, "init_args", "tracking_uri")
         is_lightnings = name == "MLFlowLogger" and str(uri).startswith("sqlite:")
         if name != "MLflow" and not is_lightnings:
             continue
@@ -383,26 +386,14 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
             problems.add(error_at(str(error), resolved.origin_of(place)))
 
 
-def _list_loggers(resolved: Resolved) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """List the loggers of a config, each with its path.
+def check_writable(folder: Path, *, setting: str) -> None:
+    """Check that a folder can be written, before what fills it is built.
 
-    By the section `logger` and by the trainer's own key.
+    Raises:
+        ConfigError: If it cannot.
     """
-    own = resolved.section("trainer").get("logger")
-    sections: list[tuple[KeyPath, Any]] = [
-        (("logger",), resolved.value_of("logger")),
-        (("trainer", "logger"), own),
-    ]
-    for path, found in sections:
-        if isinstance(found, Mapping) and "class_path" in found:
-            yield path, found
-            continue
-        items: Iterable[tuple[Any, Any]] = found.items() if isinstance(found, Mapping) else ()
-        if isinstance(found, list):
-            items = enumerate(found)
-        for name, entry in items:
-            if isinstance(entry, Mapping):
-                yield (*path, name), entry
+    if (error := explain_unwritable(folder, setting=setting)) is not None:
+        raise error
 
 
 def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:
@@ -424,12 +415,17 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
     return ConfigError(f"{text}. Set {setting} to a folder that can be written.")
 
 
-def find_missing_forward(resolved: Resolved) -> ConfigError | None:
-    """Return why the model cannot be promoted by the config's gate, for it has no `forward`.
+def find_missing_forward(resolved: Resolved, *, is_registered: bool) -> ConfigError | None:
+    """Return why the model cannot be registered or exported, for it has no `forward`.
 
     None where it can.
 
-    Lightning trains and scores a module without one. A registered model is called by it.
+    Lightning trains and scores a module without one. A registered or exported model is called by
+    it.
+
+    Args:
+        resolved: The config.
+        is_registered: Whether the config's gate leads to a registration; else to an export.
 
     Raises:
         ConfigError: If the class cannot be imported.
@@ -440,11 +436,15 @@ def find_missing_forward(resolved: Resolved) -> ConfigError | None:
     cls = import_class(path)
     if not isinstance(cls, type) or not lacks_forward(cls):
         return None
+    caller = "an exported model is called"
+    otherwise = "an export: lightkit fit, or lightkit retrain --skip export"
+    if is_registered:
+        metric = resolved.section("gate").get("metric")
+        caller = f"a model in the registry is called, and the gate ({metric}) leads there"
+        otherwise = "a registration: lightkit fit, or lightkit retrain --skip promote"
     return error_at(
-        f"model: {cls.__name__} has no forward, by which a model in the registry is called, and the"
-        f" gate ({resolved.section('gate').get('metric')}) leads there. Add forward(self, inputs)"
-        f" to {cls.__name__}; or train without a registration: lightkit fit, or lightkit retrain"
-        " --skip promote",
+        f"model: {cls.__name__} has no forward, by which {caller}. Add forward(self, inputs) to"
+        f" {cls.__name__}; or train without {otherwise}",
         resolved.origin_of(("model", "class_path")),
     )
 

@@ -20,12 +20,13 @@ from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan, open_stage_config, parse_config
 from lightkit.cli.sweep_check import check_space, read_plan
 from lightkit.cli.validation import check_inputs, find_missing_forward, require_export_hooks
-from lightkit.config import Origin, Problems, error_at
+from lightkit.config import Origin, Problems, Resolved, error_at
 from lightkit.config.schedule import find_long_schedules
 from lightkit.errors import ConfigError, LightkitError, OutputLost
 from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
+from lightkit.reports.smoke_report import format_smoke_report
 from lightkit.runs.ci_report import CiReport, check_cases, check_page
 from lightkit.sweep.settings import has_sweep
 
@@ -81,7 +82,8 @@ def _find_mistakes(invocation: Invocation) -> None:
     )
     imports = invocation.has("full") or invocation.has("deep") or stage_config.needs_imports
     if stage_config.command == "fit" and has_sweep(stage_config.resolved):
-        check_space(stage_config, read_plan(stage_config.resolved))
+        plan = read_plan(stage_config.resolved)
+        check_space(stage_config.invocation, stage_config.resolved, plan, imports=imports)
     export = _read_export_options(invocation)
     _check_config(
         stage_config, imports=imports, plans=not invocation.has("no-hardware"), export=export
@@ -90,7 +92,7 @@ def _find_mistakes(invocation: Invocation) -> None:
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
         # here: torch takes seconds
-        from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check
+        from lightkit.cli.smoke_check import run_smoke_check
 
         try:
             report = run_smoke_check(stage_config)
@@ -106,13 +108,16 @@ def _make_stage_invocation(invocation: Invocation) -> Invocation:
     """Return the command line of the stage for which the config is checked.
 
     Raises:
-        ConfigError: If the stage lacks an option that is given.
+        ConfigError: If the stage lacks an option that is given, or takes other values of it.
     """
     stage = _get_stage(invocation)
     known = {option.key for option in COMMANDS[stage].options}
-    for name in invocation.options:
+    for name, value in invocation.options.items():
         option = COMMANDS["check"].find_option(f"--{name}")
         if name not in known and option is not None and option.is_hidden:
+            of_stage = COMMANDS[stage].find_option(f"--{name}")
+            if of_stage is not None:
+                of_stage.read(str(value))
             raise ConfigError(
                 f"check: --{name} is no option of {stage}; name the"
                 " stage, as in lightkit check predict"
@@ -186,8 +191,10 @@ def _check_config(
         ConfigError: If there are errors in it.
         DataError: If only data is missing.
     """
-    configure_console(stage_config.mode, stage_config.resolved.masked)
-    of_training = list_mode_warnings(stage_config.resolved) if stage_config.command == "fit" else []
+    resolved = stage_config.resolved
+    trains = stage_config.command == "fit"
+    configure_console(stage_config.mode, resolved.masked)
+    of_training = list_mode_warnings(resolved) if trains else []
     for notice in (*stage_config.hardware.notices, *of_training):
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
@@ -197,38 +204,46 @@ def _check_config(
     is_parsed = False
     with problems.noted():
         if imports:
-            parse_config(stage_config, join_ranks(stage_config))
+            ranks = join_ranks(stage_config.command, stage_config.run_root)
+            parse_config(stage_config, ranks)
         else:
-            if stage_config.command == "fit":
-                for text, path in find_long_schedules(stage_config.resolved):
-                    _log.warning(str(error_at(text, stage_config.resolved.origin_of(path))))
-            check_inputs(
-                stage_config.resolved,
-                starts_training=stage_config.command == "fit" and stage_config.ckpt_path is None,
-            )
+            _check_without_imports(resolved, trains=trains, ckpt_path=stage_config.ckpt_path)
         is_parsed = True
     with problems.noted():
-        if is_parsed and stage_config.command == "fit":
-            check_rows_data(stage_config.resolved)
+        if is_parsed and trains:
+            check_rows_data(resolved)
     if is_parsed:  # else the class of the model may not be there
-        _check_later_use(stage_config, problems, imports=imports, export=export)
+        with problems.noted():
+            _check_later_use(resolved, promotes=imports and trains, export=export)
     problems.raise_any()
 
 
-def _check_later_use(
-    stage_config: StageConfig, problems: Problems, *, imports: bool, export: ExportOptions | None
-) -> None:
+def _check_without_imports(resolved: Resolved, *, trains: bool, ckpt_path: str | None) -> None:
+    """Check the inputs, and warn of schedules that outlast the training.
+
+    Raises:
+        ConfigError: If an input is missing.
+    """
+    if trains:
+        for text, path in find_long_schedules(resolved):
+            _log.warning(str(error_at(text, resolved.origin_of(path))))
+    check_inputs(resolved, starts_training=trains and ckpt_path is None)
+
+
+def _check_later_use(resolved: Resolved, *, promotes: bool, export: ExportOptions | None) -> None:
     """Check that the class of the model has what an export needs.
 
-    Warn where it lacks what a promotion needs.
+    Args:
+        resolved: The config.
+        promotes: Whether to warn where the class lacks what a promotion by its gate needs.
+        export: Formats of the export.
+
+    Raises:
+        ConfigError: If the class cannot be imported, or lacks what an export needs.
     """
-    has_gate = stage_config.resolved.section("gate").get("metric") is not None
-    if imports and has_gate and stage_config.command == "fit":
-        missing = find_missing_forward(stage_config.resolved)
+    if promotes and resolved.section("gate").get("metric") is not None:
+        missing = find_missing_forward(resolved, is_registered=True)
         if missing is not None:  # `fit` and `gate` work without it
             _log.warning(str(missing))
     if export is not None:
-        with problems.noted():
-            require_export_hooks(
-                stage_config.resolved, export.module_formats, option="export-format"
-            )
+        require_export_hooks(resolved, export.module_formats, option="export-format")

@@ -57,7 +57,7 @@ def convert(invocation: Invocation) -> int:
             images,
             val_fraction=fractions["val"],
             test_fraction=fractions["test"],
-            on_bad_image=options.get("on-bad-image", "skip"),
+            on_bad_image=invocation.get("on-bad-image"),
             max_bad_fraction=fractions["max-bad"],
         )
         rows = []
@@ -79,7 +79,7 @@ def convert(invocation: Invocation) -> int:
             f"{error.filename}: {error.strerror or error}. Run the same command again."
         ) from error
     files = plan_files(
-        rows, num_files=options.get("partitions", 1), row_group_bytes=row_group_bytes
+        rows, num_files=invocation.get("partitions"), row_group_bytes=row_group_bytes
     )
     counts = ", ".join(f"{number} {split}" for split, number in index.counts.items())
     num_images = format_count(sum(index.counts.values()), "image")
@@ -128,7 +128,7 @@ def _read_inputs(invocation: Invocation) -> tuple[Path, Path]:
 
 
 def _read_row_group_bytes(invocation: Invocation) -> int:
-    size_mb = invocation.options.get("row-group-mb", 32)
+    size_mb = invocation.get("row-group-mb")
     if size_mb * 1e6 < 1:
         raise invocation.error(f"--row-group-mb: expected a number of MB above 0, got {size_mb:g}")
     return int(size_mb * 1e6)
@@ -140,9 +140,8 @@ def _read_fractions(invocation: Invocation) -> dict[str, float]:
     Raises:
         ConfigError: If the last is no share.
     """
-    defaults = {"val": 0.2, "test": 0.1, "max-bad": 0.05}
-    fractions = {
-        name: invocation.options.get(f"{name}-fraction", share) for name, share in defaults.items()
+    fractions: dict[str, float] = {
+        name: invocation.get(f"{name}-fraction") for name in ("val", "test", "max-bad")
     }
     if not 0 <= fractions["max-bad"] <= 1:
         raise invocation.error(

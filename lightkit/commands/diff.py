@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.argument_lookup import find_default
+from lightkit.cli.argument_lookup import describe_owner, find_default
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.config_loader import load_config
 from lightkit.config import (
-    PREFIX,
-    RESERVED_VARIABLES,
     KeyPath,
     Problems,
     Resolved,
     dotted,
+    is_layer,
     packaged,
     resolve_hardware,
 )
@@ -32,6 +31,7 @@ from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.resolved import collect_errors
 from lightkit.config.run_root import find_run_root
+from lightkit.config.schema import Argument, list_branches
 from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
@@ -128,8 +128,7 @@ def _load_layers(invocation: Invocation) -> Resolved:
         ConfigError: If a layer cannot be read.
     """
     problems = Problems()
-    is_layer = {key: key.startswith(PREFIX) and key not in RESERVED_VARIABLES for key in os.environ}
-    environ = {key: value for key, value in os.environ.items() if not is_layer[key]}
+    environ = {name: value for name, value in os.environ.items() if not is_layer(name)}
     loaded = load_config(invocation, problems, environ=environ)
     if problems.is_incomplete:  # other errors are no reason not to compare it
         problems.raise_any()
@@ -146,26 +145,44 @@ def _list_changes(
 
     The elements of a list of mappings are compared one by one; other lists are one value.
     """
-    old, new = inputs
-    sections = list(dict.fromkeys(path[0] for path in (*old, *new)))
-    is_mixed = are_runs[0] != are_runs[1]
+    paths = list(dict.fromkeys(path for values in inputs for path in values))
+    sections = list(dict.fromkeys(path[0] for path in paths))
+    paths.sort(key=lambda path: sections.index(path[0]))
+    sides = dict(zip(("old", "new"), inputs, strict=True))
+    if are_runs[0] != are_runs[1]:
+        run, file = ("old", "new") if are_runs[0] else ("new", "old")
+        tree = trees[are_runs.index(True)]
+        sides[run], sides[file] = _align(sides[run], sides[file], tree, paths)
     changes: list[dict[str, Any]] = []
-    for path in sorted(dict.fromkeys([*old, *new]), key=lambda path: sections.index(path[0])):
-        is_record = path[0] in _RECORDED
-        if path[-1] == _SPEED or (is_mixed and is_record):
-            continue
-        values = {"old": old.get(path), "new": new.get(path)}
-        if is_mixed:
-            run, file = ("old", "new") if are_runs[0] else ("new", "old")
-            values[run], values[file] = _complete_file(
-                path, values[run], values[file], trees[are_runs.index(True)]
-            )
-        there = {side: value for side, value in values.items() if value is not None}
+    for path in paths:
+        there = {side: values[path] for side, values in sides.items() if path in values}
         kind = _name_change(there)
-        if kind is not None:
-            subject = path[0] if is_record else "config"
+        if kind is not None and path[-1] != _SPEED:
+            subject = path[0] if path[0] in _RECORDED else "config"
             changes.append({"key": dotted(path), "in": subject, "change": kind, **there})
     return changes
+
+
+def _align(
+    run: _Values, file: _Values, tree: MappingNode, paths: Sequence[KeyPath]
+) -> tuple[_Values, _Values]:
+    """Return the configs of a run and of a file without differences of spelling.
+
+    Args:
+        run: Values of the run, with its records.
+        file: Values of the file.
+        tree: The run's config.
+        paths: Paths of all values.
+    """
+    aligned: tuple[_Values, _Values] = ({}, {})
+    for path in paths:
+        if path[0] in _RECORDED:
+            continue
+        found = _complete_file(path, run.get(path), file.get(path), tree)
+        for values, value in zip(aligned, found, strict=True):
+            if value is not None:
+                values[path] = value
+    return aligned
 
 
 def _name_change(there: Mapping[str, _Value]) -> str | None:
@@ -192,16 +209,16 @@ def _complete_file(
         in_file: The file's value.
         tree: The run's config.
     """
-    if in_run is not None and in_file is None:
+    if in_file is None:
+        if path == ("run", "name"):  # a run has one where the file leaves it out
+            return None, None
         in_file = _find_default_value(tree, path)
-        if path == ("run", "name") or (in_file is None and in_run["value"] in (None, {})):
-            in_run = None
-    if in_run is None:
-        is_null = in_file is None or in_file["value"] is None
-        return (None, None) if is_null else (in_run, in_file)
-    if in_file is not None and _means_the_same(path, in_file["value"], in_run["value"]):
-        in_file = in_run
-    return in_run, in_file
+    if in_run is not None and in_file is not None:
+        is_same = _means_the_same(path, in_file["value"], in_run["value"], tree)
+        return in_run, in_run if is_same else in_file
+    if in_run is not None:
+        return (None if in_run["value"] in (None, {}) else in_run), None
+    return None, (None if in_file is None or in_file["value"] is None else in_file)
 
 
 def _find_default_value(tree: MappingNode, path: KeyPath) -> _Value | None:
@@ -216,10 +233,10 @@ def _find_default_value(tree: MappingNode, path: KeyPath) -> _Value | None:
     return None
 
 
-def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
+def _means_the_same(path: KeyPath, in_file: Any, in_run: Any, tree: MappingNode) -> bool:
     """Return whether a run has written a file's value out.
 
-    The full name of a class, or a number of another type.
+    The full name of a class, or 1.0 for the 1 of an argument that takes no integer.
     """
     if (
         path[-1] == "class_path"
@@ -227,7 +244,16 @@ def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
         and str(in_run).rpartition(".")[2] == in_file
     ):
         return True
-    return is_any_number(in_file) and is_any_number(in_run) and bool(in_file == in_run)
+    is_equal = is_any_number(in_file) and is_any_number(in_run) and in_file == in_run
+    return is_equal and not _takes_integers(tree, path)
+
+
+def _takes_integers(tree: MappingNode, path: KeyPath) -> bool:
+    """Return whether 1 and 1.0 are two values of an argument, as of `trainer.limit_val_batches`."""
+    with suppress(ConfigError):  # its class cannot be imported here
+        argument = describe_owner(tree, path[:-1]).arguments.get(str(path[-1]), Argument())
+        return any(branch.get("type") == "integer" for branch in list_branches(argument.schema))
+    return False
 
 
 def _format_changes(old: str, new: str, changes: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,8 @@ from lightkit.config import (
     near,
     resolve_hardware,
 )
-from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS, TRAINER_DEFAULTS
+from lightkit.config.accelerator.block import BLOCK_KEYS
+from lightkit.config.accelerator.vocabulary import TRAINER_KEYS
 from lightkit.config.display import (
     describe_node,
     find_written,
@@ -52,7 +53,14 @@ from lightkit.config.tree import (
     to_plain,
     walk,
 )
-from lightkit.errors import ConfigError, ConfigErrors, LightkitError, find_near, suggest
+from lightkit.errors import (
+    ConfigError,
+    ConfigErrors,
+    LightkitError,
+    find_near,
+    format_count,
+    suggest,
+)
 from lightkit.hardware import this_machine
 
 _MOST_CHOICES = 25
@@ -60,7 +68,7 @@ _MOST_CHOICES = 25
 _MOST_HINTS = 3
 """Longer keys that an error suggests."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
-_HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)]
+_HARDWARE_KEYS += [("trainer", key) for key in TRAINER_KEYS]
 
 
 def explain(invocation: Invocation) -> int:
@@ -220,42 +228,57 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
     Raises:
         ConfigError: If there is no such key.
     """
-
-    def look_up(path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
-        trees = (complete.tree,) if path[:1] == ("accelerator",) else (resolved.tree, complete.tree)
-        return min((descend(tree, path) for tree in trees), key=lambda found: len(found[2]))
-
-    wanted = resolved.lightkit_path(key)
-    own = resolved.split_key(key)
-    if own != wanted and any(isinstance(part, int) for part in look_up(own)[0]):
-        # an index counts the user's own list where it has that element, else all callbacks
-        wanted = own
-    if not wanted:
-        raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
-    path, node, rest = look_up(wanted)
-    default = None
-    # its class cannot be imported; what is set is known
-    with suppress(ConfigError) if not rest else nullcontext():
-        default = find_default(resolved.tree, wanted if rest else path)
-    if rest and default is None:
+    wanted = _parse_key(resolved, complete, key)
+    path, node, rest = _look_up(resolved, complete, wanted)
+    if rest:
+        default = find_default(resolved.tree, wanted)
+        if default is not None:
+            return {"key": dotted(wanted), "replaced": [], **default}, ""
         full_keys = [] if path else _find_full_keys(_shorten_key(wanted), complete)
-        if len(full_keys) == 1:
-            return _explain_key(resolved, complete, full_keys[0])
-        if full_keys:
+        if not full_keys:
+            raise _unknown_key(key, complete, path, rest)
+        if len(full_keys) > 1:
             raise ConfigError(
                 f"{key}: {len(full_keys)} keys end in this name: {', '.join(full_keys)}. Name one"
                 " of them."
             )
-        raise _unknown_key(key, complete, path, rest)
-    if rest:
-        return {"key": dotted(wanted), "replaced": [], **(default or {})}, ""
+        return _explain_key(resolved, complete, full_keys[0])
+
     fields = _explain_node(resolved, complete, path, node, imports=True)
-    fields |= {"help": (default or {"help": ""})["help"]}
+    default = None
+    with suppress(ConfigError):  # its class cannot be imported; what is set is known
+        default = find_default(resolved.tree, path)
+    fields["help"] = "" if default is None else default["help"]
     if not _has_children(node):
         return fields, ""
-    return fields | {"within": _explain_leaves(resolved, complete, path, node)}, format_annotated(
-        complete, node, path
-    )
+    fields["within"] = _explain_leaves(resolved, complete, path, node)
+    return fields, format_annotated(complete, node, path)
+
+
+def _parse_key(resolved: Resolved, complete: Resolved, key: str) -> KeyPath:
+    """Return the path that a key names.
+
+    Raises:
+        ConfigError: If it names none.
+    """
+    path = resolved.lightkit_path(key)
+    own = resolved.split_key(key)
+    if own != path and any(isinstance(part, int) for part in _look_up(resolved, complete, own)[0]):
+        # an index counts the user's own list where it has that element, else all callbacks
+        path = own
+    if not path:
+        raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
+    return path
+
+
+def _look_up(
+    resolved: Resolved, complete: Resolved, path: KeyPath
+) -> tuple[KeyPath, Node, KeyPath]:
+    """Return the part of a path that is there, its value, and the part that is not."""
+    found = descend(complete.tree, path)
+    if path[:1] == ("accelerator",):
+        return found
+    return min(descend(resolved.tree, path), found, key=lambda each: len(each[2]))
 
 
 def _explain_leaves(
@@ -353,12 +376,18 @@ def _list_hardware(
     found = []
     for key in dict.fromkeys([*same, *_HARDWARE_KEYS]):
         config = complete if find(resolved.tree, key) is None else resolved
-        value = find(config.tree, key)
-        if value is None or isinstance(value, MappingNode) or value.origin.kind == "default":
-            continue
-        if key != path or to_plain(value) != to_plain(node):
+        value = _find_set(config, key)
+        if value is not None and (key != path or to_plain(value) != to_plain(node)):
             found.append({"key": dotted(key), **describe_node(config, value, key)})
     return found
+
+
+def _find_set(config: Resolved, key: KeyPath) -> Node | None:
+    """Return the value of a key; None for a section or a default."""
+    value = find(config.tree, key)
+    if value is None or isinstance(value, MappingNode) or value.origin.kind == "default":
+        return None
+    return value
 
 
 def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> ConfigError:
@@ -373,7 +402,7 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
     node = find(complete.tree, path)
     above = _shorten_key(path)
     if isinstance(node, Items) and str(rest[0]).isdigit():
-        count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
+        count = format_count(len(node.items), "element")
         return ConfigError(
             f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on"
         )
@@ -383,13 +412,19 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
     where = f"in {above}" if above else "at the top"
     if siblings:
-        hint = near(word, siblings) or _suggest_full_keys(word, complete)
+        hint = _suggest_keys(word, siblings, complete, where=where)
     else:
         everywhere = {_shorten_key(each) for each in complete.origins}
         hint = near(_shorten_key((*path, *rest)), everywhere)
-    if not hint and 0 < len(siblings) < _MOST_CHOICES:
-        hint = f"\nKeys {where}: {', '.join(siblings)}."
     return ConfigError(f"{key}: there is no {word!r} {where}{hint}")
+
+
+def _suggest_keys(word: str, siblings: Sequence[str], complete: Resolved, *, where: str) -> str:
+    """Return the hint at near keys, or else at the keys that may stand there."""
+    hint = near(word, siblings) or _suggest_full_keys(word, complete)
+    if hint or len(siblings) >= _MOST_CHOICES:
+        return hint
+    return f"\nKeys {where}: {', '.join(siblings)}."
 
 
 def _list_siblings(complete: Resolved, path: KeyPath, node: Node | None) -> list[str]:

@@ -19,7 +19,7 @@ def export(invocation: Invocation, watch: SignalWatch) -> int:
     if invocation.passthrough or not reference.startswith(("models:/", "runs:/")):
         return run_stage(invocation, watch)
     with freezing_imports():
-        from lightkit.cli.model_export import export_logged_model  # here: it loads torch
+        from lightkit.cli.logged_model_export import export_logged_model  # here: it loads torch
 
     invocation.raise_errors()
     return export_logged_model(invocation)

@@ -64,16 +64,7 @@ def _report(
     record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, seconds: float, is_json: bool
 ) -> None:
     """Print the decision, and write it to the page of the CI step and to JUnit."""
-    rows = []
-    cases = []
-    for check in record["checks"]:
-        name = check["name"]
-        value = _format(check["challenger"])
-        asks = check["asks"]
-        baseline = "" if check["baseline"] is None else _format(check["baseline"])
-        rows.append([name, value, baseline, asks, "passed" if check["passed"] else "FAILED"])
-        failure = None if check["passed"] else f"{name} is {value}, expected {asks}"
-        cases.append(Case(f"{name}: {asks}", seconds / len(record["checks"]), failure=failure))
+    rows = [_format_check(check) for check in record["checks"]]
     verdict = "nothing is judged"
     if record["metric"] is not None:
         verdict = "passed" if record["passed"] else "not good enough"
@@ -87,9 +78,23 @@ def _report(
         page.append(markdown_table(_COLUMNS, rows))
     page += [f"- {notice}" for notice in record["notices"]]
     report.add_page("\n\n".join(page))
-    report.write(
-        cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")]
-    )
+    report.write(_list_cases(rows, seconds))
+
+
+def _format_check(check: Mapping[str, Any]) -> list[str]:
+    """Write a check as a row of the table."""
+    baseline = "" if check["baseline"] is None else _format(check["baseline"])
+    verdict = "passed" if check["passed"] else "FAILED"
+    return [check["name"], _format(check["challenger"]), baseline, check["asks"], verdict]
+
+
+def _list_cases(rows: Sequence[Sequence[str]], seconds: float) -> list[Case]:
+    """List the checks for JUnit."""
+    cases = []
+    for name, value, _, asks, verdict in rows:
+        failure = None if verdict == "passed" else f"{name} is {value}, expected {asks}"
+        cases.append(Case(f"{name}: {asks}", seconds / len(rows), failure=failure))
+    return cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")]
 
 
 def _print_decision(

@@ -132,7 +132,7 @@ def _list_trials_in_need(root: Path, entries: Sequence[IndexedRun]) -> set[str]:
         if sweep not in records:
             records[sweep] = _read_sweep(find_sweeps(root) / sweep / FILE)
         record = records[sweep]
-        if record is None or (record.head and record.needs_run(int(number))):
+        if record is None or record.needs_run(int(number)):
             needed.add(each.key)
     return needed
 

@@ -43,20 +43,17 @@ def history(invocation: Invocation) -> int:
         check_model(registry, name)
         moves = read_moves(registry, name)
         aliases = dict.fromkeys(["champion", *(move.alias for move in moves)])
-        holds = {
-            alias: hold
-            for alias in aliases
-            if (hold := read_hold(registry, name, alias)) is not None
-        }
+        holds = {alias: read_hold(registry, name, alias) for alias in aliases}
     if invocation.has("json"):
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))
-    elif not moves:
-        print(f"No promotion of {name} is recorded; `lightkit promote RUN --name {name}` promotes.")
-    else:
+        return 0
+    if moves:
         print(format_table(_HEAD, [_cells(move) for move in moves]))
-    if not invocation.has("json"):
-        for alias, hold in holds.items():
+    else:
+        print(f"No promotion of {name} is recorded; `lightkit promote RUN --name {name}` promotes.")
+    for alias, hold in holds.items():
+        if hold is not None:
             print(hold.describe(name, alias))
     return 0
 

@@ -19,10 +19,10 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.heap import freezing_imports
+from lightkit.cli.input_digests import digest_inputs_of_scores
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
-from lightkit.cli.up_to_date import digest_inputs_of_scores
 from lightkit.config import shown_path
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
@@ -73,20 +73,21 @@ def promote(invocation: Invocation) -> int:
         ServerAway: If MLflow does not answer.
     """
     invocation.raise_errors()
-    options = invocation.options
+    options = invocation.all_options
     junit = Path(options["junit"]) if options.get("junit") else None
     began = time.monotonic()
     with CiReport("lightkit promote", junit, case="promote") as report:
         if "name" in options:
             check_name(options["name"])
-        check_alias(options.get("alias", "champion"))
+        check_alias(options["alias"])
         if "hold" in options or "release" in options:
             text = _hold_or_release(invocation)
         else:
             of_run = invocation.with_options(run=invocation.get_run())
             stage_config = open_run_config(of_run, is_quiet=invocation.has("json"))
             try:
-                with _lock_promotion(stage_config):
+                assert stage_config.base is not None
+                with _lock_promotion(stage_config.base.folder):
                     text = stage_config.resolved.masked(_promote(stage_config, options))
             except LightkitError as error:
                 raise error.reworded(stage_config.resolved.masked) from error
@@ -96,7 +97,7 @@ def promote(invocation: Invocation) -> int:
 
 
 @contextmanager
-def _lock_promotion(stage_config: StageConfig) -> Iterator[None]:
+def _lock_promotion(folder: Path) -> Iterator[None]:
     """Keep other promotions of the run out.
 
     Raises:
@@ -104,8 +105,6 @@ def _lock_promotion(stage_config: StageConfig) -> Iterator[None]:
             be written.
         RunLocked: If another process promotes the run.
     """
-    assert stage_config.base is not None
-    folder = stage_config.base.folder
     lock = FileLock(folder / ".promote.lock", timeout=0)
     try:
         lock.acquire()
@@ -137,7 +136,7 @@ def _hold_or_release(invocation: Invocation) -> str:
     options = invocation.options
     option = _choose_hold_option(invocation)
     name = options[option]
-    alias = options.get("alias", "champion")
+    alias = invocation.get("alias")
     address = address_of_root(options.get("tracking-uri"), find_run_root(invocation.overrides))
 
     quiet_libraries()
@@ -269,7 +268,7 @@ def _read_request(stage_config: StageConfig, options: Mapping[str, Any]) -> _Req
         sha256=runs.digest_checkpoint(stage_config.ckpt_path),
         settings=settings,
         name=check_name(options.get("name") or settings.name or run.name),
-        alias=options.get("alias", "champion"),
+        alias=options["alias"],
         tracking_uri=options.get("tracking-uri"),
         reason=stage_config.resolved.masked(options.get("reason", "")),
         is_forced="force" in options,
@@ -338,6 +337,11 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         decision = evaluate_gate(
             request.stage_config, tracking_uri=request.tracking_uri, name=request.name
         )
+    if decision.get("metric") is None:
+        logging.getLogger("lightkit").warning(
+            "promote: nothing judges the model, as gate.metric is not set; set a gate, such as"
+            " --gate.metric=test/accuracy --gate.min=0.7"
+        )
     if not decision.get("passed"):
         refusal = explain_refusal(decision, request.run)
         raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
@@ -402,7 +406,9 @@ def _move(registry: Registry, request: _Request, move: Move) -> tuple[Move, bool
     is_new = (noted.get("name"), noted.get("number")) != (request.name, move.number)
     if is_new:
         note_in_run_folders(registry, request.name, move)
-        if (run.folder / RECORD).exists() and read_run_settings(request.stage_config).report:
+        stage_config = request.stage_config
+        settings = read_run_settings(stage_config.resolved, stage_config.job_name)
+        if (run.folder / RECORD).exists() and settings.report:
             write_gate_page(run)
     return move, is_new
 
@@ -464,26 +470,23 @@ def describe_worse(move: Move, settings: GateSettings, *, mode: str | None) -> s
         mode: Whether large (`max`) or small (`min`) values of the metric are good, as the gate has
             decided; None where nothing tells.
     """
-    new, old = (move.scores.get(which) for which in ("challenger", "baseline"))
+    new = move.scores.get("challenger")
+    old = move.scores.get("baseline")
     if new is None or old is None or move.metric is None or mode is None:
         return ""
     drop = old - new if mode == "max" else new - old
     if drop <= 0:
         return ""
-    within = next(
-        (
-            f", within gate.{key} {getattr(settings, key):g}"
-            for key in ("margin", "max_drop")
-            if getattr(settings, key)
-        ),
-        "",
-    )
-    by = " by --force" if move.forced else within
-    against = (
-        f"version {move.before}"
-        if move.before is not None
-        else "the model that it was compared with"
-    )
+    by = ""
+    if move.forced:
+        by = " by --force"
+    elif settings.margin:
+        by = f", within gate.margin {settings.margin:g}"
+    elif settings.max_drop:
+        by = f", within gate.max_drop {settings.max_drop:g}"
+    against = "the model that it was compared with"
+    if move.before is not None:
+        against = f"version {move.before}"
     return (
         f"a worse model was promoted{by}: {move.metric} of version {move.to} is {new:.6g},"
         f" {drop:.3g} worse than {old:.6g} of {against}"

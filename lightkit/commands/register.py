@@ -29,7 +29,7 @@ def register(invocation: Invocation) -> int:
     if "name" not in options:
         raise invocation.error("under which name? Give --name, such as --name flowers.")
     name = check_name(options["name"])
-    aliases = list(dict.fromkeys(options.get("alias", ("challenger",))))
+    aliases = list(dict.fromkeys(invocation.get("alias")))
     if "none" in aliases and len(aliases) > 1:
         raise ConfigError(f"--alias: none stands alone, got {', '.join(aliases)}")
     aliases = [check_alias(alias) for alias in aliases if alias != "none"]
@@ -37,6 +37,6 @@ def register(invocation: Invocation) -> int:
     with freezing_imports():
         from lightkit.cli.registration import register_run  # here: it loads torch
 
-    form = cast("PackageFormat", options.get("format", "torch_export"))
+    form = cast("PackageFormat", invocation.get("format"))
     register_run(stage_config, name, aliases, form=form, tracking_uri=options.get("tracking-uri"))
     return 0

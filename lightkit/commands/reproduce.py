@@ -15,10 +15,10 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import parse
+from lightkit.cli.input_digests import compute_inputs
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import open_command_config, run_stage
-from lightkit.cli.up_to_date import compute_inputs
-from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
+from lightkit.config import is_layer, shown_path
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.hardware import describe_packages, this_machine
@@ -79,9 +79,8 @@ def _drop_variables() -> None:
 
     The run's config has the values that they had when it was trained.
     """
-    for name in [*os.environ]:
-        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
-            del os.environ[name]
+    for name in filter(is_layer, [*os.environ]):
+        del os.environ[name]
 
 
 def _refuse_differences(

@@ -21,18 +21,24 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.command_table import OF_FIT
+from lightkit.cli.command_table import OF_FIT, SKIPPABLE
 from lightkit.cli.console import print_error, print_line, quiet_libraries
+from lightkit.cli.input_digests import compute_inputs, select_identity_of, split_values
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
 from lightkit.cli.session import create_job_lock
 from lightkit.cli.stage_config import StageConfig, read_run_settings
-from lightkit.cli.stage_processes import StageProcesses, describe_kill
+from lightkit.cli.stage_processes import (
+    OF_STAGES,
+    StageProcesses,
+    describe_kill,
+    list_packages_of,
+)
 from lightkit.cli.stage_runner import open_command_config
-from lightkit.cli.up_to_date import compare_inputs, compute_inputs, select_identity_of, split_values
+from lightkit.cli.up_to_date import compare_inputs
 from lightkit.cli.validation import find_missing_forward, require_export_hooks
-from lightkit.config import near, shown_path
+from lightkit.config import Resolved, near, shown_path
 from lightkit.config.identity import is_in_earlier_identity, is_in_identity, select_identity
-from lightkit.config.loader import refuse_plain_secrets
+from lightkit.config.secret_values import refuse_plain_secrets
 from lightkit.errors import (
     ConfigError,
     GateFailed,
@@ -59,7 +65,6 @@ from lightkit.runs.signals import SignalWatch
 _log = logging.getLogger("lightkit")
 
 STAGES = ("fit", "test", "export", "gate", "promote")
-_SKIPPABLE = ("test", "export", "promote")
 _FILE = "retrain.json"
 _SCHEMA = 1
 _MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
@@ -84,7 +89,7 @@ def retrain(invocation: Invocation) -> int:
         RunLocked: If another process runs the job.
     """
     _check_options(invocation)
-    options = invocation.options
+    options = invocation.all_options
     fit = invocation.for_stage("fit", keep=OF_FIT)
     notifier = CommandNotifier(fit)
     junit = Path(options["junit"]).expanduser() if "junit" in options else None
@@ -101,7 +106,7 @@ def _check_options(invocation: Invocation) -> None:
         ConfigError: If an option is wrong.
     """
     invocation.raise_errors()
-    options = invocation.options
+    options = invocation.all_options
     if "run" in options:
         raise ConfigError(
             "retrain: --run is no option of it; to go on in a run's folder, give --run.resume=RUN"
@@ -114,13 +119,13 @@ def _check_options(invocation: Invocation) -> None:
             f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {options['reserve']!r}"
         )
     for stage in options.get("skip", ()):
-        if stage not in _SKIPPABLE:
+        if stage not in SKIPPABLE:
             text = (
                 "; nothing is promoted that was not judged"
                 if stage == "gate"
-                else near(stage, _SKIPPABLE)
+                else near(stage, SKIPPABLE)
             )
-            raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{text}")
+            raise ConfigError(f"--skip: expected {', '.join(SKIPPABLE)}, got {stage!r}{text}")
 
 
 def _parse_export(options: Mapping[str, Any]) -> ExportOptions:
@@ -129,8 +134,27 @@ def _parse_export(options: Mapping[str, Any]) -> ExportOptions:
     Raises:
         ConfigError: If there is no such format, or its packages are missing.
     """
-    formats = parse_formats("export-format", options.get("export-format", "torch_export"))
+    formats = parse_formats("export-format", options["export-format"])
     return ExportOptions.parse({"format": ",".join(formats)})
+
+
+def _require_methods(resolved: Resolved, gate: GateSettings, options: Mapping[str, Any]) -> None:
+    """Refuse a model whose class lacks a method by which an export or a registration calls it.
+
+    Raises:
+        ConfigError: If it lacks one, or there is no such format.
+    """
+    skipped = options.get("skip", ())
+    is_registered = gate.metric is not None and "promote" not in skipped
+    is_exported = False
+    if "export" not in skipped:
+        export = _parse_export(options)
+        require_export_hooks(resolved, export.module_formats, option="export-format")
+        is_exported = len(export.module_formats) < len(export.formats)
+    if is_registered or is_exported:
+        missing = find_missing_forward(resolved, is_registered=is_registered)
+        if missing is not None:
+            raise missing
 
 
 def _retrain(
@@ -138,27 +162,21 @@ def _retrain(
 ) -> int:
     deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
     stage_config = open_command_config(fit)
-    settings = read_run_settings(stage_config)
+    settings = read_run_settings(stage_config.resolved, stage_config.job_name)
     # errors that would end the retrain only after hours of training
     resolved = stage_config.resolved
     gate = read_gate(resolved)
     refuse_plain_secrets(resolved.tree, resolved.references)
-    if "export" not in options.get("skip", ()):
-        require_export_hooks(
-            resolved, _parse_export(options).module_formats, option="export-format"
-        )
     if gate.metric is not None:
         require_rule(gate)
-        if "promote" not in options.get("skip", ()):
-            missing = find_missing_forward(resolved)
-            if missing is not None:
-                raise missing
     elif "reason" in options:
         raise ConfigError(
             "--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric."
         )
-    # with it, perhaps nothing needs torch
-    with StageProcesses(preloads="if-changed" not in options) as processes:
+    _require_methods(resolved, gate, options)
+    preloads = "if-changed" not in options  # with it, perhaps nothing needs torch
+    modules = [*OF_STAGES, *list_packages_of(resolved)]
+    with StageProcesses(preloads=preloads, modules=modules) as processes:
         notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
         with create_job_lock(settings, SignalWatch()) as lock:
             return Retrain(
@@ -525,7 +543,7 @@ class Retrain:
         """List the digests of these inputs, as this version and as earlier ones compute them."""
         found = []
         for counts in (is_in_identity, is_in_earlier_identity):
-            config, hidden = split_values(self._stage_config, now.salt, counts)
+            config, hidden = split_values(self._stage_config.written, now.salt, counts)
             found.append(
                 digests_of_inputs({"inputs": replace(now, config=config, hidden=hidden).digests})
             )
@@ -570,11 +588,7 @@ class Retrain:
         ]
         args += self._notifiers[0]
         if stage in ("test", "export"):
-            args += (
-                [f"--format={options.get('export-format', 'torch_export')}"]
-                if stage == "export"
-                else []
-            )
+            args += [f"--format={options['export-format']}"] if stage == "export" else []
             return args + {"json": ["--json"], "quiet": ["--quiet"]}.get(mode, [])
         # Today's conditions, which may differ from those of the run's config; null first, or its
         # slices would stay

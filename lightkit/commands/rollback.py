@@ -39,7 +39,7 @@ def rollback(invocation: Invocation) -> int:
     """
     options = invocation.options
     name = invocation.get_input("the name of a registered model")
-    alias = check_alias(options.get("alias", "champion"))
+    alias = check_alias(invocation.get("alias"))
     address = address_of_root(options.get("tracking-uri"), find_run_root(options.get("root")))
     quiet_libraries()
     with open_registry(address, creates=False) as registry:

@@ -51,7 +51,7 @@ def show_runs(invocation: Invocation) -> int:
     metrics = list(options.get("metric", ()))
     root, name = get_root_and_job(invocation)
     entries = index_runs(root, name, metric=metrics[0] if metrics else None)
-    sort = options.get("sort", "age")
+    sort = invocation.get("sort")
     key = sort.removeprefix("-")
 
     values = _collect_values(invocation, entries, key)
@@ -64,7 +64,7 @@ def show_runs(invocation: Invocation) -> int:
     if options.get("json"):
         records = [_describe_json(entry, values, now=now) for entry in shown]
         print(json.dumps(finite(records), indent=2))
-    elif options.get("output") == "csv":
+    elif invocation.has("csv"):
         _print_csv(shown, values, now=now)
     elif not invocation.has("quiet"):
         has_metrics = bool(values.metrics)
@@ -102,16 +102,17 @@ def _collect_values(invocation: Invocation, entries: Sequence[IndexedRun], key: 
     _check_sort_key(invocation, key, {*_SORT_KEYS, *known, *keys})
     check_names(invocation, "--metric", metrics, known)
     check_names(invocation, "--columns", columns, keys)
-    if key in known and key not in _SORT_KEYS:
-        metrics.append(key)
-    elif key not in _SORT_KEYS:
-        columns.append(key)
-    values = _Values({}, {})
-    for name in metrics:
-        values.metrics[name] = {entry.key: find_metric(name, entry.summary) for entry in entries}
-    for name in columns:
-        values.columns[name] = {each: config.get(name) for each, config in configs.items()}
-    return values
+    if key not in _SORT_KEYS:
+        shown = metrics if key in known else columns
+        shown.append(key)
+    return _Values(
+        {name: _read_metric(name, entries) for name in metrics},
+        {name: {each: config.get(name) for each, config in configs.items()} for name in columns},
+    )
+
+
+def _read_metric(name: str, entries: Sequence[IndexedRun]) -> dict[str, Any]:
+    return {entry.key: find_metric(name, entry.summary) for entry in entries}
 
 
 def _check_sort_key(invocation: Invocation, key: str, known: Collection[str]) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
 from lightkit.config import NAMED_CLASSES, SECTIONS, shown_path
+from lightkit.config.accelerator.block import KINDS
 from lightkit.config.accelerator.vocabulary import (
-    KEY_HELP,
-    KINDS,
     OLD_STRATEGIES,
     OLD_TRAINER_KEYS,
     PRECISIONS,
@@ -21,6 +20,7 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.schedule import AUTO, COUNTS, STEPPING_SCHEMAS
 from lightkit.config.schema import NO_DEFAULT, Argument, Schema, list_branches, load_schema
+from lightkit.config.sections import FILE_SECTIONS
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
@@ -39,7 +39,6 @@ _DIGITS: dict[str, Schema] = {
 }
 """Text that is read as a number where one belongs."""
 _SUGGESTED = {
-    "kind": [*KINDS],
     "accelerator": [*KINDS],
     "strategy": [
         "auto",
@@ -52,20 +51,9 @@ _SUGGESTED = {
         *OLD_STRATEGIES,
     ],
     "precision": ["auto", *PRECISIONS],
-    "memory_format": ["auto", "contiguous", "channels_last"],
 }
 """Words that an editor offers for hardware keys; other values are taken too, since a variable may
 stand there."""
-_CLASS_SECTIONS = {
-    "model": "The model: a LightningModule",
-    "data": "The data: a LightningDataModule",
-    "optimizer": "The optimizer, where the model leaves it to the config",
-    "lr_scheduler": "The learning rate's schedule, where the model leaves it to the config",
-}
-_ENTRIES = {
-    "callbacks": "Callbacks by name; a later layer changes, adds, or with null removes one",
-    "logger": "Loggers by name; a later layer changes, adds, or with null removes one",
-}
 
 
 def schema(invocation: Invocation) -> int:
@@ -173,20 +161,20 @@ class _Writer:
         }
 
     def _describe_layer(self) -> dict[str, Schema]:
-        block = _describe_table(
-            {key: _describe_hardware(key, text) for key, text in KEY_HELP.items()}
-        )
+        hardware = self._schema.sections["accelerator"].arguments
+        strategy = _describe_hardware("strategy", hardware["strategy"].help)
+        block = _describe_table({**self._describe_arguments(hardware), "strategy": strategy})
         places: dict[str, tuple[Schema, str]] = {
             "accelerator": (
                 {"anyOf": [{"enum": list(KINDS)}, block]},
                 "The hardware: cpu, gpu, or a mapping such as {gpus: 2}",
             )
         }
-        places |= {
-            name: (self._class_place(self._schema.bases[name]), text)
-            for name, text in _CLASS_SECTIONS.items()
-        }
-        places |= {name: (self._named_entries(name), text) for name, text in _ENTRIES.items()}
+        for name, of_classes in SECTIONS.items():
+            if of_classes.kind == "class":
+                places[name] = (self._class_place(self._schema.bases[name]), of_classes.help)
+            elif of_classes.kind == "entries":
+                places[name] = (self._named_entries(name), of_classes.help)
         for name, section in self._schema.sections.items():
             if name != "accelerator":
                 places[name] = (
@@ -195,7 +183,7 @@ class _Writer:
                 )
         layer = {
             name: {
-                "anyOf": [schema, *([_FILE] if name in SECTIONS else []), _REFERENCE],
+                "anyOf": [schema, *([_FILE] if name in FILE_SECTIONS else []), _REFERENCE],
                 "description": text,
             }
             for name, (schema, text) in places.items()
@@ -205,8 +193,9 @@ class _Writer:
     def _describe_section(self, name: str, arguments: Mapping[str, Argument]) -> Schema:
         properties = self._describe_arguments(arguments)
         if name == "trainer":
+            block = self._schema.sections["accelerator"].arguments
             old = {
-                key: {**_describe_hardware(key, KEY_HELP[key]), "deprecated": True}
+                key: {**_describe_hardware(key, block[key].help), "deprecated": True}
                 for key in OLD_TRAINER_KEYS
             }
             properties |= old | {

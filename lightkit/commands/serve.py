@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 
 _IN_REGISTRY = ("models:/", "runs:/")
 _FILE = "model.onnx"
-_DEFAULT_PORT = 8000
 _LOWEST_PORT = 1024  # that LitServe takes
 _HIGHEST_PORT = 65535
-_DEFAULT_BATCH = 32
-_DEFAULT_MAX_REQUEST = "20M"
 _SIZE = re.compile(r"(\d+)([kMG]?)")
 _UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
@@ -63,15 +60,14 @@ def serve(invocation: Invocation) -> int:
     # here: they load numpy and FastAPI
     from lightkit.serving.server import ServerSettings, check_address, serve_model
 
-    options = invocation.options
     settings = ServerSettings(
-        host=options.get("host", "127.0.0.1"),
+        host=invocation.get("host"),
         port=_read_port(invocation),
-        max_batch_size=options.get("max-batch-size", _DEFAULT_BATCH),
+        max_batch_size=invocation.get("max-batch-size"),
         max_bytes=_read_size(invocation),
-        top_k=options.get("top-k"),
-        workers=options.get("workers", 1),
-        threads=options.get("threads"),
+        top_k=invocation.get("top-k"),
+        workers=invocation.get("workers"),
+        threads=invocation.get("threads"),
     )
     check_address(settings.host, settings.port)
     try:
@@ -88,14 +84,14 @@ def serve(invocation: Invocation) -> int:
 
 
 def _read_port(invocation: Invocation) -> int:
-    port = int(invocation.options.get("port", _DEFAULT_PORT))
+    port = int(invocation.get("port"))
     if not _LOWEST_PORT <= port <= _HIGHEST_PORT:
         raise invocation.error(f"--port: expected {_LOWEST_PORT} to {_HIGHEST_PORT}, got {port}")
     return port
 
 
 def _read_size(invocation: Invocation) -> int:
-    text = str(invocation.options.get("max-request", _DEFAULT_MAX_REQUEST))
+    text = str(invocation.get("max-request"))
     found = _SIZE.fullmatch(text)
     if found is None or not int(found[1]):
         raise invocation.error(f"--max-request: expected a size such as 20M or 500k, got {text!r}")

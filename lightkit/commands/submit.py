@@ -10,7 +10,7 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import parse
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import add_words, count_devices, make_plan, open_stage_config
-from lightkit.config import error_at, read_scalar, shown_path
+from lightkit.config import Hardware, error_at, read_scalar, shown_path
 from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
@@ -67,24 +67,33 @@ def _make_script(stage_config: StageConfig, words: Sequence[str]) -> tuple[str, 
             stage_config.resolved.origin_of("launch.nodes"),
         )
     num_nodes = read_scalar(stage_config.resolved.section("trainer").get("num_nodes"))
-    devices = stage_config.hardware.devices
-    # each has one device
-    processes = stage_config.launch.processes or count_devices(stage_config.hardware)
-    if processes is None and devices in (None, "auto") and stage_config.hardware.kind != "gpu":
-        processes = 1
-    if processes is None:
-        raise ConfigError(
-            "submit: how many processes each machine runs is not known here, for the devices are"
-            f" {devices!r}; say launch.processes"
-        )
+    hardware = stage_config.hardware
+    processes = stage_config.launch.processes or _count_processes(hardware)
     output = str(stage_config.run_root / name / "slurm-%j.out")
     own = {
         "job-name": name,
         "nodes": num_nodes if nodes == 1 and isinstance(num_nodes, int) else nodes,
         "ntasks-per-node": processes,
         "cpus-per-task": stage_config.launch.threads,
-        "gres": f"gpu:{processes}" if stage_config.hardware.kind == "gpu" else None,
+        "gres": f"gpu:{processes}" if hardware.kind == "gpu" else None,
         "chdir": str(Path.cwd()),
         "output": output,
     }
     return batch_script(["fit", *words], own, stage_config.launch.slurm or {}), output
+
+
+def _count_processes(hardware: Hardware) -> int:
+    """Return the number of processes of each machine, of which each has one device.
+
+    Raises:
+        ConfigError: If it is not known here.
+    """
+    processes = count_devices(hardware)
+    if processes is not None:
+        return processes
+    if hardware.devices in (None, "auto") and hardware.kind != "gpu":
+        return 1
+    raise ConfigError(
+        "submit: how many processes each machine runs is not known here, for the devices are"
+        f" {hardware.devices!r}; say launch.processes"
+    )

@@ -11,7 +11,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -28,19 +28,19 @@ from lightkit.cli.monitors import find_config_modes, list_monitors
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
 from lightkit.cli.session import create_job_lock, find_job
 from lightkit.cli.stage_config import StageConfig, read_run_settings
-from lightkit.cli.stage_processes import OF_TRAINING, StageProcesses
+from lightkit.cli.stage_processes import OF_TRAINING, StageProcesses, list_packages_of
 from lightkit.cli.stage_runner import count_devices, open_command_config
 from lightkit.cli.sweep_check import check_space, read_own_values, read_plan, write_layer
 from lightkit.cli.sweep_display import Display
 from lightkit.cli.trial_processes import Job, TrialProcesses, remove_verdict
-from lightkit.config import shown_path
+from lightkit.config import Resolved, shown_path
 from lightkit.config.identity import select_identity
-from lightkit.config.loader import refuse_plain_secrets
+from lightkit.config.secret_values import refuse_plain_secrets
 from lightkit.errors import ConfigError, LightkitError, OutOfTime, TooLittleTime
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.reports.statistics import wilson_interval
-from lightkit.runs.ci_report import Case, CiReport, markdown_table
+from lightkit.runs.ci_report import STEP_SUMMARY, Case, CiReport, markdown_table
 from lightkit.runs.deadline import Deadline, parse_deadline
 from lightkit.runs.index import flatten
 from lightkit.runs.signals import SignalWatch
@@ -62,6 +62,7 @@ from lightkit.sweep.space import Space
 _log = logging.getLogger("lightkit")
 _CHECKPOINTS = ("Checkpoint", "ModelCheckpoint")
 _INTERRUPTED = 75
+_MISTAKES = (2, 3)  # exit codes of `lightkit check`: the config is wrong, the data is
 _POLL_S = 0.01
 _WAIT_S = 20.0  # for trials of a killed sweep, which save and end by themselves
 _RESERVE_S = 15.0  # before a deadline, for trials to be saved
@@ -132,16 +133,21 @@ def _sweep(
 ) -> int:
     deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
     stage_config = open_command_config(fit)
-    plan = _read_plan(stage_config, options)
+    plan = _read_plan(stage_config.invocation, stage_config.resolved, options)
     refuse_plain_secrets(stage_config.resolved.tree, stage_config.resolved.references)
-    settings = read_run_settings(stage_config)
+    settings = read_run_settings(stage_config.resolved, stage_config.job_name)
     uses_mlflow = "MLflow" in str(stage_config.resolved.section("logger"))
-    modules = [*OF_TRAINING, *(["mlflow"] if uses_mlflow else [])]
-    with StageProcesses(preloads=stage_config.hardware.kind != "gpu", modules=modules) as processes:
+    modules = [*OF_TRAINING, *list_packages_of(stage_config.resolved)]
+    if uses_mlflow:
+        modules.append("mlflow")
+    on_gpu = stage_config.hardware.kind == "gpu"
+    with StageProcesses(preloads=not on_gpu, modules=modules, overlaps=not on_gpu) as processes:
         notifier.begin(
             stage_config.resolved, stage_config.job_name, runs_stage=not stage_config.only_prints
         )
         root, job = find_job(settings)
+        if _needs_check(stage_config, plan, root, job):
+            _check_in_process(stage_config, processes, deadline)
         patient = replace(settings, wait_s=max(settings.wait_s, _WAIT_S))
         with create_job_lock(patient, SignalWatch()) as lock:
             record = find_record(stage_config, plan, root, job)
@@ -160,13 +166,61 @@ def _sweep(
     return code
 
 
-def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
+def _needs_check(stage_config: StageConfig, plan: Plan, root: Path, job: str) -> bool:
+    """Return whether classes must be imported to check the space.
+
+    So it is before the first trial of a search alone.
+
+    Raises:
+        ConfigError: If a record that may be the one is damaged.
+    """
+    if not stage_config.needs_imports or plan.sampler == "seeds":
+        return False
+    record = find_record(stage_config, plan, root, job, creates=False)
+    search = describe_search(plan)
+    digest = _compute_digest(stage_config.resolved, stage_config.ckpt_path, search)
+    return record.head.get("digest") != digest or not record.trials
+
+
+def _check_in_process(
+    stage_config: StageConfig, processes: StageProcesses, deadline: Deadline | None
+) -> None:
+    """Check config and space by the classes that they name, in a process that imports them.
+
+    Where it ends in another way, as by a signal or at the deadline, the trials show what is wrong.
+
+    Raises:
+        LightkitError: If config or data are wrong.
+    """
+    words = _spell_fit(stage_config)
+    environment = {STEP_SUMMARY: ""}  # the page of the job is the sweep's
+    command = processes.start(["check", *words], environment, output=Path(os.devnull))
+    code = None
+    while code is None:
+        code = command.poll(_POLL_S)
+        if deadline is not None and deadline.left_s <= 0:
+            command.end()
+    processes.forget(command)
+    if code in _MISTAKES:
+        raise _create_error(code, command.reason)
+
+
+def _spell_fit(stage_config: StageConfig, *layers: str, is_quiet: bool = False) -> list[str]:
+    """Return the words of a fit of a sweep's config, with layers on top of its own."""
+    fit = stage_config.invocation
+    kept = {name: value for name, value in fit.options.items() if name in ("trust", "ckpt_path")}
+    if is_quiet:
+        kept["quiet"] = True
+    return fit._replace(files=(*fit.files, *layers), options=kept, inputs=()).spell()
+
+
+def _read_plan(fit: Invocation, resolved: Resolved, options: Mapping[str, Any]) -> Plan:
     """Read the sweep of a config and the command line.
 
     Raises:
         ConfigError: If anything in it is wrong.
     """
-    plan = read_plan(stage_config.resolved)
+    plan = read_plan(resolved)
     if "seeds" in options:
         number = int(options["seeds"])
         plan = replace(
@@ -175,16 +229,12 @@ def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
     require_space(plan)
     require_optuna(plan)
     if plan.sampler != "seeds":
-        check_space(stage_config, plan)
+        check_space(fit, resolved, plan, imports=False)
     if plan.metric is None:
-        monitored = [
-            each for each in list_monitors(stage_config.resolved) if each.name in _CHECKPOINTS
-        ]
+        monitored = [each for each in list_monitors(resolved) if each.name in _CHECKPOINTS]
         plan = replace(plan, metric=monitored[0].metric if monitored else None)
     if plan.metric is not None:
-        plan = replace(
-            plan, mode=find_mode(plan.metric, plan, find_config_modes(stage_config.resolved))
-        )
+        plan = replace(plan, mode=find_mode(plan.metric, plan, find_config_modes(resolved)))
     return plan
 
 
@@ -209,11 +259,11 @@ def describe_search(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _compute_digest(stage_config: StageConfig, search: Mapping[str, Any]) -> str:
+def _compute_digest(resolved: Resolved, ckpt_path: str | None, search: Mapping[str, Any]) -> str:
     """Compute the digest of a search and of what its config can change in a weight."""
-    values = stage_config.resolved.with_references(stage_config.resolved.values)
+    values = resolved.with_references(resolved.values)
     identity = select_identity({".".join(map(str, path)): value for path, value in flatten(values)})
-    text = json.dumps([stage_config.ckpt_path, search, identity], sort_keys=True, default=str)
+    text = json.dumps([ckpt_path, search, identity], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -232,34 +282,61 @@ def find_record(
         creates: Whether a record is begun where there is none.
 
     Raises:
-        ConfigError: If a record is damaged, or cannot be written.
+        ConfigError: If a record that may be the one is damaged, or one cannot be written.
     """
     search = describe_search(plan)
-    digest = _compute_digest(stage_config, search)
+    digest = _compute_digest(stage_config.resolved, stage_config.ckpt_path, search)
     folder = find_sweeps(root)
     named = {(find_trial(run) or "").rpartition("/")[0] for run in runs.list_runs(root, job)}
     newest = SweepRecord(folder / job / FILE)
-    for number in itertools.count(1):
-        name = job if number == 1 else f"{job}-{number}"
-        record = SweepRecord(folder / name / FILE)
-        # under the job's lock: of another process's record the last line may just be written
-        if creates:
-            record.trim()
-        record.read()
+    damage: ConfigError | None = None
+    for record in _iterate_records(folder, job):
+        fault = _read_record(record, trims=creates)
+        if fault is not None:
+            # one of another search is none of this one's concern
+            if record.head.get("digest") in (None, digest):
+                damage = damage or fault
+            continue
         if record.head.get("digest") == digest:
             return record
         if record.head:
             newest = record
-        elif name not in named:
+        elif record.path.parent.name not in named:
             # a folder may have been deleted, and its runs are no trials of another sweep
             break
+    if damage is not None:
+        raise damage
     if not creates:
         return newest
-    if number > 1:
+    if record.path.parent.name != job:
         reason = "one before it searched something else, or was deleted"
         _log.info(f"begins a new sweep, {shown_path(record.path.parent)}: {reason}")
     record.write_head(search, digest)
     return record
+
+
+def _iterate_records(folder: Path, job: str) -> Iterator[SweepRecord]:
+    """Yield the records of a job's sweeps unread, and without end those that are not there yet."""
+    yield SweepRecord(folder / job / FILE)
+    for number in itertools.count(2):
+        yield SweepRecord(folder / f"{job}-{number}" / FILE)
+
+
+def _read_record(record: SweepRecord, *, trims: bool) -> ConfigError | None:
+    """Read a record, and return why it cannot be read; None if it can.
+
+    Args:
+        record: The record.
+        trims: Whether a last line that is cut off is removed: under the job's lock alone, as
+            another process may just be writing it.
+    """
+    try:
+        if trims:
+            record.trim()
+        record.read()
+    except ConfigError as error:
+        return error
+    return None
 
 
 class Sweep:
@@ -336,6 +413,14 @@ class Sweep:
         try:
             with self._display:
                 self._loop()
+        except OSError as error:
+            self._trials.end()
+            if error.filename is None:  # of a closed pipe
+                raise
+            raise LightkitError(
+                f"sweep: {error.filename} cannot be written: {error.strerror}. Make room, or move"
+                " away what stands there; the same command goes on."
+            ) from error
         except BaseException:
             self._trials.end()
             raise
@@ -347,7 +432,8 @@ class Sweep:
         self._resume_unfinished()
         self._fill()
         while self._trials.active:
-            for trial in self._trials.poll():
+            finished = self._trials.poll()
+            for trial in finished:
                 self._finish(trial)
             if any(each.values for each in self._trials.active):
                 self._has_advanced = True
@@ -355,8 +441,10 @@ class Sweep:
             if is_over and not self._trials.is_stopping:
                 self._trials.interrupt()
             self._fill()
+            if finished:  # while the next trial starts
+                self._write_outputs()
             self._display.update(self._record.trials, self._trials.metric, self._mode)
-            time.sleep(_POLL_S)
+            self._processes.wait(_POLL_S)
 
     def _is_late(self) -> bool:
         return self._deadline is not None and self._deadline.left_s <= self._reserve_s
@@ -391,6 +479,8 @@ class Sweep:
             if self._trials.search is not None and recorded.kind == "search":
                 self._trials.search.begin(recorded)
             self._trials.start(recorded)
+        if self._may_need_another:
+            self._processes.prepare()
 
     def _may_start(self) -> bool:
         is_over = (
@@ -406,6 +496,14 @@ class Sweep:
         return num_active < slots
 
     @property
+    def _may_need_another(self) -> bool:
+        """Return whether one more trial may follow those that run."""
+        most = self._plan.num_trials
+        if self._plan.num_confirmed:
+            most += (self._plan.num_confirmed + 1) * self._plan.num_seeds
+        return bool(self._trials.active) and len(self._record.trials) < most
+
+    @property
     def _knows_metric(self) -> bool:
         return self._trials.metric is not None and self._mode is not None
 
@@ -417,23 +515,15 @@ class Sweep:
         """Return the most trials at a time, and share the GPUs or the cores among them."""
         if self._plan.parallel == 1:
             return 1
-        machine = self._machine
-        cores = machine.cores or 1
-        uses_gpus = self._stage_config.hardware.kind == "gpu"
-        per_trial = count_devices(self._stage_config.hardware) or 1
-        groups = max(1, len(machine.gpus or ()) // per_trial) if uses_gpus else cores
+        cores = self._machine.cores or 1
         number = self._plan.parallel
         if number == "auto":
-            number = self._choose_parallel(groups)
+            number = self._choose_parallel(len(self._gpu_groups) or cores)
         if number == 1:
             self._trials.devices = ()
             self._trials.threads = None
-        elif uses_gpus:
-            starts = range(0, groups * per_trial, per_trial)
-            visible = _list_visible(groups * per_trial)
-            self._trials.devices = [
-                ",".join(visible[start : start + per_trial]) for start in starts
-            ]
+        elif self._gpu_groups:
+            self._trials.devices = self._gpu_groups
         elif self._stage_config.resolved.section("launch").get("threads") is None:
             self._trials.threads = max(1, cores // number)
         return number
@@ -442,6 +532,17 @@ class Sweep:
     def _machine(self) -> Machine:
         """This machine as it was at the start: to look at it takes longer than a poll."""
         return this_machine()
+
+    @cached_property
+    def _gpu_groups(self) -> list[str]:
+        """The GPUs of each trial, for ``CUDA_VISIBLE_DEVICES``; empty where none is used."""
+        if self._stage_config.hardware.kind != "gpu":
+            return []
+        per_trial = count_devices(self._stage_config.hardware) or 1
+        num_groups = max(1, len(self._machine.gpus or ()) // per_trial)
+        visible = _list_visible(num_groups * per_trial)
+        starts = range(0, num_groups * per_trial, per_trial)
+        return [",".join(visible[start : start + per_trial]) for start in starts]
 
     def _choose_parallel(self, groups: int) -> int:
         """Choose the number of trials at a time: one, until the memory of the first is known."""
@@ -473,13 +574,7 @@ class Sweep:
             return Trial(number, {}, "seed", seed) if number < self._plan.num_trials else None
         of_search = [each for each in trials if each.kind == "search"]
         if len(of_search) < self._plan.num_trials and not self._is_exhausted:
-            if number == 0:
-                return Trial(0, read_own_values(self._stage_config.resolved, self._plan.space))
-            self._prepare_search()
-            if self._trials.search is None:  # the first trial is to tell the metric, and has failed
-                self._require_metric()
-            assert self._trials.search is not None
-            params = self._trials.search.propose(number)
+            params = self._propose(number)
             if params is not None:
                 return Trial(number, params)
             self._is_exhausted = True
@@ -487,30 +582,41 @@ class Sweep:
             return None
         return self._choose_confirmation(number)
 
-    def _require_metric(self) -> None:
-        text = (
-            "sweep.metric: not set, and the first trial, which would tell what the checkpoint"
-            " monitors, has failed"
-        )
-        raise ConfigError(
-            f"{text}: {self._record.trials[0].reason}. Set sweep.metric and sweep.mode"
-        )
+    def _propose(self, number: int) -> Mapping[str, Any] | None:
+        """Propose the values of the next trial: first the config's own; None if all were tried.
+
+        Raises:
+            ConfigError: If the first trial was to show the metric, and has failed.
+        """
+        if number == 0:
+            return read_own_values(self._stage_config.resolved, self._plan.space)
+        self._prepare_search()
+        if self._trials.search is None:
+            text = (
+                "sweep.metric: not set, and the first trial, which would tell what the checkpoint"
+                " monitors, has failed"
+            )
+            raise ConfigError(
+                f"{text}: {self._record.trials[0].reason}. Set sweep.metric and sweep.mode"
+            )
+        return self._trials.search.propose(number)
 
     def _choose_confirmation(self, number: int) -> Trial | None:
         """Return the next run with a fresh seed, of the best points and of the config itself."""
         if not self._plan.num_confirmed or self._mode is None:
             return None
-        of_search = [each for each in self._record.trials if each.kind == "search"]
-        ranked = rank_trials(of_search, self._plan, self._mode)[: self._plan.num_confirmed]
-        if not ranked:
+        trials = self._record.trials
+        points = rank_trials(trials, self._plan, self._mode)[: self._plan.num_confirmed]
+        if not points:
             return None
-        points = [*ranked, *(each for each in of_search[:1] if each not in ranked)]
-        done = {(each.of, each.seed) for each in self._record.trials if each.kind == "confirm"}
+        if trials[0] not in points:
+            points.append(trials[0])
+        done = {(each.of, each.seed) for each in trials if each.kind == "confirm"}
         first = read_seed(self._stage_config.resolved) + 1
-        for seed in range(first, first + self._plan.num_seeds):
-            for point in points:
-                if (point.number, seed) not in done:
-                    return Trial(number, point.params, "confirm", seed, point.number)
+        seeds = range(first, first + self._plan.num_seeds)
+        for seed, point in itertools.product(seeds, points):
+            if (point.number, seed) not in done:
+                return Trial(number, point.params, "confirm", seed, point.number)
         return None
 
     def _write_layer(self, trial: Trial) -> None:
@@ -528,13 +634,7 @@ class Sweep:
 
     def _build_words(self, layer: Path, trial: Trial) -> list[str]:
         """Build the words of a trial's fit: the config's own, and its layer."""
-        fit = self._stage_config.invocation
-        kept = {
-            name: value for name, value in fit.options.items() if name in ("trust", "ckpt_path")
-        }
-        words = fit._replace(
-            files=(*fit.files, str(layer)), options={**kept, "quiet": True}, inputs=()
-        ).spell()
+        words = _spell_fit(self._stage_config, str(layer), is_quiet=True)
         words += [f"--run.name={self._job.job}", "--run.report=false"]
         if trial.seed is not None:
             words.append(f"--seed_everything={trial.seed}")
@@ -558,26 +658,35 @@ class Sweep:
             self._trials.search.finish(recorded)
         remove_verdict(self._root, recorded.run)
         self._failures = _add_failure(self._failures, recorded)
-        self._write_outputs()
         self._display.finish(recorded, self._record.trials, self._trials.metric, self._mode)
 
     def _learn_mode(self, trial: Trial) -> None:
         """Record the metric and its mode, once a trial has told them."""
         metric = str(self._trials.metric)
         if self._mode is None and trial.run is not None:
-            summary = runs.read_summary(self._root / trial.run / "summary.json") or {}
-            best = summary.get("best") or {}
-            chosen = best.get("mode") if best.get("monitor") == metric else None
-            self._mode = find_mode(metric, self._plan, summary.get("modes") or {}) or chosen
+            self._mode = self._read_mode(metric, trial.run)
             if self._mode is None:
                 text = (
                     "sweep.mode: not set, and nothing tells whether small or large values of"
                     f" {metric} are good"
                 )
-                self._trials.fatal = (2, f"{text}. Set sweep.mode to min or max")
+                # a metric that nothing logs is an error of its own, and the first one
+                self._trials.fatal = self._trials.fatal or (
+                    2,
+                    f"{text}. Set sweep.mode to min or max",
+                )
                 return
         if self._mode is not None:
             self._record.note_metric(metric, self._mode)
+
+    def _read_mode(self, metric: str, run: str) -> str | None:
+        """Read the mode of a metric from the run of a trial: the sweep's, or its checkpoint's."""
+        summary = runs.read_summary(self._root / run / "summary.json") or {}
+        mode = find_mode(metric, self._plan, summary.get("modes") or {})
+        best = summary.get("best") or {}
+        if mode is None and best.get("monitor") == metric:
+            return best.get("mode")
+        return mode
 
     def _write_outputs(self) -> None:
         """Write ``trials.csv`` and ``best.yaml``."""
@@ -604,6 +713,8 @@ class Sweep:
         Raises:
             LightkitError: If it is not done.
         """
+        if any(each.is_finished for each in self._record.trials):
+            self._write_outputs()  # also where an earlier start was killed before it could
         self._report_cases()
         error = self._find_error()
         if error is not None:
@@ -617,7 +728,11 @@ class Sweep:
         self._report.add_page(f"### lightkit sweep: {self._folder.name}\n\n{self._format_page()}")
         if not self._has_result:
             self._report.reason = lines[0]
-            raise LightkitError(f"sweep: {self._stage_config.resolved.masked(lines[0])}")
+            raise LightkitError(
+                f"sweep: {self._stage_config.resolved.masked(lines[0])}. The output of each is"
+                f" in {shown_path(self._folder)}/trials; to try them again, delete"
+                f" {shown_path(self._folder)}"
+            )
         lines += self._describe_noise()
         lines += describe_without_effect(self._record.trials, str(self._trials.metric))
         lines.append(f"sweep {shown_path(self._folder)}")
@@ -830,8 +945,8 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
             "sweep: --status of which sweep? The config has no section"
             " `sweep`; add its file with -c"
         )
-    plan = _read_plan(stage_config, options)
-    root, job = find_job(read_run_settings(stage_config))
+    plan = _read_plan(stage_config.invocation, stage_config.resolved, options)
+    root, job = find_job(read_run_settings(stage_config.resolved, stage_config.job_name))
     record = find_record(stage_config, plan, root, job, creates=False)
     if not record.head:
         raise ConfigError(f"sweep: there is no sweep of {job!r} in {shown_path(find_sweeps(root))}")
@@ -839,20 +954,15 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
     metric = record.head.get("found_metric") or plan.metric
     if stage_config.mode == "json":
         best = choose_best(record.trials, plan, mode)
-        trials = [asdict(each) for each in record.trials]
-        print(
-            json.dumps(
-                {
-                    "sweep": record.path.parent.name,
-                    "metric": metric,
-                    "mode": mode,
-                    "trials": trials,
-                    "best": None if best is None else best.number,
-                    "of": plan.num_trials,
-                },
-                default=str,
-            )
-        )
+        status = {
+            "sweep": record.path.parent.name,
+            "metric": metric,
+            "mode": mode,
+            "trials": list(map(asdict, record.trials)),
+            "best": None if best is None else best.number,
+            "of": plan.num_trials,
+        }
+        print(json.dumps(status, default=str))
         return 0
     display = Display("plain", record.path.parent.name, plan)
     print(display.format_status(record.trials, metric, mode))

@@ -23,8 +23,8 @@ from lightkit.cli.console import quiet_libraries
 from lightkit.cli.heap import freezing_imports
 from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_command_config
-from lightkit.cli.validation import explain_unwritable
-from lightkit.config import Origin, dump_yaml, shown_path
+from lightkit.cli.validation import check_writable
+from lightkit.config import Origin, Resolved, dump_yaml, shown_path
 from lightkit.config.accelerator.computation import choose_settings, target_key
 from lightkit.config.accelerator.setting import Setting
 from lightkit.config.accelerator.vocabulary import PRECISIONS
@@ -61,15 +61,15 @@ def tune(invocation: Invocation) -> int:
         raise ConfigError(
             "tune: --run is no option of it; -c RUN/config.yaml names the config of a run"
         )
-    output = Path(invocation.options.get("output", "tuned.yaml"))
+    output = Path(invocation.get("output"))
     _check_output(output)
     with SignalWatch():
         keep_memory()  # as fit does
         stage_config = open_command_config(invocation.for_stage("fit", keep=("quiet", "trust")))
         for notice in stage_config.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
-        keys = _list_open_keys(stage_config)
-        found = _list_searches(invocation, stage_config)
+        keys = _list_open_keys(stage_config.resolved, stage_config.hardware.chosen)
+        found = _list_searches(invocation, stage_config.resolved)
         if not keys and not found:
             raise ConfigError(
                 "tune: the config fixes all settings for speed; set accelerator.precision: auto"
@@ -112,12 +112,10 @@ def _check_output(output: Path) -> None:
     """
     if output.is_dir() or not output.parent.is_dir():
         raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
-    unwritable = explain_unwritable(output.parent, setting="tune: --output")
-    if unwritable is not None:
-        raise unwritable
+    check_writable(output.parent, setting="tune: --output")
 
 
-def _list_searches(invocation: Invocation, stage_config: StageConfig) -> list[str]:
+def _list_searches(invocation: Invocation, resolved: Resolved) -> list[str]:
     """List what Lightning's Tuner is to find.
 
     Raises:
@@ -127,32 +125,40 @@ def _list_searches(invocation: Invocation, stage_config: StageConfig) -> list[st
     for option in found:
         key = option.replace("-", "_")
         setting = Setting(("accelerator", key), Leaf("auto", Origin("flag", f"--{option}")))
-        target_key(key, setting, stage_config.resolved)
+        target_key(key, setting, resolved)
     return found
 
 
-def _list_open_keys(stage_config: StageConfig) -> list[str]:
+def _list_open_keys(resolved: Resolved, chosen: Collection[str]) -> list[str]:
     """List the settings for speed that the config does not fix.
 
-    Not set, or chosen by the rule for auto.
+    Args:
+        resolved: The config.
+        chosen: Keys that are set by the rule for auto.
     """
-    values = stage_config.resolved.values
-    chosen = stage_config.hardware.chosen
+    values = resolved.values
     homes = {key: ("accelerator", key) for key in ("memory_format", "compile", "fused", "tf32")}
-    if not stage_config.resolved.section("trainer").get("plugins"):  # one of them may decide it
+    if not resolved.section("trainer").get("plugins"):  # one of them may decide it
         homes["precision"] = "trainer", "precision"
     if find_user_threads() is None:
         homes["threads"] = "launch", "threads"
     keys = [
         key
-        for key, (section, name) in homes.items()
-        if find_value(values, section, name) is None or f"{section}.{name}" in chosen
+        for key, home in homes.items()
+        if find_value(values, *home) is None or ".".join(home) in chosen
     ]
-    data = values.get("data") or {}
-    num_workers = find_value(data.get("init_args", data), "num_workers")
-    if data and (num_workers in ("auto", None) or "data.init_args.num_workers" in chosen):
+    if _has_open_workers(values.get("data"), chosen):
         keys.append("num_workers")
     return keys
+
+
+def _has_open_workers(data: Any, chosen: Collection[str]) -> bool:
+    """Return whether the config has data, and does not fix its number of workers."""
+    if not data:
+        return False
+    num_workers = find_value(data.get("init_args", data), "num_workers")
+    is_chosen = "data.init_args.num_workers" in chosen
+    return is_chosen or num_workers in ("auto", None)
 
 
 def _measure(
@@ -177,11 +183,12 @@ def _measure(
         from lightkit.callbacks.computation import missing_for_compiling
         from lightkit.cli.model_builder import TrialBuilder
         from lightkit.cli.session import StageProcess
-        from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate
+        from lightkit.tuning.benchmark import Benchmark, Variant
 
     _silence_trials()
     builder = TrialBuilder(stage_config=stage_config, process=StageProcess(stack=stack))
     section = builder.config["fit"]
+    seed = int(section["seed_everything"] or 0)
     precision = str(section["trainer"]["precision"] or "32-true")
     base = Variant(
         PRECISIONS.get(precision, precision),
@@ -193,7 +200,6 @@ def _measure(
 
     def measure(base: Variant) -> Benchmark:
         reference = replace(base, precision="32-true") if "precision" in keys else base
-        seed = int(section["seed_everything"] or 0)
         return Benchmark(
             builder.build,
             base,
@@ -214,22 +220,26 @@ def _measure(
     _consider_formats(benchmark, base, keys, device)
     _consider_changes(benchmark, keys, device)
     best = benchmark.best.variant
-    if "num_workers" in keys and "num_workers" in builder.data_arguments:
-        cores = this_machine().cores or 1
-        benchmark.start_loading(builder.data_arguments["num_workers"])
-        for number in sorted({0, 1, cores // 2, cores - 1}):
-            benchmark.consider(num_workers=number)
+    if "num_workers" in keys:
+        _consider_workers(benchmark, builder)
     for key, found in benchmark.gained.items():
         if found[0] != getattr(base, key):  # a setting may have been changed, and back again
             lines[key] = found
 
     if "learning-rate" in options:
-        rate, text = find_learning_rate(builder.build(best))
-        if rate is None:
-            logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", text)
-        else:
-            lines["learning_rate"] = (rate, f"a tenth of the rate of the least loss: {text}")
+        lines |= _measure_learning_rate(builder, best)
     return lines, benchmark
+
+
+def _measure_learning_rate(builder: TrialBuilder, best: Variant) -> dict[str, tuple[Any, str]]:
+    """Measure the learning rate with the best settings; nothing, with a warning, without one."""
+    from lightkit.tuning.benchmark import find_learning_rate  # here: it loads torch
+
+    rate, text = find_learning_rate(builder.build(best))
+    if rate is None:
+        logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", text)
+        return {}
+    return {"learning_rate": (rate, f"a tenth of the rate of the least loss: {text}")}
 
 
 def _silence_trials() -> None:
@@ -302,6 +312,16 @@ def _consider_changes(benchmark: Benchmark, keys: Collection[str], device: str) 
     for key, value in changes:
         if key in keys:
             benchmark.consider(**{key: value})
+
+
+def _consider_workers(benchmark: Benchmark, builder: TrialBuilder) -> None:
+    """Measure numbers of workers, where the data has that argument."""
+    if "num_workers" not in builder.data_arguments:
+        return
+    cores = this_machine().cores or 1
+    benchmark.start_loading(builder.data_arguments["num_workers"])
+    for number in sorted({0, 1, cores // 2, cores - 1}):
+        benchmark.consider(num_workers=number)
 
 
 @contextmanager

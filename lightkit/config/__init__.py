@@ -23,19 +23,17 @@ anything heavy is loaded.
 """
 
 from lightkit.config.accelerator import Hardware, resolve_hardware
-from lightkit.config.loader import SECTIONS, resolve
-from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
+from lightkit.config.loader import resolve
 from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, shown_path
-from lightkit.config.overrides import PREFIX, RESERVED_VARIABLES, Flag
+from lightkit.config.overrides import Flag, is_layer
 from lightkit.config.resolved import Resolved
+from lightkit.config.sections import CLASS_SECTIONS, NAMED_CLASSES, SECTIONS
 from lightkit.config.yaml_reader import dump_yaml, read_file, read_scalar
 from lightkit.errors import near
 
 __all__ = [
     "CLASS_SECTIONS",
     "NAMED_CLASSES",
-    "PREFIX",
-    "RESERVED_VARIABLES",
     "SECTIONS",
     "Flag",
     "Hardware",
@@ -46,6 +44,7 @@ __all__ = [
     "dotted",
     "dump_yaml",
     "error_at",
+    "is_layer",
     "near",
     "read_file",
     "read_scalar",

@@ -14,7 +14,7 @@ from lightkit.config.origins import KeyPath, Origin, dotted, setting_key
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, list_children, to_plain
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
@@ -30,20 +30,14 @@ def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> 
 
     Without a path it is one that was replaced, as it was written.
     """
-    if path is not None and path in resolved.references:
+    if path in resolved.references:
         return resolved.references[path]
-
-    def below(key: Any) -> KeyPath | None:
-        return None if path is None else (*path, key)
-
-    if isinstance(node, MappingNode):
-        return {
-            key: redact_node(resolved, child, below(key)) for key, child in node.entries.items()
+    if not isinstance(node, Leaf):
+        shown = {
+            key: redact_node(resolved, child, None if path is None else (*path, key))
+            for key, child in list_children(node)
         }
-    if isinstance(node, Items):
-        return [
-            redact_node(resolved, child, below(index)) for index, child in enumerate(node.items)
-        ]
+        return shown if isinstance(node, MappingNode) else [*shown.values()]
     value = node.value
     if isinstance(value, str) and node.origin.kind in ("flag", "variable"):
         value = read_scalar(value)  # people mean a number; only its argument's type decides
@@ -67,14 +61,9 @@ def find_written(resolved: Resolved, path: KeyPath) -> str | None:
     return text if text is not None and _INTERPOLATION.search(text) else None
 
 
-def format_origin(origin: Origin) -> str:
-    """Write on one line where a value was set."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(origin))
-
-
 def format_place(place: Mapping[str, Any]) -> str:
     """Write on one line the fields of JSON that say where a value was set."""
-    return format_origin(Origin(**place))
+    return str(Origin(**place))
 
 
 def format_column(values: Sequence[Mapping[str, Any]], *, longest: int) -> list[str]:
@@ -124,17 +113,66 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
         node: The value.
         path: Its path, written as one dotted key before it; empty for the whole config.
     """
-    lines: list[tuple[str, str]] = []
+    writer = _Annotator(resolved)
+    if path:
+        writer.write(f"{dotted(key for key in path if key != 'init_args')}:", node, path, "  ")
+    else:
+        writer.write_below(node, path, "")
+    return writer.format()
 
-    def format_replaced(values: Sequence[Node]) -> str:
+
+class _Annotator:
+    """Writes values as YAML, each line with its place."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved = resolved
+        self._lines: list[tuple[str, str]] = []
+
+    def format(self) -> str:
+        """Write the lines, with their places in a column."""
+        lines = self._lines or [("{}", "")]
+        lengths = [len(text) for text, place in lines if place]
+        width = max((length for length in lengths if length <= _WIDEST), default=0)
+        return "".join(
+            f"{text:<{width}}  # {place}\n" if place else f"{text}\n" for text, place in lines
+        )
+
+    def write(self, head: str, node: Node, path: KeyPath, indent: str) -> None:
+        """Write a key or a dash with its value, in one line where that fits."""
+        if not self._fits_on_a_line(node, path):
+            others = [was for was in node.replaced if not isinstance(was, type(node))]
+            self._lines.append((head, self._format_replaced(others)))
+            self.write_below(node, path, indent)
+            return
+        place = str(node.origin)
+        text = find_written(self._resolved, path)
+        if text is not None:
+            place += f", {format_inline(text)}"
+        before = self._format_replaced(node.replaced)
+        if before:
+            place += f"  {before}"
+        value = format_inline(redact_node(self._resolved, node, path))
+        self._lines.append((f"{head} {value}", self._resolved.masked(place)))
+
+    def write_below(self, node: Node, path: KeyPath, indent: str) -> None:
+        """Write the entries of a mapping or a list."""
+        if isinstance(node, Items):
+            for index, item in enumerate(node.items):
+                self.write(f"{indent}-", item, (*path, index), indent + "  ")
+        elif isinstance(node, MappingNode):
+            for key, child in node.entries.items():
+                name = dump_yaml({key: None}).removesuffix(": null\n")
+                self.write(f"{indent}{name}:", child, (*path, key), indent + "  ")
+
+    def _format_replaced(self, values: Sequence[Node]) -> str:
         texts = [
-            f"{format_inline(redact_node(resolved, was), longest=_LONGEST_REPLACED)} of"
-            f" {format_origin(was.origin)}"
+            f"{format_inline(redact_node(self._resolved, was), longest=_LONGEST_REPLACED)} of"
+            f" {was.origin}"
             for was in values
         ]
         return f"(replaced {', '.join(texts)})" if texts else ""
 
-    def fits_on_a_line(node: Node, path: KeyPath) -> bool:
+    def _fits_on_a_line(self, node: Node, path: KeyPath) -> bool:
         if not isinstance(node, Items):
             return isinstance(node, Leaf) or not node.entries
         place = (node.origin.file, node.origin.line)
@@ -144,50 +182,8 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
             and (item.origin.file, item.origin.line) == place
             for item in node.items
         )
-        return is_plain and len(format_inline(redact_node(resolved, node, path))) <= _LONGEST_LIST
-
-    def write(head: str, node: Node, path: KeyPath, indent: str) -> None:
-        if fits_on_a_line(node, path):
-            text = find_written(resolved, path)
-            before = format_replaced(node.replaced)
-            place = format_origin(node.origin) + (
-                f", {format_inline(text)}" if text is not None else ""
-            )
-            place += f"  {before}" if before else ""
-            lines.append(
-                (
-                    f"{head} {format_inline(redact_node(resolved, node, path))}",
-                    resolved.masked(place),
-                )
-            )
-            return
-        lines.append(
-            (
-                head,
-                format_replaced([was for was in node.replaced if not isinstance(was, type(node))]),
-            )
-        )
-        write_below(node, path, indent)
-
-    def write_below(node: Node, path: KeyPath, indent: str) -> None:
-        if isinstance(node, Items):
-            for index, item in enumerate(node.items):
-                write(f"{indent}-", item, (*path, index), indent + "  ")
-        elif isinstance(node, MappingNode):
-            for key, child in node.entries.items():
-                name = dump_yaml({key: None}).removesuffix(": null\n")
-                write(f"{indent}{name}:", child, (*path, key), indent + "  ")
-
-    if path:
-        write(f"{dotted(key for key in path if key != 'init_args')}:", node, path, "  ")
-    else:
-        write_below(node, path, "")
-    lengths = (len(text) for text, place in lines if place)
-    width = max((length for length in lengths if length <= _WIDEST), default=0)
-    return "".join(
-        f"{text:<{width}}  # {place}\n" if place else f"{text}\n"
-        for text, place in lines or [("{}", "")]
-    )
+        value = redact_node(self._resolved, node, path)
+        return is_plain and len(format_inline(value)) <= _LONGEST_LIST
 
 
 def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
@@ -210,19 +206,24 @@ class Written(NamedTuple):
         secrets: Values that are secret or came from the environment, as JSON, by dotted key.
         origins: The place that set each value, by its `setting_key`; of a packaged config by its
             short name.
+        ckpt_path: Checkpoint that the user names, as it is shown.
     """
 
     values: dict[str, Any]
     secrets: dict[str, str]
     origins: dict[str, str]
+    ckpt_path: str | None = None
 
 
-def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> Written:
+def list_written(
+    resolved: Resolved, *, by_rule: Collection[str], ckpt_path: str | None = None
+) -> Written:
     """List the values of a config as they are written.
 
     Args:
         resolved: The config.
         by_rule: Keys whose values the hardware has decided, where ``auto`` is written.
+        ckpt_path: Checkpoint that the user names, in the config or by an option.
     """
     names = {file: f"{PREFIX}{name}" for name, file in packaged_configs().items()}
     values: dict[str, Any] = {}
@@ -240,9 +241,10 @@ def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> Written:
 
         name = names.get(node.origin.file or Path(), node.origin.name)
         if node.origin.kind != "default" and name:
-            origins[setting_key(path)] = resolved.masked(
-                format_origin(replace(node.origin, name=name))
-            )
+            origins[setting_key(path)] = resolved.masked(str(replace(node.origin, name=name)))
     return Written(
-        json.loads(json.dumps(values, default=str), parse_constant=lambda _: None), secrets, origins
+        json.loads(json.dumps(values, default=str), parse_constant=lambda _: None),
+        secrets,
+        origins,
+        resolved.masked(ckpt_path),
     )

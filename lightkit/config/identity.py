@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lightkit.config.merge import NAMED_CLASSES
 from lightkit.config.origins import KeyPath
+from lightkit.config.sections import NAMED_CLASSES
 
 _OUTSIDE = (
     # where a run is, when it begins, and who hears of it

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
 from lightkit.config.origins import KeyPath, Problems, dotted, error_at, shortened
 from lightkit.config.tree import (
-    Items,
     Leaf,
     MappingNode,
     Node,
     find,
     graft,
+    list_children,
     rebuild,
     to_plain,
     walk,
 )
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, suggest
 
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([^${}:,\s]+)\s*\}")
 _SHORTEST_SECRET = 4  # characters; masking "3" in a log would mask half of its numbers
@@ -84,6 +84,11 @@ def interpolate(tree: MappingNode, environ: Mapping[str, str], problems: Problem
     )
 
 
+def has_interpolation(tree: MappingNode) -> bool:
+    """Return whether a value of a config contains ``${``."""
+    return any(isinstance(node, Leaf) and _is_text(node.value) for _, node in walk(tree))
+
+
 def escape(text: str) -> str:
     """Write a literal string so that `interpolate` gives it back."""
     return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", text)
@@ -126,11 +131,8 @@ def _check_size(
 
 def _list_parts(tree: MappingNode, path: KeyPath, node: Node) -> Iterator[tuple[KeyPath, Node]]:
     """List the elements of a collection, or the values that a text refers to."""
-    if isinstance(node, MappingNode):
-        yield from (((*path, key), child) for key, child in node.entries.items())
-    elif isinstance(node, Items):
-        yield from (((*path, index), child) for index, child in enumerate(node.items))
-    elif _is_text(node.value):
+    yield from (((*path, key), child) for key, child in list_children(node))
+    if isinstance(node, Leaf) and _is_text(node.value):
         for there in list_references(node.value, path):
             if (found := find(tree, there)) is not None:
                 yield there, found
@@ -180,7 +182,7 @@ def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
         else:
             problem = (str(error).splitlines() or [""])[0]
         text = f"{dotted(path)}: {shortened(leaf.value)} is not a valid interpolation: {problem}"
-        problems.add(error_at(rf"{text}; write \${{ where the text itself is meant", leaf.origin))
+        problems.report(rf"{text}; write \${{ where the text itself is meant", leaf.origin)
         return False
     return True
 
@@ -231,9 +233,7 @@ class _Resolution:
                 else "it leads back to itself through other keys"
             )
             message = f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}"
-            problems.add(
-                error_at(message, *(leaf.origin for _, leaf in self.cycle[:_MAX_CYCLE_PLACES]))
-            )
+            problems.report(message, *(leaf.origin for _, leaf in self.cycle[:_MAX_CYCLE_PLACES]))
 
 
 def _resolve(
@@ -325,8 +325,7 @@ def _explain(
             f"the environment variable {name} is not set; set it, or give a default:"
             f" ${{oc.env:{name},...}}"
         )
-        if close := get_close_matches(name, environ, n=1, cutoff=_NEAR_VARIABLE):
-            message += f"; did you mean {close[0]!r}?"
+        message += suggest(get_close_matches(name, environ, n=1, cutoff=_NEAR_VARIABLE))
     elif isinstance(error, InterpolationKeyError):
         key = (re.findall(r"'(.*?)' not found", message) or ["?"])[0]
         is_cause = key in text
@@ -349,20 +348,18 @@ def _hint_at_reference(key: str, tree: MappingNode, path: KeyPath) -> str:
         tree: The config.
         path: Of the text with the reference, which cannot mean itself.
     """
-    wanted = [part for part in key.split(".") if part not in ("", "init_args")]
-    alike: dict[str, str] = {}
-    by_name: dict[str, str] = {}
-    for known, _ in walk(tree):
-        parts = [str(part) for part in known if part != "init_args"]
-        if not parts or known[-1] == "init_args" or known == path:
-            continue
-        by_name.setdefault(parts[-1], dotted(known))
-        if len(parts) == len(wanted):
-            alike[".".join(parts)] = dotted(known)
-
+    wanted = _leave_out_init_args(filter(None, key.split(".")))
+    others = [known for known, _ in walk(tree) if known != path and known[-1:] != ("init_args",)]
+    named = [(_leave_out_init_args(known), dotted(known)) for known in others if known]
     # A key of as many parts is nearer than one elsewhere of a near name.
-    close = get_close_matches(".".join(wanted), alike)
-    meant = [alike[each] for each in close]
-    if not meant:
-        meant = [by_name[each] for each in get_close_matches(wanted[-1] if wanted else "", by_name)]
-    return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+    alike = {".".join(parts): known for parts, known in named if len(parts) == len(wanted)}
+    by_name = {parts[-1]: known for parts, known in reversed(named)}  # the first of each name
+    return suggest(_list_near(".".join(wanted), alike) or _list_near("".join(wanted[-1:]), by_name))
+
+
+def _leave_out_init_args(path: Iterable[Any]) -> list[str]:
+    return [str(part) for part in path if part != "init_args"]
+
+
+def _list_near(word: str, known: Mapping[str, str]) -> list[str]:
+    return [known[each] for each in get_close_matches(word, known)]

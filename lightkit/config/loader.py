@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from types import MappingProxyType
+from typing import Any
 
 from lightkit.config.accelerator.translation import translate
-from lightkit.config.bounds import is_any_number, is_int
-from lightkit.config.interpolation import escape, interpolate
-from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
+from lightkit.config.bounds import is_int
+from lightkit.config.interpolation import has_interpolation, interpolate
+from lightkit.config.merge import MergeRules
 from lightkit.config.origins import (
     NESTED_FILES,
     KeyPath,
@@ -24,19 +24,25 @@ from lightkit.config.origins import (
     shortened,
     shown_path,
 )
-from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
+from lightkit.config.overrides import Flag, flag_layers, match_case, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config, suggest_packaged
-from lightkit.config.resolved import Resolved, root_in
-from lightkit.config.secrets import HIDDEN, choose_reference, is_secret, list_forms, read_default
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, rebuild, to_plain, walk
+from lightkit.config.resolved import Resolved
+from lightkit.config.secret_values import find_secrets
+from lightkit.config.sections import CLASS_SECTIONS, FILE_SECTIONS, NAMED_CLASSES
+from lightkit.config.tree import (
+    Items,
+    Leaf,
+    MappingNode,
+    Node,
+    find,
+    rebuild,
+    text_of,
+    to_plain,
+    walk,
+)
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
-SECTIONS = (
-    *("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run"),
-    *("watchdog", "gate", "sweep"),
-)
-"""Top-level keys whose value may be the name of a file that holds the section."""
 _AS_WRITTEN = tuple(("launch", key) for key in ("nodes", "hosts", "rendezvous", "slurm"))
 """Keys whose values are text for other programs."""
 _LONGEST_CLASS_NAME = 500
@@ -44,6 +50,41 @@ _MOST_PACKAGES = 50
 
 
 # -- layers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a config as they were read, lowest first, each in its parts.
+
+    The parts of a file, lowest first: files that its sections name, itself, its dotted keys, and
+    the block of the subcommand.
+
+    Args:
+        files: Those of files, each with the file.
+        variables: Those of environment variables.
+        flags: Those of the command line.
+    """
+
+    files: tuple[tuple[Path, tuple[MappingNode, ...]], ...] = ()
+    variables: tuple[MappingNode, ...] = ()
+    flags: tuple[MappingNode, ...] = ()
+
+    def put_over(self, lower: Layers) -> Layers:
+        """Return the layers with the files of others below them."""
+        return replace(self, files=(*lower.files, *self.files))
+
+    def take_section(self, name: str) -> Layers:
+        """Return the layers with one section alone."""
+
+        def take(parts: Iterable[MappingNode]) -> tuple[MappingNode, ...]:
+            return tuple(
+                replace(part, entries={name: part.entries[name]})
+                for part in parts
+                if name in part.entries
+            )
+
+        files = tuple((file, take(parts)) for file, parts in self.files)
+        return Layers(files, take(self.variables), take(self.flags))
 
 
 def resolve(
@@ -56,7 +97,7 @@ def resolve(
     class_sections: Collection[str] = CLASS_SECTIONS,
     problems: Problems | None = None,
 ) -> Resolved:
-    """Merge files, variables and flags, then resolve interpolations.
+    """Read files, merge them with variables and flags, then resolve interpolations.
 
     Args:
         files: Config files in order, each after what it extends.
@@ -76,64 +117,178 @@ def resolve(
     """
     found = Problems() if problems is None else problems
     paths = [Path(file) for file in files]
-    rules = MergeRules(class_sections, found)
+    layers = read_layers(
+        paths,
+        flags=flags,
+        environ=environ,
+        subcommand=subcommand,
+        subcommands=subcommands,
+        problems=found,
+    )
+    resolved = resolve_layers(
+        layers,
+        environ=environ,
+        files=paths,
+        subcommand=subcommand,
+        class_sections=class_sections,
+        problems=found,
+    )
+    if problems is None:
+        found.raise_any()
+    return resolved
+
+
+def read_layers(
+    files: Iterable[Path],
+    *,
+    flags: Sequence[Flag] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+    subcommand: str | None = None,
+    subcommands: Collection[str] = (),
+    problems: Problems,
+) -> Layers:
+    """Read the layers of files, variables and flags, each file once.
+
+    Args:
+        files: Config files in order, each after what it extends.
+        flags: Keys that the command line sets, in order.
+        environ: Environment variables.
+        subcommand: Subcommand that runs.
+        subcommands: All subcommands.
+        problems: Collects the errors after which other layers can still be read.
+
+    Raises:
+        ConfigError: If too many files extend one another.
+    """
+
+    def split(layers: Iterable[MappingNode]) -> tuple[MappingNode, ...]:
+        return tuple(
+            _keep_written(part) if "launch" in part.entries else part
+            for layer in layers
+            for part in _expand(layer, subcommand, subcommands, problems)
+        )
+
+    seen: set[Path] = set()
+    trees = [tree for file in files for tree in layers_of(file, seen=seen, problems=problems)]
+    of_files = []
+    for tree in trees:
+        assert tree.origin.file is not None
+        of_files.append((tree.origin.file, split([tree])))
+    return Layers(
+        tuple(of_files),
+        split(variable_layers(environ, problems)),
+        split(flag_layers(flags, problems)),
+    )
+
+
+def resolve_layers(
+    layers: Layers,
+    *,
+    environ: Mapping[str, str],
+    files: Iterable[Path],
+    subcommand: str | None,
+    class_sections: Collection[str],
+    problems: Problems,
+) -> Resolved:
+    """Merge layers, then resolve interpolations.
+
+    Args:
+        layers: The layers.
+        environ: Environment variables.
+        files: The files that are named, of which one may name the job.
+        subcommand: Subcommand that runs.
+        class_sections: Top-level keys that hold one class each.
+        problems: Collects the errors.
+    """
+    rules = MergeRules(class_sections, problems)
+    tree, merged_layers = _merge(layers, rules, environ)
+    extends = tree.entries.get("extends")
+    if extends is not None:
+        problems.report("extends: stands at the top of a config file only", extends.origin)
+        tree = _without_extends(tree)
+    result = interpolate(tree, environ, problems)
+    tree = rules.expand(result.tree, result.texts) if result.texts else result.tree
+    unresolved = result.unresolved | _check_entries(tree, problems) | _check_texts(tree, problems)
+    references = {
+        _place_of_text(path, result.tree, rules): text for path, text in result.references.items()
+    }
+    expanded = replace(result, tree=tree, references=references)
+    secrets = find_secrets(expanded, environ=environ, files=files)
+    return Resolved(
+        tree,
+        class_sections,
+        secrets.references,
+        secrets.forms,
+        subcommand,
+        unresolved=unresolved,
+        is_incomplete=problems.is_incomplete,
+        texts=result.texts,
+        layers=merged_layers,
+    )
+
+
+def resolve_section(
+    layers: Layers,
+    name: str,
+    *,
+    environ: Mapping[str, str],
+    class_sections: Collection[str],
+    problems: Problems,
+) -> MappingNode:
+    """Merge one section of layers, and resolve its interpolations.
+
+    The other sections are merged where it may refer to them.
+
+    Args:
+        layers: The layers.
+        name: Name of the section.
+        environ: Environment variables.
+        class_sections: Top-level keys that hold one class each.
+        problems: Collects the errors.
+
+    Returns:
+        A tree with the section, if any layer sets it.
+    """
+    rules = MergeRules(class_sections, problems)
+    tree, _ = _merge(layers.take_section(name), rules, environ)
+    if has_interpolation(tree):
+        tree, _ = _merge(layers, rules, environ)
+    return interpolate(tree, environ, problems).tree
+
+
+def _merge(
+    layers: Layers, rules: MergeRules, environ: Mapping[str, str]
+) -> tuple[MappingNode, list[Sequence[MappingNode]]]:
+    """Merge layers, the hardware keys of each translated.
+
+    Returns:
+        The merged tree; and the parts of each layer.
+    """
     tree = MappingNode({}, Origin("default"))
     merged_layers: list[Sequence[MappingNode]] = []
 
-    def merge(layers: Iterable[MappingNode]) -> None:
-        """Merge layers of one rank over those before."""
+    def merge(parts: Sequence[MappingNode]) -> None:
         nonlocal tree
-        parts = [
-            _keep_written(part)
-            for layer in layers
-            for part in _expand(layer, subcommand, subcommands, found)
-        ]
         merged_layers.append(parts)
-        for part in translate(parts, tree, environ=environ, problems=found):
+        for part in translate(parts, tree, environ=environ, problems=rules.problems):
             merged = rules.merge(tree, part)
             assert isinstance(merged, MappingNode)
             tree = merged
 
-    seen: set[Path] = set()
-    for layer in [layer for file in paths for layer in layers_of(file, seen=seen, problems=found)]:
-        merge([layer])
-    merge(variable_layers(environ, tree, found))
-    merge(flag_layers(flags, found))
-    if "extends" in tree.entries:
-        found.add(
-            error_at(
-                "extends: stands at the top of a config file only", tree.entries["extends"].origin
-            )
-        )
-        tree = _without_extends(tree)
-    result = interpolate(tree, environ, found)
-    references = dict(result.references)
-    # a class that is named by an interpolation: model: ${oc.env:NET}
-    for path in result.references:
-        node = find(result.tree, path)
-        if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
-            references[(*path, "class_path")] = references.pop(path)
-    tree = rules.expand(result.tree, result.texts) if result.texts else result.tree
-    unresolved = result.unresolved | _check_entries(tree, found) | _check_texts(tree, found)
-    if problems is None:
-        found.raise_any()
-    own_references, own_secrets = _find_secrets(tree, references, result.texts)
-    secrets = {
-        **_environment_secrets(environ, _public_text(tree, paths)),
-        **own_secrets,
-        **result.secrets,
-    }
-    return Resolved(
-        tree,
-        class_sections,
-        {**references, **own_references},
-        tuple(sorted(secrets.items(), key=lambda pair: (-len(pair[0]), pair))),
-        subcommand,
-        unresolved=unresolved,
-        is_incomplete=found.is_incomplete,
-        texts=result.texts,
-        layers=tuple(merged_layers),
-    )
+    for _, parts in layers.files:
+        merge(parts)
+    merge([match_case(part, tree) for part in layers.variables])
+    merge(layers.flags)
+    return tree, merged_layers
+
+
+def _place_of_text(path: KeyPath, tree: MappingNode, rules: MergeRules) -> KeyPath:
+    """Return the place of a text that an interpolation has given.
+
+    A class that is named so, as in ``model: ${oc.env:NET}``, is written in full.
+    """
+    is_class = rules.is_class_place(path) and text_of(find(tree, path)) is not None
+    return (*path, "class_path") if is_class else path
 
 
 def layers_of(
@@ -177,16 +332,17 @@ def _without_extends(tree: MappingNode) -> MappingNode:
 
 def _list_extended(tree: MappingNode, file: Path) -> list[tuple[str, Origin]]:
     node = tree.entries.get("extends")
-    if node is None or (isinstance(node, Leaf) and node.value is None):
+    if node is None or to_plain(node) is None:
         return []
     names: list[tuple[str, Origin]] = []
     for item in node.items if isinstance(node, Items) else (node,):
-        if not isinstance(item, Leaf) or not isinstance(item.value, str):
+        name = text_of(item)
+        if name is None:
             raise error_at(
                 f"{shown_path(file)}: extends takes file names, such as [base, logger/mlflow]",
                 item.origin,
             )
-        names.append((item.value, item.origin))
+        names.append((name, item.origin))
     return names
 
 
@@ -238,18 +394,17 @@ def _expand(
     for key, node in layer.entries.items():
         if key in blocks:
             continue
-        parts = key.split(".") if isinstance(key, str) else []
+        parts = key.split(".") if isinstance(key, str) else [key]
         if len(parts) > 1 and all(parts):
             with problems.noted():
                 nested.append(nest(parts, node, node.origin))
             continue
-        *lower, top = (
-            _read_section(node, problems) if key in SECTIONS and _names_file(node) else [node]
-        )
-        below += [MappingNode({key: part}, part.origin) for part in lower if part is not None]
-        if top is not None:
-            own[key] = top
-    block = layer.entries.get(subcommand) if subcommand is not None else None
+        is_file = key in FILE_SECTIONS and _names_file(node)
+        layers = _read_section(node, problems) if is_file else [node]
+        below += [MappingNode({key: part}, part.origin) for part in layers[:-1]]
+        if layers:
+            own[key] = layers[-1]
+    block = layer.entries.get(subcommand)
     of_block = [] if block is None else _expand_block(str(subcommand), block, problems)
     return [*below, replace(layer, entries=own), *nested, *of_block]
 
@@ -268,8 +423,6 @@ def _keep_written(layer: MappingNode) -> MappingNode:
         written = node.origin.text
         return node if written == str(to_plain(node)) else Leaf(written, node.origin)
 
-    if "launch" not in layer.entries:
-        return layer
     changed = rebuild(layer, change)
     assert isinstance(changed, MappingNode)
     return changed
@@ -281,35 +434,32 @@ def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[Mapp
     for part in _read_section(block, problems) if _names_file(block) else [block]:
         if isinstance(part, MappingNode):
             layers += _expand(part, None, (), problems)
-        elif part is not None and to_plain(part) is not None:
-            problems.add(
-                error_at(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin)
+        elif to_plain(part) is not None:
+            problems.report(
+                f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin
             )
     return layers
 
 
-def _names_file(section: Node) -> TypeGuard[Leaf]:
+def _names_file(section: Node) -> bool:
     """Return whether a section is the name of the file that holds it."""
-    return (
-        isinstance(section, Leaf)
-        and isinstance(section.value, str)
-        and section.value.endswith(NESTED_FILES)
-    )
+    return (text_of(section) or "").endswith(NESTED_FILES)
 
 
-def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
-    """Read the file that a section names.
+def _read_section(node: Node, problems: Problems) -> list[MappingNode]:
+    """Read the layers of the file that a section names.
 
     It is looked for next to the file that names it, then in the working directory.
     """
+    name = text_of(node) or ""
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]
     for folder in folders:
-        if (folder / node.value).is_file():
-            return layers_of(folder / node.value, seen=set(), problems=problems) or [None]
-    wanted = folders[0] / node.value
-    problems.add(error_at(f"{shown_path(wanted)}: no such file{near_files(wanted)}", node.origin))
+        if (folder / name).is_file():
+            return layers_of(folder / name, seen=set(), problems=problems)
+    wanted = folders[0] / name
+    problems.report(f"{shown_path(wanted)}: no such file{near_files(wanted)}", node.origin)
     problems.is_incomplete = True
-    return [None]
+    return []
 
 
 def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
@@ -329,7 +479,7 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
                 continue
             text = f"{word}: expected a mapping from names to entries, got {to_plain(node)!r}"
             text += f"; Lightning's own value goes under trainer.{word}"
-            problems.add(error_at(text, node.origin))
+            problems.report(text, node.origin)
             wrong.add((word,))
     return wrong
 
@@ -363,11 +513,8 @@ def _check_texts(tree: MappingNode, problems: Problems) -> set[KeyPath]:
             continue
         is_deep = text.count(".") > _MOST_PACKAGES and text.replace(".", "").isidentifier()
         if path[-1:] == ("class_path",) or is_deep:
-            problems.add(
-                error_at(
-                    f"{dotted(path)}: expected the name of a class, got {shortened(text)}",
-                    node.origin,
-                )
+            problems.report(
+                f"{dotted(path)}: expected the name of a class, got {shortened(text)}", node.origin
             )
             wrong.add(path)
     return wrong
@@ -387,182 +534,3 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
             text + (names if known else "; give it a class_path"), entry.origin.at_key()
         )
     return None  # the schema checks its class
-
-
-# -- secrets of a config ---------------------------------------------------------------------------
-
-_SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
-_PLAIN_WORD = re.compile(r"[a-z]+")
-_READ_BY_OTHERS = (
-    *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_"),
-    *("PG", "SLACK_", "WANDB_"),
-)
-_IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
-
-
-def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, str]:
-    """Return the secrets that the environment holds, each with what stands for it.
-
-    A config need not use them.
-
-    Args:
-        environ: Environment variables.
-        public: Text that everybody sees, such as the path of the runs: what is in it hides nothing,
-            and a variable that has nothing to do with the training must not make it unreadable.
-    """
-    found: dict[str, str] = {}
-    for name, value in environ.items():
-        found |= list_forms(value, is_secret=False)
-        if is_secret(name) and len(value) >= _SHORTEST_OF_VARIABLE and not _is_word(name, value):
-            found |= list_forms(value, f"${{oc.env:{name}}}")
-    return {form: reference for form, reference in found.items() if form not in public}
-
-
-def _public_text(tree: MappingNode, files: Iterable[Path]) -> str:
-    """Write what names a run's folder: the root, and the job's name.
-
-    Records and messages show it.
-    """
-    run = to_plain(tree.entries["run"]) if "run" in tree.entries else {}
-    said = run if isinstance(run, dict) else {}
-    root = Path(root_in(said)).expanduser().absolute()
-    return "\n".join([str(root), str(said.get("name") or ""), *(file.stem for file in files)])
-
-
-def _is_word(name: str, value: str) -> bool:
-    """Return whether a variable that no tracker or store reads holds a plain word.
-
-    Other texts may well hold that word.
-    """
-    return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
-
-
-def _find_secrets(
-    tree: MappingNode, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]
-) -> tuple[dict[KeyPath, str], dict[str, str]]:
-    """Find the secrets of a config that its keys and the forms of its values give away.
-
-    Args:
-        tree: Its values.
-        known: Text of each interpolation that used the environment, by its path.
-        texts: Text of every interpolation, by its path.
-
-    Returns:
-        What stands for each value that must not be saved, by its path; and the secrets, each with
-        what stands for it.
-    """
-    references: dict[KeyPath, str] = {}
-    secrets: dict[str, str] = {}
-    leaves = list(_leaves(tree, (), is_hidden=False))
-    for path, leaf, is_hidden in leaves:
-        # what a higher layer has replaced is shown by `explain`
-        for was in leaf.replaced:
-            for _, lower, is_lower_hidden in _leaves(was, (), is_hidden=is_hidden):
-                secrets |= list_forms(lower.value, is_secret=is_lower_hidden)
-
-        reference, forms = _refer(leaf.value, is_hidden=is_hidden, text=known.get(path))
-        secrets |= forms
-        if reference is not None:
-            references[path] = reference
-
-    # an interpolation that gave a secret is kept: ${data.init_args.token}
-    for path, leaf, _ in leaves:
-        text = texts.get(path, "")
-        if (
-            text
-            and path not in known
-            and isinstance(leaf.value, str)
-            and _gives_secret(leaf.value, text, secrets)
-        ):
-            references[path] = text
-    return references, secrets
-
-
-def _refer(value: Any, *, is_hidden: bool, text: str | None) -> tuple[str | None, dict[str, str]]:
-    """Return what stands for a value where that is not known yet, and the texts that give it away.
-
-    Args:
-        value: The value.
-        is_hidden: Whether a key says that it is secret.
-        text: The interpolation that used the environment for it, if one did.
-    """
-    reference = choose_reference(value, is_secret=is_hidden, text=text)
-    if text is None:
-        if reference is not None and reference != HIDDEN:  # an address without its password
-            reference = escape(reference)
-        return reference, list_forms(value, is_secret=is_hidden)
-    if not is_hidden:
-        return None, {}
-    forms = list_forms(value, text) if isinstance(value, str) else {}
-    return reference if reference != text else None, {**forms, **list_forms(read_default(text))}
-
-
-def _gives_secret(value: str, text: str, secrets: Collection[str]) -> bool:
-    """Return whether the value of an interpolation holds a secret that its text does not."""
-    return any(secret in value and secret not in text for secret in secrets)
-
-
-def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
-    """List what is wrong with a config in which ``***`` stands for a value.
-
-    The config of a run has it in the place of a secret.
-    """
-    for path, leaf, is_hidden in _leaves(tree, (), is_hidden=False):
-        value = leaf.value
-        if isinstance(value, str) and (
-            (is_hidden and value == HIDDEN) or _IN_ADDRESS.search(value)
-        ):
-            text = (
-                f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; set"
-                " its value again"
-            )
-            hint = (
-                "as a flag, and write ${oc.env:NAME} for the next"
-                " training, which a run keeps as it is"
-            )
-            yield error_at(f"{text} {hint}", leaf.origin)
-
-
-def refuse_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> None:
-    """Refuse a value that a run does not keep, and that its later stages would lack.
-
-    Raises:
-        ConfigError: At its place.
-    """
-    for path, reference in references.items():
-        # stages do without these
-        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:
-            text = (
-                f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later"
-                " stages need the value"
-            )
-            node = find(tree, path)
-            origin = None if node is None else node.origin
-            raise error_at(f"{text}; write ${{oc.env:NAME}}, and set the variable", origin)
-
-
-def _leaves(node: Node, path: KeyPath, *, is_hidden: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
-    """List the scalars, each with whether a key says that it is secret.
-
-    Below such a key all are but classes.
-    """
-    if isinstance(node, Leaf):
-        yield path, node, is_hidden
-    elif isinstance(node, Items):
-        for index, item in enumerate(node.items):
-            yield from _leaves(item, (*path, index), is_hidden=is_hidden)
-    else:
-        is_hidden = is_hidden and "class_path" not in node.entries
-        for key, child in node.entries.items():
-            yield from _leaves(child, (*path, key), is_hidden=is_hidden or _hides(key, child, path))
-
-
-def _hides(key: Any, child: Node, above: KeyPath) -> bool:
-    """Return whether a key says that what stands there, or below, is secret."""
-    if not isinstance(key, str):
-        return False
-    if key in ("urls", "urls+") and above[:1] == ("callbacks",):  # of apprise
-        return True
-    name = key.removesuffix("+")
-    value = child.value if isinstance(child, Leaf) else None
-    return is_secret(name, value) or (not is_any_number(value) and is_secret(name))

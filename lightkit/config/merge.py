@@ -7,43 +7,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, Problems, dotted, error_at
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, supersede, to_plain
+from lightkit.config.sections import CLASS_SECTIONS, NAMED_CLASSES
+from lightkit.config.tree import (
+    Items,
+    Leaf,
+    MappingNode,
+    Node,
+    entries_of,
+    supersede,
+    text_of,
+    to_plain,
+)
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.lightning_namespace import real_name
 
-CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
-"""Top-level keys that hold one class each, unless the command line fixes the class in Python."""
 SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
 STEPPING_KEYS = ("interval", "frequency")
 """Keys that stand next to the ``class_path`` of ``lr_scheduler``: when the schedule is stepped."""
-_LIGHTNING = "pytorch_lightning.callbacks."
-NAMED_CLASSES = {
-    "callbacks": {
-        "checkpoint": "lightkit.callbacks.Checkpoint",
-        "device_stats": _LIGHTNING + "DeviceStatsMonitor",
-        "early_stopping": _LIGHTNING + "EarlyStopping",
-        "ema": "lightkit.callbacks.EMA",
-        "gradient_accumulation": _LIGHTNING + "GradientAccumulationScheduler",
-        "lr_finder": _LIGHTNING + "LearningRateFinder",
-        "lr_monitor": _LIGHTNING + "LearningRateMonitor",
-        "notify": "lightkit.callbacks.AppriseNotifier",
-        "pruning": _LIGHTNING + "ModelPruning",
-        "scale_lr": "lightkit.distributed.ScaledLearningRate",
-        "slack": "lightkit.callbacks.SlackNotifier",
-        "swa": _LIGHTNING + "StochasticWeightAveraging",
-        "timer": _LIGHTNING + "Timer",
-        "webhook": "lightkit.callbacks.WebhookNotifier",
-    },
-    "logger": {
-        "comet": "lightkit.loggers.Comet",
-        "csv": "lightkit.loggers.CSV",
-        "mlflow": "lightkit.loggers.MLflow",
-        "tensorboard": "lightkit.loggers.TensorBoard",
-        "wandb": "lightkit.loggers.WandB",
-    },
-}
-"""Top-level keys that hold named entries, each with what an entry's name stands for where it has no
-class_path."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +52,13 @@ class MergeRules:
             return supersede(lower, upper)
 
         # Arguments of one class are merged; another class replaces the class with its arguments.
-        if isinstance(lower, MappingNode) and not _is_other_class(lower, upper):
-            if class_of(upper) is not None and set(upper.entries) <= set(_spec_keys(path)):
-                upper = _with_longer_name(lower, upper)
-                lower = self._folded(lower, path)
-            return self._merged(lower, upper, path)
-        return supersede(
-            lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path)
-        )
+        if not isinstance(lower, MappingNode) or _is_other_class(lower, upper):
+            alone = self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path)
+            return supersede(lower, alone)
+        if class_of(upper) is not None and {*upper.entries} <= {*_spec_keys(path)}:
+            upper = _with_longer_name(lower, upper)
+            lower = self._folded(lower, path)
+        return self._merged(lower, upper, path)
 
     def _key_of_word(self, path: KeyPath) -> str:
         """Return the key that a single word at a path stands for.
@@ -143,7 +122,7 @@ class MergeRules:
         self, lower: Node | None, upper: MappingNode, path: KeyPath
     ) -> MappingNode:
         """Move arguments in short form, beside ``class_path`` or without it, into ``init_args``."""
-        lower_keys = set(lower.entries) if isinstance(lower, MappingNode) else set()
+        lower_keys = {*entries_of(lower)}
         if self._is_entry(path):
             by_name = NAMED_CLASSES[path[0]].get(path[1])
             if by_name and "class_path" not in lower_keys and "class_path" not in upper.entries:
@@ -253,11 +232,7 @@ def is_append(key: Any) -> bool:
 
 def class_of(node: Node | None) -> str | None:
     """Return the ``class_path`` of a mapping that has one as text."""
-    if isinstance(node, MappingNode):
-        named = node.entries.get("class_path")
-        if isinstance(named, Leaf) and isinstance(named.value, str):
-            return named.value
-    return None
+    return text_of(entries_of(node).get("class_path"))
 
 
 def _with_item(items: Items, index: int, item: Node) -> Items:
@@ -291,12 +266,8 @@ def _is_class_name(value: Any) -> bool:
 
 def _looks_like_class(node: Node) -> bool:
     """Distinguish a class's name from a word such as ``ddp``, a class at some places."""
-    name = (
-        node.value.rpartition(".")
-        if isinstance(node, Leaf) and isinstance(node.value, str)
-        else ("", "", "")
-    )
-    return bool(name[0]) or name[2][:1].isupper()
+    module, _, name = (text_of(node) or "").rpartition(".")
+    return module != "" or name[:1].isupper()
 
 
 def _in_full(node: Any, key: str = "class_path") -> Any:

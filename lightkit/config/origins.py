@@ -15,7 +15,7 @@ from typing import Any, Literal
 from unicodedata import combining, east_asian_width
 
 from lightkit.config.secrets import mask_line
-from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError, cut, near
+from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError, cut, near, suggest
 
 KeyPath = tuple[Any, ...]
 """Keys from the top of a config down to a value: strings, list indices, and other scalars that YAML
@@ -55,15 +55,17 @@ class Origin:
     word: Any = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
+        """Write the place on one line."""
+        name = "".join(letter if letter.isprintable() else " " for letter in self.name)
         if self.kind == "file":
             return ":".join(
-                str(part) for part in (self.name, self.line, self.column) if part is not None
+                str(part) for part in (name, self.line, self.column) if part is not None
             )
         if self.kind == "variable":
-            return f"environment variable {self.name}"
+            return f"environment variable {name}"
         if self.kind == "signature":
-            return f"default of {self.name}"
-        return self.name or ("default of lightkit" if self.kind == "default" else "")
+            return f"default of {name}"
+        return name or ("default of lightkit" if self.kind == "default" else "")
 
     @property
     def text(self) -> str:
@@ -136,13 +138,12 @@ def near_files(file: Path, *, is_folder: bool = False) -> str:
         beside = [path.name for path in file.parent.iterdir() if not is_folder or path.is_dir()]
     except OSError:  # a folder that may be entered and not listed
         return ""
-    if file.name.endswith(NESTED_FILES):  # else every `.yaml` looks like every other
-        by_stem = {Path(name).stem: name for name in sorted(beside) if name.endswith(NESTED_FILES)}
-        close = difflib.get_close_matches(file.stem, by_stem, n=3, cutoff=0.6)
-        return (
-            f"; did you mean {' or '.join(repr(by_stem[stem]) for stem in close)}?" if close else ""
-        )
-    return near(file.name, beside)
+    if not file.name.endswith(NESTED_FILES):
+        return near(file.name, beside)
+    # by their stems, else every `.yaml` looks like every other
+    by_stem = {Path(name).stem: name for name in sorted(beside) if name.endswith(NESTED_FILES)}
+    close = difflib.get_close_matches(file.stem, by_stem, n=3, cutoff=0.6)
+    return suggest([by_stem[stem] for stem in close])
 
 
 def shortened(text: str) -> str:
@@ -199,6 +200,10 @@ class Problems:
                 self._known.add(str(problem))
                 self._found.append(problem)
 
+    def report(self, text: str, *origins: Origin | None) -> None:
+        """Keep the error that ``text`` is, with its places."""
+        self.add(error_at(text, *origins))
+
     def read(self, file: Path) -> None:
         """Note that a file is the next layer above those read before it.
 
@@ -206,6 +211,14 @@ class Problems:
         """
         if file not in self._files:
             self._files.append(file)
+
+    def include(self, other: Problems) -> None:
+        """Take over what has been found in layers above those read before."""
+        for file in other._files:
+            self.read(file)
+        for error in other._found:
+            self.add(error)
+        self.is_incomplete = self.is_incomplete or other.is_incomplete
 
     @contextmanager
     def noted(self, *, leaves_gap: bool = False) -> Iterator[None]:

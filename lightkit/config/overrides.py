@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lightkit.config.origins import Origin, Problems, error_at
 from lightkit.config.secrets import mask_line
-from lightkit.config.tree import Leaf, MappingNode, Node, graft, to_plain
+from lightkit.config.tree import Leaf, MappingNode, Node, entries_of, graft, to_plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text
 from lightkit.errors import ConfigError, cut
 
 PREFIX = "LIGHTKIT_"
-RESERVED_VARIABLES = ("LIGHTKIT_DATA",)
+_RESERVED = ("LIGHTKIT_DATA",)
 """Variables with the prefix that are no layer. ``LIGHTKIT_DATA`` is the folder of `Flowers`'
 photos."""
 
@@ -57,22 +58,22 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
     return layers
 
 
-def variable_layers(
-    environ: Mapping[str, str], lower: MappingNode, problems: Problems
-) -> list[MappingNode]:
-    """Read the variables ``LIGHTKIT_TRAINER__MAX_EPOCHS=3`` as layers.
+def is_layer(variable: str) -> bool:
+    """Return whether an environment variable of this name sets a key of the config."""
+    return variable.startswith(PREFIX) and variable not in _RESERVED
+
+
+def variable_layers(environ: Mapping[str, str], problems: Problems) -> list[MappingNode]:
+    """Read the variables ``LIGHTKIT_TRAINER__MAX_EPOCHS=3`` as layers, with keys in lower case.
 
     Those of sections before those inside them.
 
     Args:
-        environ: Variables by name. `RESERVED_VARIABLES` are passed over.
-        lower: Merged layers below: a key there that differs in case only, such as ``T_max``, is the
-            one meant.
+        environ: Variables by name.
         problems: Collects the errors: a name with an empty part, a value that cannot be read.
     """
     layers = []
-    names = [name for name in environ if name.startswith(PREFIX) and name not in RESERVED_VARIABLES]
-    for name in sorted(names, key=lambda name: (name.count("__"), name)):
+    for name in sorted(filter(is_layer, environ), key=lambda name: (name.count("__"), name)):
         parts = name[len(PREFIX) :].lower().split("__")
         origin = Origin("variable", name)
         with problems.noted():
@@ -82,29 +83,28 @@ def variable_layers(
                     f" {PREFIX}TRAINER__MAX_EPOCHS"
                 )
                 raise ConfigError(text)
-            layers.append(
-                nest(_find_keys(parts, lower), _read_value(environ[name], origin), origin)
-            )
+            layers.append(nest(parts, _read_value(environ[name], origin), origin))
     return layers
 
 
-def _find_keys(parts: Sequence[str], lower: MappingNode) -> list[str]:
-    """Return the keys that the parts of a variable's name mean.
+def match_case(layer: MappingNode, lower: Node | None) -> MappingNode:
+    """Return the layer of a variable with its keys in the case of the layers below.
 
-    Those of the layers below, in their case.
+    Args:
+        layer: The layer.
+        lower: Merged layers below: a key there that differs in case only, such as ``T_max``, is the
+            one meant.
     """
-    keys: list[str] = []
-    node: Node | None = lower
-    for part in parts:
-        entries = node.entries if isinstance(node, MappingNode) else {}
-        found = part
-        for key in entries:
-            if isinstance(key, str) and key.lower() == part:
-                found = key
-                break
-        keys.append(found)
-        node = entries.get(found)
-    return keys
+    if not layer.partial:  # the value, or a file that it names
+        return layer
+    known = entries_of(lower)
+    in_case = {key.lower(): key for key in reversed(known) if isinstance(key, str)}
+    entries: dict[Any, Node] = {}
+    for key, node in layer.entries.items():
+        name = in_case.get(key, key)
+        below = known.get(name)
+        entries[name] = match_case(node, below) if isinstance(node, MappingNode) else node
+    return replace(layer, entries=entries)
 
 
 def nest(keys: Sequence[str], value: Node, origin: Origin) -> MappingNode:
@@ -144,11 +144,11 @@ def _read_value(text: str, origin: Origin) -> Node:
         return Leaf(text, origin)
     except ConfigError as error:
         raise error_at(str(error).splitlines()[0], origin) from None
-    is_braced_word = (
-        isinstance(value, dict) and value and all(child is None for child in value.values())
-    )
-    return (
-        graft(value, origin)
-        if isinstance(value, (dict, list)) and not is_braced_word
-        else Leaf(text, origin)
-    )
+    is_list = isinstance(value, list)
+    is_mapping = isinstance(value, dict) and not _is_word_in_braces(value)
+    return graft(value, origin) if is_list or is_mapping else Leaf(text, origin)
+
+
+def _is_word_in_braces(value: Mapping[str, Any]) -> bool:
+    """Return whether YAML reads a mapping with nulls where ``{epoch}`` is a part of a name."""
+    return bool(value) and all(child is None for child in value.values())

@@ -13,18 +13,28 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightkit.config.interpolation import escape
-from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
 from lightkit.config.origins import KeyPath, Origin, Problems
+from lightkit.config.schema import accepts_null, load_schema, read_value
 from lightkit.config.secrets import Mask, mask
-from lightkit.config.tree import MappingNode, Node, descend, find, rebuild, to_plain, walk
+from lightkit.config.sections import CLASS_SECTIONS, NAMED_CLASSES
+from lightkit.config.tree import (
+    MappingNode,
+    Node,
+    descend,
+    entries_of,
+    find,
+    rebuild,
+    to_plain,
+    walk,
+)
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, LightkitError
 
 DEFAULT_ROOT = "runs"
 """Folder of all runs where `run.root` is not set."""
-_GROUPS = ("trainer", "run", "launch", "watchdog", "gate", "accelerator")
 _MAX_ERRORS = 20  # a round of jsonargparse may take half a second
 _Result = TypeVar("_Result")
+_Settings = TypeVar("_Settings")
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,7 @@ class Resolved:
 
     def value_of(self, key: str) -> Any:
         """Return the plain value of a top-level key; None where it is missing."""
-        node = self.tree.entries.get(key)
-        return None if node is None else to_plain(node)
+        return to_plain(self.tree.entries.get(key))
 
     def class_named(self, section: str) -> str | None:
         """Return the class that a section names, as the config has it; None where it names none."""
@@ -80,6 +89,23 @@ class Resolved:
         """
         value = self.value_of(name)
         return value if isinstance(value, dict) else {}
+
+    def read_section(self, name: str, settings: type[_Settings]) -> _Settings:
+        """Build the settings of a section whose keys and values have been checked.
+
+        The text of a flag becomes a value of the key's type. A null where the type has none leaves
+        the default.
+
+        Args:
+            name: Name of the section.
+            settings: Class of the settings, from whose signature the schema has the section.
+        """
+        values: dict[str, Any] = {}
+        given = self.section(name)
+        for key, argument in load_schema().sections[name].arguments.items():
+            if key in given and (given[key] is not None or accepts_null(argument.schema)):
+                values[key] = read_value(argument.schema, given[key])
+        return settings(**values)
 
     @property
     def run_root(self) -> Path:
@@ -133,6 +159,12 @@ class Resolved:
         values = self._list_entries()[0]
         values.pop("sweep", None)  # of a search, whose trials it describes
         return values
+
+    def entries_of(self, section: str) -> dict[KeyPath, Any]:
+        """Return the callbacks or loggers that count, the user's own last, by their paths here."""
+        entries = self.section(section)
+        named = {(section, name): entries[name] for name in self._list_names(section)}
+        return named | _take_own(self.section("trainer"), section)
 
     def split_key(self, key: str) -> KeyPath:
         """Split a dotted key, and leave out the subcommand before it."""
@@ -191,10 +223,11 @@ class Resolved:
             moves along.
         """
         # An empty section sets nothing; jsonargparse would take its null for the section.
+        sections = load_schema().sections
         values = {
             key: value
             for key, value in self.values.items()
-            if value is not None or key not in _GROUPS
+            if value is not None or key not in sections
         }
         paths: dict[KeyPath, KeyPath] = {}
         for section in NAMED_CLASSES:
@@ -216,9 +249,8 @@ class Resolved:
         def rank_of(node: Node) -> int:
             return max(self.rank_of(inner.origin) for _, inner in walk(node))
 
-        entries = self.tree.entries.get(section)
+        given = entries_of(self.tree.entries.get(section))
         own = find(self.tree, ("trainer", section))
-        given = entries.entries if isinstance(entries, MappingNode) else {}
         names = [name for name, entry in given.items() if to_plain(entry) is not None]
         if own is None or read_scalar(to_plain(own)) is not False:
             return names

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lightkit.config.loader import resolve
 from lightkit.config.origins import error_at
-from lightkit.config.overrides import PREFIX, Flag
+from lightkit.config.overrides import PREFIX, Flag, is_layer
 
 _VARIABLES = (f"{PREFIX}RUN", f"{PREFIX}RUN__ROOT")
 """Variables that can set `run.root`; errors in others are those of commands with a config."""
@@ -51,7 +51,8 @@ def _drop_other_keys(environ: Mapping[str, str]) -> dict[str, str]:
 
     Interpolations may use all that set none.
     """
-    others = {
-        name for name in environ if name.startswith(PREFIX) and name.upper() not in _VARIABLES
+    return {
+        name: value
+        for name, value in environ.items()
+        if not is_layer(name) or name.upper() in _VARIABLES
     }
-    return {name: value for name, value in environ.items() if name not in others}

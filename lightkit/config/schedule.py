@@ -18,7 +18,7 @@ from lightkit.config.bounds import is_int
 from lightkit.config.merge import STEPPING_KEYS
 from lightkit.config.origins import KeyPath, error_at
 from lightkit.config.resolved import Resolved
-from lightkit.config.schema import Schema, accepts, describe_expected
+from lightkit.config.schema import Schema, accepts, describe_refused
 from lightkit.config.yaml_reader import read_scalar
 
 SECTION = "lr_scheduler"
@@ -73,24 +73,31 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
     """
     if not isinstance(section, dict) or not isinstance(section.get("class_path"), str):
         return section
-    if not isinstance(section.get("init_args") or {}, dict):
+    given = section.get("init_args") or {}
+    if not isinstance(given, dict):
         return section
-    shown = {key: value for key, value in section.items() if key not in STEPPING_KEYS}
-    arguments = dict(shown.pop("init_args", None) or {})
-    hidden = dict(shown.pop("dict_kwargs", None) or {})
+    arguments = dict(given)
+    hidden = dict(section.get("dict_kwargs") or {})
     _hide_stepping(section, arguments, hidden, takes)
-
-    # jsonargparse takes an argument of the class out of dict_kwargs, so that their names stand
-    # under one key.
-    counted = [name for name in COUNTS if arguments.get(name) == AUTO]
-    if counted:
-        arguments |= dict.fromkeys(counted, _PLACEHOLDER)
-        hidden[AUTO] = counted
+    _hide_counted(arguments, hidden)
+    moved = (*STEPPING_KEYS, "init_args", "dict_kwargs")
+    shown = {key: value for key, value in section.items() if key not in moved}
     if arguments:
         shown["init_args"] = arguments
     if hidden:
         shown["dict_kwargs"] = hidden
     return shown
+
+
+def _hide_counted(arguments: dict[str, Any], hidden: dict[str, Any]) -> None:
+    """Hide which numbers of steps the training counts, all under one key.
+
+    jsonargparse takes an argument of the class out of ``dict_kwargs``.
+    """
+    counted = [name for name in COUNTS if arguments.get(name) == AUTO]
+    if counted:
+        arguments |= dict.fromkeys(counted, _PLACEHOLDER)
+        hidden[AUTO] = counted
 
 
 def _hide_stepping(
@@ -160,7 +167,7 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
         value = hidden.get(key)
         if not accepts(schema, value):
             raise error_at(
-                f"{SECTION}.{key}: expected {describe_expected(schema, value)}, got {value!r}",
+                f"{SECTION}.{key}: {describe_refused(schema, value)}",
                 resolved.origin_of((SECTION, key)),
             )
 

@@ -16,10 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from lightkit.config.bounds import BOUNDS, describe_bounds, is_too_large, is_within
-from lightkit.config.yaml_reader import YamlLoader
+from lightkit.config.origins import shortened
+from lightkit.config.yaml_reader import read_as_yaml
+from lightkit.errors import cut, near
 from lightkit.lightning_namespace import real_name
 
 Schema = dict[str, Any]
@@ -42,6 +42,7 @@ _TYPES: dict[str, Any] = {
     "number": (int, float),
 }
 _LINKS = {"array": "of", "object": "to"}
+_LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
 
 
@@ -83,7 +84,7 @@ def describe_type(schema: Schema) -> str:
     words: list[str] = []
     for branch in list_branches(schema):
         words += (
-            [_value(value) for value in branch["enum"]]
+            [*map(_format_plain, branch["enum"])]
             if "enum" in branch
             else [_describe_branch(branch)]
         )
@@ -135,10 +136,11 @@ def _plural(schema: Schema) -> str:
     return join_alternatives(words)
 
 
-def _value(value: Any) -> str:
-    return (
-        repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
-    )
+def _format_plain(value: Any) -> str:
+    """Write a value as a config has it, text in quotes."""
+    if isinstance(value, str):
+        return repr(value)
+    return "null" if value is None else str(value).lower()
 
 
 def describe_expected(schema: Schema, value: Any) -> str:
@@ -146,9 +148,30 @@ def describe_expected(schema: Schema, value: Any) -> str:
     return describe_refused_bounds(schema, value) or describe_type(schema)
 
 
+def describe_refused(schema: Schema, value: Any) -> str:
+    """Describe a value that a type refuses, with what the type takes, and a near word of it."""
+    words = [
+        choice
+        for branch in list_branches(schema)
+        for choice in branch.get("enum", ())
+        if isinstance(choice, str)
+    ]
+    hint = ""
+    if isinstance(value, str) and len(value) < _LONGEST_WORD:
+        hint = near(value, words) or near(value.lower(), words)
+    return f"expected {describe_expected(schema, value)}, got {format_value(value)}{hint}"
+
+
+def format_value(value: Any) -> str:
+    """Write a value as errors show it."""
+    if isinstance(value, str):
+        return shortened(value)
+    return _format_plain(value) if value is None or isinstance(value, bool) else cut(repr(value))
+
+
 def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
     """Describe the bounds that a number is out of: ``1 or more``; None where they refuse none."""
-    if any(is_too_large(_read_text(each)) for each in _list_plain_values(value)):
+    if any(is_too_large(read_as_yaml(each)) for each in _list_plain_values(value)):
         return f"{describe_type(schema)}, of a size below {sys.float_info.max:.2g}"
     bounded: list[Schema] = []
     others: list[Schema] = []
@@ -158,7 +181,7 @@ def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
         else:
             bounded.append(branch)
     free = any_of({"type": branch["type"]} for branch in bounded)
-    is_number = accepts(free, value) or _read_text(value) != _read_text(value)  # NaN
+    is_number = accepts(free, value) or read_as_yaml(value) != read_as_yaml(value)  # NaN
     if not bounded or accepts(any_of(bounded), value) or not is_number:
         return None
     return join_alternatives([*map(describe_bounds, bounded), *map(describe_type, others)])
@@ -191,7 +214,7 @@ def _takes_inside(schema: Schema, value: Any) -> bool:
     branches = list_branches(schema)
     if any(_takes(branch, value) for branch in branches):
         return True
-    reading = _read_text(value)
+    reading = read_as_yaml(value)
     return reading is not value and any(_takes(branch, reading) for branch in branches)
 
 
@@ -220,17 +243,7 @@ def read_value(schema: Schema, value: Any) -> Any:
         return inside
     if any(_takes(branch, value) for branch in branches):
         return value
-    return _read_text(value)
-
-
-def _read_text(value: Any) -> Any:
-    """Return what a text is as YAML; the value itself where it is no text, or no YAML."""
-    if not isinstance(value, str) or not value:
-        return value
-    try:
-        return yaml.load(value, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return value
+    return read_as_yaml(value)
 
 
 def _takes(schema: Schema, value: Any) -> bool:

@@ -84,20 +84,14 @@ def read_typed(value: Any, schema: Mapping[str, Any]) -> Any:
 
 def _may_be_shown(value: Any, path: KeyPath, sources: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a value from the environment, or of a variable's default, is no secret."""
-    names = [
-        *path,
-        *(part for each in sources for part in re.split(r"[.\[\]]", str(each.get("key", "")))),
-    ]
-    names += [each["variable"] for each in sources if "variable" in each]
+    names = list(path)
+    for each in sources:
+        names += re.split(r"[.\[\]]", each["key"]) if "key" in each else [each["variable"]]
     if any(is_secret(name) for name in names):
         return False
     if isinstance(value, str):
         return not any(each.get("is_set") for each in sources)
-    return (
-        value is None
-        or isinstance(value, (bool, int))
-        or (isinstance(value, float) and math.isfinite(value))
-    )
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _list_sources(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Union
@@ -64,13 +64,28 @@ class MappingNode:
 Node = Union[Leaf, Items, MappingNode]  # noqa: UP007 - evaluated at import, and `|` between forward references is not
 
 
-def to_plain(node: Node) -> Any:
-    """Return the value of a tree as plain dicts, lists and scalars."""
+def to_plain(node: Node | None) -> Any:
+    """Return the value of a tree as plain dicts, lists and scalars; null for no tree."""
     if isinstance(node, MappingNode):
         return {key: to_plain(child) for key, child in node.entries.items()}
     if isinstance(node, Items):
         return [to_plain(child) for child in node.items]
-    return node.value
+    return None if node is None else node.value
+
+
+def entries_of(node: Node | None) -> Mapping[Any, Node]:
+    """Return the entries of a mapping; none where another value or nothing stands there."""
+    return node.entries if isinstance(node, MappingNode) else {}
+
+
+def text_of(node: Node | None) -> str | None:
+    """Return a value that is text; None for another value or nothing."""
+    return node.value if isinstance(node, Leaf) and isinstance(node.value, str) else None
+
+
+def list_children(node: Node) -> Iterable[tuple[Any, Node]]:
+    """List the values in a mapping or a list, each with its key or its index."""
+    return enumerate(node.items) if isinstance(node, Items) else entries_of(node).items()
 
 
 def graft(value: Any, origin: Origin) -> Node:
@@ -85,23 +100,18 @@ def graft(value: Any, origin: Origin) -> Node:
 def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
     """List every node of a tree with its path, parents first."""
     yield path, node
-    if isinstance(node, MappingNode):
-        for key, child in node.entries.items():
-            yield from walk(child, (*path, key))
-    elif isinstance(node, Items):
-        for index, child in enumerate(node.items):
-            yield from walk(child, (*path, index))
+    for key, child in list_children(node):
+        yield from walk(child, (*path, key))
 
 
 def find(node: Node | None, path: KeyPath) -> Node | None:
     """Return the value at a path, in which an index may be text; None where there is none."""
     for part in path:
-        if isinstance(node, MappingNode):
-            node = node.entries.get(part)
-        elif isinstance(node, Items) and str(part).isdigit() and int(part) < len(node.items):
-            node = node.items[int(part)]
+        if isinstance(node, Items):
+            is_index = str(part).isdigit() and int(part) < len(node.items)
+            node = node.items[int(part)] if is_index else None
         else:
-            return None
+            node = entries_of(node).get(part)
     return node
 
 
@@ -144,19 +154,15 @@ def rebuild(node: Node, change: Callable[[KeyPath, Node], Node | None], path: Ke
         path: Path of the tree.
     """
 
-    def visit(key: Any, child: Node) -> list[tuple[Any, Node]]:
+    def visit(key: Any, child: Node) -> Node | None:
         changed = change((*path, key), child)
-        if changed is None:
-            return []
-        return [(key, rebuild(child, change, (*path, key)) if changed is child else changed)]
+        return rebuild(child, change, (*path, key)) if changed is child else changed
 
+    pairs = [(key, visit(key, child)) for key, child in list_children(node)]
+    kept = {key: child for key, child in pairs if child is not None}
     if isinstance(node, MappingNode):
-        pairs = [pair for key, child in node.entries.items() for pair in visit(key, child)]
-        return replace(node, entries=dict(pairs))
-    if isinstance(node, Items):
-        pairs = [pair for index, child in enumerate(node.items) for pair in visit(index, child)]
-        return replace(node, items=tuple(child for _, child in pairs))
-    return node
+        return replace(node, entries=kept)
+    return replace(node, items=tuple(kept.values())) if isinstance(node, Items) else node
 
 
 def put(table: MappingNode, path: KeyPath, node: Node) -> MappingNode:

@@ -18,9 +18,10 @@ from lightkit.config.accelerator.vocabulary import (
 from lightkit.config.accelerator.words import list_wishes
 from lightkit.config.loader import layers_of
 from lightkit.config.merge import MergeRules, class_of
-from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at
+from lightkit.config.origins import KeyPath, Origin, Problems, dotted
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
+from lightkit.config.sections import NAMED_CLASSES
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, entries_of, text_of, to_plain, walk
 from lightkit.config.upgrade_rules import (
     ARGUMENTS,
     CLASS_ARGUMENTS,
@@ -99,16 +100,34 @@ def list_changes(file: Path) -> Upgrade:
         return Upgrade((), Problems())
     # errors are reported when the config is used
     below = layers_of(file, seen=set(), problems=Problems())[:-1]
-    trainers = [
-        table.entries
-        for layer in below
-        if isinstance(table := layer.entries.get("trainer"), MappingNode)
-    ]
+    trainers = [entries_of(layer.entries.get("trainer")) for layer in below]
     upgrade = _Upgrade()
     upgrade.read(tree, trainers)
     extended = tuple(layer.origin.file for layer in below if layer.origin.file is not None)
     changes = dict.fromkeys(upgrade.changes)  # an alias has the place of its anchor
     return Upgrade(tuple(sorted(changes, key=_place_of)), upgrade.problems, extended)
+
+
+def describe_today(key: str, arguments: Mapping[str, Node]) -> str:
+    """Return today's spelling of an old argument of the trainer, or the advice in its place.
+
+    Args:
+        key: The argument.
+        arguments: It, and those beside it.
+    """
+    results = _Upgrade().convert_trainer(arguments, [{}])
+    if key not in results:  # a contradiction, which is reported by itself
+        return ""
+    _, result = results[key]
+    if isinstance(result, str):
+        return f"; {result}"
+    value = to_plain(arguments[key])
+    others = {name: node for name, node in arguments.items() if name not in results}
+    problem = _find_problem(("trainer",), value, result or {}, others)
+    if problem:
+        return f"; {problem}"
+    today = _format_keys(("trainer",), (), value, result or {})
+    return f"; write {', '.join(today)}" if today else "; leave it out"
 
 
 def _place_of(change: Change) -> tuple[int, int]:
@@ -134,7 +153,7 @@ class _Upgrade:
             text = (
                 "tune: Lightning 2.0 dropped the command; say what it searched as callbacks of fit"
             )
-            self._refuse(tune.origin.at_key(), f"{text}, such as lr_finder: {{}}")
+            self.problems.report(f"{text}, such as lr_finder: {{}}", tune.origin.at_key())
 
         # arguments of the trainer that stand outside of it count as its arguments
         top = self._move_arguments((), tree)
@@ -150,9 +169,6 @@ class _Upgrade:
         for stage, block in stages.items():
             self._read_trainer((stage,), block, [*below, own])
 
-    def _refuse(self, origin: Origin, text: str) -> None:
-        self.problems.add(error_at(text, origin))
-
     def _add(self, origin: Origin, was: str, today: Sequence[str], reason: str) -> None:
         self.changes.append(Change(origin, was, tuple(today), reason))
 
@@ -161,7 +177,7 @@ class _Upgrade:
     def _move_arguments(self, path: KeyPath, table: MappingNode) -> MappingNode:
         """Copy a table with arguments of the trainer that stand beside it under ``trainer``."""
         own = table.entries.get("trainer")
-        nodes = dict(own.entries) if isinstance(own, MappingNode) else {}
+        nodes = dict(entries_of(own))
         for key, node in table.entries.items():
             if _is_trainer_argument(key, node) and self._check_moved(path, key, node, own):
                 nodes.setdefault(key, node)
@@ -173,20 +189,16 @@ class _Upgrade:
 
     def _check_moved(self, path: KeyPath, key: str, node: Node, trainer: Node | None) -> bool:
         """Check whether an argument may stand under ``trainer``; report the change or the error."""
-        beside = trainer.entries.get(key, node) if isinstance(trainer, MappingNode) else node
+        beside = entries_of(trainer).get(key, node)
         was = format_key((*path, key), to_plain(node))
         today = format_key((*path, "trainer", key), to_plain(beside))
         problem = ""
-        if (
-            trainer is not None
-            and not isinstance(trainer, MappingNode)
-            and to_plain(trainer) is not None
-        ):
+        if not isinstance(trainer, MappingNode) and to_plain(trainer) is not None:
             problem = f"{_OUTSIDE}; put it there"
         elif to_plain(beside) != to_plain(node):
             problem = f"contradicts {today}; say one"
         if problem:
-            self._refuse(node.origin.at_key(), f"{was}: {problem}")
+            self.problems.report(f"{was}: {problem}", node.origin.at_key())
         elif key not in ARGUMENTS and key not in HARDWARE_REASONS:  # else its rule reports it
             self._add(node.origin.at_key(), was, [today], _OUTSIDE)
         return not problem
@@ -213,12 +225,12 @@ class _Upgrade:
             node = nodes[key]
             was = format_key((*path, key), to_plain(node))
             if isinstance(result, str):
-                self._refuse(node.origin, f"{was}: {reason}; {result}")
+                self.problems.report(f"{was}: {reason}; {result}", node.origin)
             elif result is not None:
                 others = {name: other for name, other in nodes.items() if name not in results}
                 problem = _find_problem(path, to_plain(node), result, others)
                 if problem:
-                    self._refuse(node.origin, f"{was}: {reason}; {problem}")
+                    self.problems.report(f"{was}: {reason}; {problem}", node.origin)
                 else:
                     today = _format_keys(path, scope, to_plain(node), result)
                     self._add(node.origin.at_key(), was, today, reason)
@@ -234,20 +246,27 @@ class _Upgrade:
             below: Arguments of the trainers below, lowest file first; the last ones are those of
                 the same file.
         """
-        own = table.entries.get("trainer")
-        if not isinstance(own, MappingNode):
-            return {}
-        nodes = dict(own.entries)
-        plugins = own.entries.get("plugins")
+        nodes = dict(entries_of(table.entries.get("trainer")))
+        plugins = nodes.get("plugins")
         if (
             isinstance(plugins, Items)
             and len(plugins.items) == 1
             and _is_strategy_plugin(plugins.items[0])
         ):
             nodes["plugins"] = plugins.items[0]
-        results = {**_convert(nodes, ARGUMENTS), **self._convert_hardware(nodes, below)}
-        self._apply((*scope, "trainer"), nodes, results, scope)
+        self._apply((*scope, "trainer"), nodes, self.convert_trainer(nodes, below), scope)
         return nodes
+
+    def convert_trainer(
+        self, nodes: Mapping[str, Node], below: Sequence[Mapping[str, Node]]
+    ) -> Conversions:
+        """Convert the arguments of a trainer that have a rule.
+
+        Args:
+            nodes: Arguments of the trainer.
+            below: Arguments of the trainers below, as above.
+        """
+        return {**_convert(nodes, ARGUMENTS), **self._convert_hardware(nodes, below)}
 
     def _convert_hardware(
         self, nodes: Mapping[str, Node], below: Sequence[Mapping[str, Node]]
@@ -258,21 +277,34 @@ class _Upgrade:
             nodes: Arguments of the trainer.
             below: Arguments of the trainers below, as above.
         """
-        results: Conversions = {}
-        given = dict[str, Node]()
-        for key in [key for key in nodes if key in HARDWARE_REASONS]:
-            if not _is_interpolated(to_plain(nodes[key])):
-                given[key] = nodes[key]
-            elif key in OLD_HARDWARE_KEYS:
-                results[key] = HARDWARE_REASONS[key], _UNKNOWN_VALUE
+        given = _select_hardware(nodes)
+        results: Conversions = {
+            key: (HARDWARE_REASONS[key], _UNKNOWN_VALUE)
+            for key in OLD_HARDWARE_KEYS
+            if key in nodes and key not in given
+        }
         if "plugins" in given and not _is_strategy_plugin(given["plugins"]):
             del given["plugins"]
         asked = _rename_old_keys(given, results)
+        wrong = self._check_each(asked)
 
-        # the same as when the config is loaded, with an error for each wrong value
+        # the same as when the config is loaded
         tree = MappingNode({}, _DEFAULT)
         for lower in below:
-            tree = _add_layer(tree, _keep_hardware(lower), Problems())
+            tree = _add_layer(tree, _select_hardware(lower), Problems())
+        contradictions = Problems()
+        tree = _add_layer(tree, asked, contradictions)
+        if contradictions:
+            for problem in contradictions:
+                self.problems.add(problem)
+            return results
+        for key, node in given.items():
+            if key not in results and node.origin not in wrong:
+                results[key] = HARDWARE_REASONS[key], _find_keys(key, node, tree)
+        return results
+
+    def _check_each(self, asked: Mapping[str, Node]) -> set[Origin]:
+        """Report each hardware key with a wrong value, and return the places of those."""
         wrong = set[Origin]()
         for key, node in asked.items():
             try:
@@ -280,14 +312,7 @@ class _Upgrade:
             except ConfigError as error:
                 self.problems.add(error)
                 wrong.add(node.origin)
-        contradictions = Problems()
-        tree = _add_layer(tree, asked, contradictions)
-        for problem in contradictions:
-            self.problems.add(problem)
-        for key, node in given.items():
-            if key not in results and node.origin not in wrong and not contradictions:
-                results[key] = HARDWARE_REASONS[key], _find_keys(key, node, tree)
-        return results
+        return wrong
 
     # -- classes -----------------------------------------------------------------------------------
 
@@ -296,12 +321,9 @@ class _Upgrade:
         for path, node in walk(tree):
             spec = node if isinstance(node, MappingNode) else None
             named = node if spec is None else spec.entries.get("class_path")
-            if (
-                isinstance(named, Leaf)
-                and isinstance(named.value, str)
-                and path[-1:] != ("class_path",)
-            ):
-                self._read_class(path, named.value, named.origin, spec)
+            word = text_of(named)
+            if named is not None and word is not None and path[-1:] != ("class_path",):
+                self._read_class(path, word, named.origin, spec)
 
     def _read_class(
         self, path: KeyPath, word: str, origin: Origin, spec: MappingNode | None
@@ -318,7 +340,7 @@ class _Upgrade:
         place = path if spec is None else (*path, "class_path")
         today, reason = find_class(word, module) or (word, "")
         if today is None:
-            self._refuse(origin, f"{format_key(place, word)}: {reason}")
+            self.problems.report(f"{format_key(place, word)}: {reason}", origin)
             return
         if today != word:
             self._add(origin, format_key(place, word), [format_key(place, today)], reason)
@@ -396,9 +418,9 @@ def _rename_old_keys(given: Mapping[str, Node], results: Conversions) -> dict[st
     """
     asked = {key: node for key, node in given.items() if key not in _PLACES}
     for key, places in _PLACES.items():
-        if key not in given or to_plain(given[key]) is None:
+        if to_plain(given.get(key)) is None:
             continue
-        free = [place for place in places if place not in asked or to_plain(asked[place]) is None]
+        free = [place for place in places if to_plain(asked.get(place)) is None]
         if free:
             asked[free[0]] = given[key]
         else:
@@ -406,9 +428,13 @@ def _rename_old_keys(given: Mapping[str, Node], results: Conversions) -> dict[st
     return asked
 
 
-def _keep_hardware(trainer: Mapping[str, Node]) -> dict[str, Node]:
-    keys = [key for key in trainer if key in HARDWARE_REASONS and key not in _PLACES]
-    return {key: trainer[key] for key in keys if not _is_interpolated(to_plain(trainer[key]))}
+def _select_hardware(trainer: Mapping[str, Node]) -> dict[str, Node]:
+    """Return the hardware keys of a trainer whose values are written out."""
+    return {
+        key: node
+        for key, node in trainer.items()
+        if key in HARDWARE_REASONS and not _is_interpolated(to_plain(node))
+    }
 
 
 def _add_layer(tree: MappingNode, trainer: Mapping[str, Node], problems: Problems) -> MappingNode:
@@ -423,33 +449,30 @@ def _add_layer(tree: MappingNode, trainer: Mapping[str, Node], problems: Problem
 
 def _find_keys(key: str, node: Node, tree: MappingNode) -> Keys | None:
     """List today's keys that a hardware key became; None where it stays."""
-    trainer = tree.entries["trainer"]
-    assert isinstance(trainer, MappingNode)
-    keys: Keys = {}
-    for name in HARDWARE_DEFAULTS:
-        new = trainer.entries.get(name)
-        if new is not None and new.origin == node.origin:
-            keys[name] = (
-                HARDWARE_DEFAULTS[name] if to_plain(new) is None else _shorten_value(node, new)
-            )
+    trainer = entries_of(tree.entries["trainer"])
+    keys: Keys = {
+        name: _shorten_value(node, trainer[name], default=default)
+        for name, default in HARDWARE_DEFAULTS.items()
+        if name in trainer and trainer[name].origin == node.origin
+    }
     if key in HARDWARE_DEFAULTS and keys in ({}, {key: KEEP}):
         return None  # today's word for it
     if key == "gpus" and keys == {"accelerator": "cpu"}:
         keys["devices"] = "auto"  # else the number of a layer below would count processes
-    is_several = (
-        key == "num_processes" and "devices" in keys and Setting(("trainer", key), node).value != 1
-    )
-    if is_several and "strategy" not in trainer.entries:
-        keys["strategy"] = "ddp"
+    if key == "num_processes" and "devices" in keys and "strategy" not in trainer:
+        is_one = Setting(("trainer", key), node).value == 1
+        keys |= {} if is_one else {"strategy": "ddp"}
     return {name: keys[name] for name in sorted(keys, key=lambda name: name != key)}
 
 
-def _shorten_value(old: Node, new: Node) -> Any:
+def _shorten_value(old: Node, new: Node, *, default: Any) -> Any:
     """Return a new value, by its name where it is a class without arguments.
 
-    `KEEP` where it is the old one.
+    `KEEP` where it is the old one; the default where it is null.
     """
     value = to_plain(new)
+    if value is None:
+        return default
     named = class_of(new)
     renamed = None if named is None else find_class(named, "plugins")
     if named == HOROVOD and len(value) == 1:
@@ -482,7 +505,7 @@ def _is_trainer_argument(key: str, node: Node) -> bool:
     """
     if key == "accelerator":
         return str(to_plain(node)).lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
-    if key in ("callbacks", "logger"):
+    if key in NAMED_CLASSES:
         return (
             isinstance(node, Items)
             or isinstance(to_plain(node), bool)
@@ -493,7 +516,7 @@ def _is_trainer_argument(key: str, node: Node) -> bool:
 
 def _is_strategy_plugin(item: Node) -> bool:
     """Return whether an element of ``plugins`` is a strategy: by its class, or by its name."""
-    named = class_of(item) if isinstance(item, MappingNode) else to_plain(item)
+    named = class_of(item) or to_plain(item)
     if not isinstance(named, str):
         return False
     if isinstance(item, Leaf) and named[:1].islower() and "." not in named:

@@ -23,13 +23,12 @@ from typing import Any
 from lightkit.config.accelerator.vocabulary import (
     GONE_STRATEGIES,
     OLD_STRATEGIES,
-    OLD_TRAINER_KEYS,
     STRATEGIES_AS_ACCELERATORS,
     STRATEGY_CLASSES,
-    TRAINER_DEFAULTS,
+    TRAINER_KEYS,
 )
 from lightkit.config.bounds import BOUNDS, is_any_number
-from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, SPEC_KEYS, STEPPING_KEYS, is_append
+from lightkit.config.merge import SPEC_KEYS, STEPPING_KEYS, is_append
 from lightkit.config.origins import (
     NESTED_FILES,
     KeyPath,
@@ -49,17 +48,20 @@ from lightkit.config.schema import (
     Schema,
     accepts,
     any_of,
-    describe_expected,
+    describe_refused,
     describe_refused_bounds,
     describe_type,
+    format_value,
     join_alternatives,
     list_branches,
     load_schema,
 )
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
+from lightkit.config.sections import CLASS_SECTIONS, NAMED_CLASSES
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, entries_of, text_of, to_plain, walk
+from lightkit.config.upgrade import describe_today
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
-from lightkit.errors import ConfigError, cut, near
+from lightkit.errors import ConfigError, cut, near, suggest
 from lightkit.lightning_namespace import real_name
 
 _OF_ANY_JOB = ("trainer", "run")
@@ -97,7 +99,6 @@ requires."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
 _MOST_CHOICES = 10  # that an error lists
-_LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
 
 
 @dataclass
@@ -281,7 +282,7 @@ class _Validator:
 
     def _check_entries(self, key: str, node: Node) -> None:
         bases = self._list_bases(key)
-        for name, entry in _entries(node).items():
+        for name, entry in entries_of(node).items():
             # else `resolve` has reported it
             if isinstance(entry, MappingNode) and "class_path" in entry.entries:
                 self._check_class((key, name), entry, bases)
@@ -317,7 +318,7 @@ class _Validator:
         if key == "trust":
             return "; --trust is given on the command line, and by no config"
         if key in OLD_ARGUMENTS:
-            return self._note_outdated(OLD_ARGUMENTS[key], node)
+            return self._note_outdated(OLD_ARGUMENTS[key], node) + describe_today(key, {key: node})
         if key == "config":
             return "; files below this one stand under extends"
         by_name, by_part = self._keys_by_word
@@ -326,7 +327,7 @@ class _Validator:
         hint = near(word, known)
         if not meant and not hint:
             meant = by_part.get(word, [])
-        return f"; did you mean {' or '.join(map(repr, meant[:_MOST_HINTS]))}?" if meant else hint
+        return suggest(meant[:_MOST_HINTS]) or hint
 
     @cached_property
     def _keys_by_word(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
@@ -418,7 +419,7 @@ class _Validator:
         if "pytorch_lightning" not in self._schema.trusted:
             return
         entries = dict(node.entries)
-        for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
+        for name in TRAINER_KEYS:
             child = entries.pop(name, None)
             # and not translated from a word
             is_written = child is not None and child.origin.word is None
@@ -428,6 +429,7 @@ class _Validator:
             hint = _hint_at_argument(name, known)
             if name in OLD_ARGUMENTS:
                 hint = self._note_outdated(OLD_ARGUMENTS[name], child)
+                hint += describe_today(name, node.entries)
             self._report(
                 ("trainer", name), f"the trainer has no such argument{hint}", child, at_key=True
             )
@@ -439,7 +441,7 @@ class _Validator:
             return
         owner = "the trainer's" if key == "trainer" else f"{key}'s"
         text = f"expected a mapping of {owner} arguments, got {cut(repr(value))}"
-        if isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)):
+        if re.match(r"\w+:\S", text_of(node) or ""):
             text += "; a space is missing after the colon"
         self._report((key,), text, node)
 
@@ -462,9 +464,9 @@ class _Validator:
         Only for a config that names no module of the user's own, since that may register
         strategies.
         """
-        node = _entries(self._resolved.tree.entries.get(section)).get("strategy")
-        word = node.value if isinstance(node, Leaf) else None
-        if node is None or not isinstance(word, str) or not _is_short_name(word):
+        node = entries_of(self._resolved.tree.entries.get(section)).get("strategy")
+        word = text_of(node)
+        if node is None or word is None or not _is_short_name(word):
             return
         # translated; it is checked there
         if node.origin.word is not None and node.origin.word.path[0] != section:
@@ -554,7 +556,7 @@ class _Validator:
             return
         is_of_section = any(classes[0]["class"] in bases for bases in self._schema.bases.values())
         needs_class = is_of_section and not has_default and not self._resolved.is_incomplete
-        if needs_class and _entries(node.entries.get("init_args")):
+        if needs_class and entries_of(node.entries.get("init_args")):
             self._report(path, "expected a class_path next to init_args", node)
         elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries.keys() - {*SPEC_KEYS}:
             self._report_arguments_alone(path, node)
@@ -632,7 +634,7 @@ class _Validator:
         named = entry.entries["class_path"]
         name = to_plain(named)
         if not isinstance(name, str):
-            self._report(place, f"expected the name of a class, got {_format_value(name)}", named)
+            self._report(place, f"expected the name of a class, got {format_value(name)}", named)
             return
         if read_scalar(name) is None:  # null in quotes
             self.result.is_final = False
@@ -687,7 +689,7 @@ class _Validator:
             value = to_plain(given)
             if value or not takes_empty:
                 self._report(
-                    path, f"expected a mapping of {expected}, got {_format_value(value)}", given
+                    path, f"expected a mapping of {expected}, got {format_value(value)}", given
                 )
             return
         for argument, node in given.entries.items():
@@ -803,7 +805,7 @@ class _Validator:
         for name, node in self._check_known((*path, "init_args"), named_here, found.arguments):
             self._report_argument((*path, "init_args", name), node, found, named)
         if given is None or isinstance(given, MappingNode):
-            named_or_free = {**free, **_entries(given)}
+            named_or_free = {**free, **entries_of(given)}
             missing = [
                 name
                 for name, argument in [*found.arguments.items()][num_given:]
@@ -973,18 +975,11 @@ class _Validator:
     def _report_key_type(self, path: KeyPath, node: Node) -> None:
         """Report a key that is no text, such as ``5`` or ``true``."""
         self._report(
-            path, f"expected a name for a key, got {_format_value(path[-1])}", node, at_key=True
+            path, f"expected a name for a key, got {format_value(path[-1])}", node, at_key=True
         )
 
     def _report_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        value = to_plain(node)
-        choices = [
-            choice for branch in list_branches(argument.schema) for choice in branch.get("enum", ())
-        ]
-        words = [choice for choice in choices if isinstance(choice, str)]
-        expected = describe_expected(argument.schema, value)
-        hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
-        self._report(path, f"expected {expected}, got {_format_value(value)}{hint}", node)
+        self._report(path, describe_refused(argument.schema, to_plain(node)), node)
 
     def _is_unresolved(self, path: KeyPath) -> bool:
         """Check whether a value, or part of it, is an interpolation that failed."""
@@ -1035,7 +1030,7 @@ def _describe_no_class(name: str, choices: Collection[str]) -> str:
         return f"{name} is a module; name a class in it, as in {name}.MyClass"
     # the name of an entry may be meant, such as `slack`, which stands for SlackNotifier
     begun = [each for each in {*choices} if each.lower().startswith(name.replace("_", "").lower())]
-    hint = f"; did you mean {begun[0]!r}?" if len(begun) == 1 else near(name, choices)
+    hint = suggest(begun) if len(begun) == 1 else near(name, choices)
     return (
         f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
     )
@@ -1125,15 +1120,11 @@ def _is_set(name: str, given: Mapping[Any, Node]) -> bool:
     inside = f"{name}."
     if f"{name}+" in given or any(isinstance(key, str) and key.startswith(inside) for key in given):
         return True
-    return name in given and to_plain(given[name]) is not None
-
-
-def _entries(node: Node | None) -> Mapping[Any, Node]:
-    return node.entries if isinstance(node, MappingNode) else {}
+    return to_plain(given.get(name)) is not None
 
 
 def _named_entries(node: Node | None) -> dict[str, Node]:
-    return {name: child for name, child in _entries(node).items() if isinstance(name, str)}
+    return {name: child for name, child in entries_of(node).items() if isinstance(name, str)}
 
 
 def _short(path: str) -> str:
@@ -1143,15 +1134,3 @@ def _short(path: str) -> str:
 def _quote(value: Any) -> Any:
     """Return a value as errors show it, text in quotes."""
     return shortened(value) if isinstance(value, str) else value
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, str):
-        return shortened(value)
-    return (
-        "null"
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else cut(repr(value))
-    )

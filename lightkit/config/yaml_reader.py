@@ -96,13 +96,18 @@ def read_scalar(value: Any) -> Any:
 
     Text that is none, and any other value, is itself.
     """
-    if not isinstance(value, str):
+    found = read_as_yaml(value)
+    return value if isinstance(found, (dict, list)) else found
+
+
+def read_as_yaml(value: Any) -> Any:
+    """Read a value that may be text as jsonargparse does; text that is no YAML is itself."""
+    if not isinstance(value, str) or value == "":
         return value
     try:
-        found = yaml.load(value, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
+        return yaml.load(value, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError):
         return value
-    return value if isinstance(found, (dict, list)) or value == "" else found
 
 
 _LONGEST_KEY = 1024  # by the specification of YAML 1.2, unless a question mark stands before it
@@ -127,13 +132,13 @@ _WORDS = {
 """Plain words for libyaml's ``problem``."""
 
 
-def _explain(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) -> str:
+def _explain(error: yaml.YAMLError, lines: Sequence[str], unclosed: str | None) -> str:
     """Explain an error of PyYAML.
 
     Args:
         error: The error, which has a place.
         lines: The text's lines.
-        opened: The bracket that is open where the text ends.
+        unclosed: The bracket that is open where the text ends, if it ends there.
     """
     assert isinstance(error, yaml.MarkedYAMLError)
     assert error.problem_mark is not None
@@ -143,39 +148,37 @@ def _explain(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) ->
     here = line[mark.column : mark.column + 1]
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "lines are indented with spaces, and a tab stands here"
-    if opened is not None and not "".join(lines[mark.line :])[mark.column :].strip():
-        return f"the {opened} that opens here is never closed"
+    if unclosed is not None:
+        return f"the {unclosed} that opens here is never closed"
     if error.problem == "found character that cannot start any token":
         return f"text cannot begin with {here}; put quotes around it"
     if mark.column > _LONGEST_KEY and not before.count(": "):
         return f"a key is longer than {_LONGEST_KEY} characters"
-    return _explain_problem(error, before, here, lines[: mark.line])
+    if error.problem == "mapping values are not allowed in this context":
+        return _explain_colon(before, lines[: mark.line])
+    if error.problem == "did not find expected node content":
+        return f"a value is missing before {here}"
+    return _explain_problem(error, before)
 
 
-def _explain_problem(
-    error: yaml.MarkedYAMLError, before: str, here: str, above: Sequence[str]
-) -> str:
-    """Explain an error by its problem.
+def _explain_colon(before: str, above: Sequence[str]) -> str:
+    """Explain a colon where no key can stand.
 
     Args:
-        error: The error.
-        before: Text before its place, in the same line.
-        here: The character at its place.
+        before: Text before it, in the same line.
         above: The lines above it.
     """
+    if ": " in before:
+        return "a second colon in one line; put quotes around text that holds one"
+    written = [line for line in above if line.strip()]
+    if written and ":" in written[-1]:
+        return _WORDS["did not find expected key"]
+    return "the line above has no colon after its key"
+
+
+def _explain_problem(error: yaml.MarkedYAMLError, before: str) -> str:
+    """Explain an error by libyaml's words for it, after the text before it in its line."""
     problem = error.problem or ""
-    if problem == "mapping values are not allowed in this context":
-        if ": " in before:
-            return "a second colon in one line; put quotes around text that holds one"
-        written = [line for line in above if line.strip()]
-        has_key = bool(written) and ":" in written[-1]
-        return (
-            _WORDS["did not find expected key"]
-            if has_key
-            else "the line above has no colon after its key"
-        )
-    if problem == "did not find expected node content":
-        return f"a value is missing before {here}"
     if problem == "did not find expected key" and before.strip():
         return "the value has ended before this; put quotes around all of it"
     said = ", ".join(part for part in (error.context, problem) if part)
@@ -218,6 +221,18 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
             something else.
     """
     name = shown_path(file)
+    text = _decode(_read_content(file, name), name)
+    tree = read_text(text, name=name, file=file, problems=problems)
+    if isinstance(tree, MappingNode):
+        return tree
+    if isinstance(tree, Leaf) and tree.value is None:
+        return MappingNode({}, tree.origin)
+    kind = "a list" if isinstance(tree, Items) else f"the single value {tree.value!r}"
+    raise error_at(f"{name}: expected a mapping of keys to values, got {kind}", tree.origin)
+
+
+def _read_content(file: Path, name: str) -> bytes:
+    """Read the bytes of a config, which is no long file."""
     try:
         with file.open("rb") as stream:
             content = stream.read(_MAX_SIZE_BYTES + 1)
@@ -238,8 +253,12 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
             f"{name}: expected a config of at most {_MAX_SIZE_BYTES // 1000} kB, got a longer file"
         )
         raise ConfigError(f"{message}; long lists belong into the data, which the config can name")
+    return content
+
+
+def _decode(content: bytes, name: str) -> str:
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", errors="replace")
         place = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
@@ -247,13 +266,6 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
             f"{name}: expected UTF-8 text, got the byte 0x{content[error.start]:02x} at {place}"
         )
         raise ConfigError(f"{message}; save the file as UTF-8") from None
-    tree = read_text(text, name=name, file=file, problems=problems)
-    if isinstance(tree, MappingNode):
-        return tree
-    if isinstance(tree, Leaf) and tree.value is None:
-        return MappingNode({}, tree.origin)
-    kind = "a list" if isinstance(tree, Items) else f"the single value {tree.value!r}"
-    raise error_at(f"{name}: expected a mapping of keys to values, got {kind}", tree.origin)
 
 
 def read_text(
@@ -318,35 +330,40 @@ class _TreeBuilder:
                 self._brackets.pop()
             if num_nodes > 2 * MAX_NODES or len(self._brackets) > MAX_DEPTH:  # keys are nodes, too
                 assert event.start_mark is not None
-                place = self._origin_at(event.start_mark.line, event.start_mark.column)
+                place = self._origin_at_mark(event.start_mark)
                 raise error_at(f"{self._name}: {TOO_LARGE}", place)
 
     def _explain_syntax_error(self, error: yaml.YAMLError) -> YamlSyntaxError:
         mark = getattr(error, "problem_mark", None)
-        if mark is None:  # a character that YAML forbids anywhere; PyYAML gives no line for it
-            found = _CONTROL_CHARACTER.search(self._text)
-            start = found.start() if found else 0
-            before = _LINE_BREAK.split(self._text[:start])
-            text = (
-                f"{self._name}: the character"
-                f" {self._text[start : start + 1]!r} is not allowed in YAML"
-            )
-            places = [self._origin_at(len(before) - 1, len(before[-1]))]
-        else:
-            open_brackets = [place for place in self._brackets if place is not None]
-            bracket = open_brackets[-1] if open_brackets else None
-            opened = None if bracket is None else self._lines[bracket.line][bracket.column]
-            text = f"{self._name}: not valid YAML: {_explain(error, self._lines, opened)}"
-            marks = [mark]
-            # what is open at the end opened above
-            if not "".join(self._lines[mark.line :])[mark.column :].strip():
-                marks = [bracket or getattr(error, "context_mark", None) or mark]
-            elif bracket is not None and "is not closed here" in text:
-                marks = [bracket, mark]
-            places = [self._origin_at(each.line, each.column) for each in marks]
-        return YamlSyntaxError(
-            "\n".join([text, *(place.render() for place in places)]), places=places
-        )
+        text, places = self._find_forbidden() if mark is None else self._find_cause(error, mark)
+        rendered = [f"{self._name}: {text}", *(place.render() for place in places)]
+        return YamlSyntaxError("\n".join(rendered), places=places)
+
+    def _find_forbidden(self) -> tuple[str, list[Origin]]:
+        """Find a character that YAML forbids anywhere, for which PyYAML gives no line."""
+        found = _CONTROL_CHARACTER.search(self._text)
+        start = found.start() if found else 0
+        before = _LINE_BREAK.split(self._text[:start])
+        text = f"the character {self._text[start : start + 1]!r} is not allowed in YAML"
+        return text, [self._origin_at(len(before) - 1, len(before[-1]))]
+
+    def _find_cause(self, error: yaml.YAMLError, mark: Any) -> tuple[str, list[Origin]]:
+        """Explain an error, with its place and that of a bracket which is not closed."""
+        bracket = next((each for each in reversed(self._brackets) if each is not None), None)
+        is_at_end = not "".join(self._lines[mark.line :])[mark.column :].strip()
+        unclosed = None
+        if bracket is not None and is_at_end:
+            unclosed = self._lines[bracket.line][bracket.column]
+        explained = _explain(error, self._lines, unclosed)
+        marks = [mark]
+        if is_at_end:  # what is open at the end opened above
+            marks = [bracket or getattr(error, "context_mark", None) or mark]
+        elif bracket is not None and "is not closed here" in explained:
+            marks = [bracket, mark]
+        return f"not valid YAML: {explained}", [*map(self._origin_at_mark, marks)]
+
+    def _origin_at_mark(self, mark: Any) -> Origin:
+        return self._origin_at(mark.line, mark.column)
 
     def _origin_at(
         self, line: int, column: int, end_column: int | None = None, key: Origin | None = None
@@ -389,7 +406,7 @@ class _TreeBuilder:
         message = (
             f"{self._name}: the tag {shown} is not allowed here; configs hold plain YAML values"
         )
-        self._problems.add(error_at(f"{message}, and classes are named by class_path", origin))
+        self._problems.report(f"{message}, and classes are named by class_path", origin)
         return UnreadableText(text)
 
     def _read_scalar(self, node: yaml.ScalarNode, origin: Origin) -> Any:
@@ -405,7 +422,7 @@ class _TreeBuilder:
                 f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it"
                 " if it is text"
             )
-            self._problems.add(error_at(text, origin))
+            self._problems.report(text, origin)
             return UnreadableText(node.value)
         return value
 
@@ -419,17 +436,17 @@ class _TreeBuilder:
             if key_node.tag != _MERGE:
                 if not isinstance(key_node, yaml.ScalarNode):
                     text = f"{self._name}: a key must be a plain value, not a mapping or a list"
-                    self._problems.add(error_at(text, place))
+                    self._problems.report(text, place)
                     continue
                 key = self._read_scalar(key_node, place)
                 if key is None:
                     text = f"{self._name}: a key is null; put quotes around it if it is text"
-                    self._problems.add(error_at(text, place))
+                    self._problems.report(text, place)
                 if key is None or isinstance(key, UnreadableText):
                     continue
             if (type(key), key) in places:
                 text = f"{self._name}: the key {key!r} stands twice in one mapping"
-                self._problems.add(error_at(text, places[type(key), key], place))
+                self._problems.report(text, places[type(key), key], place)
                 continue
             places[type(key), key] = place
             if key_node.tag == _MERGE:
@@ -447,5 +464,5 @@ class _TreeBuilder:
                 entries = {**entries, **table.entries}
             else:
                 text = f"{self._name}: << takes mappings to merge, such as *anchor"
-                self._problems.add(error_at(text, table.origin))
+                self._problems.report(text, table.origin)
         return entries

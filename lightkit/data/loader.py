@@ -334,7 +334,7 @@ def eval_loader(
     Each process gets its share in as many batches as the others, so that a model's collectives in a
     step find all of them; batches may have fewer samples than ``batch_size``, and one fewer than
     another process's. Only with a batch size of 1, or fewer samples than processes, some samples
-    are there twice where they do not share evenly.
+    are there twice where they do not share evenly, with a warning.
 
     Args:
         dataset: As for `train_loader`, and so are the other arguments.
@@ -351,6 +351,14 @@ def eval_loader(
     share = EvenDistributedSampler(
         dataset, batch_size=batch_size, num_replicas=trainer.world_size, rank=trainer.global_rank
     )
+    if share.num_repeated:
+        message = (
+            f"the metrics count {format_count(share.num_repeated, 'sample')} more than the"
+            f" {len(dataset)} that there are, as these do not share evenly among"
+            f" {trainer.world_size} processes. Evaluate in one"
+            " process, or with data.init_args.batch_size of 2 or more"
+        )
+        _log_once(trainer, logging.WARNING, message, key="repeats")
     batches = EvenBatchSampler(share, batch_size)
     loader = make_loader(dataset, batch_size, seed, trainer, batch_sampler=batches, **options)
     # Lightning (2.6.6, `_requires_distributed_sampler`) leaves a loader alone whose `sampler` is a

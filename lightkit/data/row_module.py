@@ -131,7 +131,7 @@ class RowData(SplitModule, LightningDataModule):
     input_paths = ("path", "train", "val", "test")
     sample_arguments = (
         *("path", "train", "val", "test", "target", "target_type", "split", "key", "time"),
-        *("val_fraction", "test_fraction", "version", "storage_options"),
+        *("weight", "val_fraction", "test_fraction", "version", "storage_options"),
     )
 
     def __init__(

@@ -301,6 +301,12 @@ class EvenDistributedSampler(DistributedSampler[int]):
         # of the largest share, and therefore of each
         self.num_batches = -(-self.num_samples // batch_size)
 
+    @property
+    def num_repeated(self) -> int:
+        """Samples that ranks have in addition, because others have them too."""
+        smallest, num_larger = divmod(len(self.dataset), self.num_replicas)  # type: ignore[arg-type]
+        return self.num_replicas - num_larger if self.num_batches > smallest else 0
+
     def __iter__(self) -> Iterator[int]:
         return map(self._index_of, range(len(self)))
 

@@ -185,8 +185,8 @@ class TextData(IndexedSplits, SplitModule, LightningDataModule):
     source = "texts"
     input_paths = ("path",)
     sample_arguments = (
-        *("path", "text", "label", "separator", "split", "key", "classes", "val_fraction"),
-        *("test_fraction", "copies", "encoding"),
+        *("path", "text", "label", "separator", "weight", "split", "key", "classes"),
+        *("val_fraction", "test_fraction", "copies", "encoding"),
     )
 
     def __init__(

@@ -114,10 +114,7 @@ def _select_inputs(
     if not (found and is_batch and _takes(module, found)):
         raise ConfigError(
             f"{type(module).__name__}: {origin} {describe_value(value)}, which"
-            f" {_describe_forward(module)} does not take: expected a tensor, leading tensors of a"
-            " tuple, or a mapping with the names of its arguments, each with the batch as its"
-            " first dimension, of the same length; a method forward_inputs(batch) of the module"
-            " can give forward's inputs instead."
+            f" {_describe_forward(module)} does not take: expected {_describe_expected(module)}"
         )
     return tuple(tensor.detach().cpu() for tensor in found)
 
@@ -165,7 +162,25 @@ def _takes(module: nn.Module, inputs: Sequence[Any]) -> bool:
 
 
 def _describe_forward(module: nn.Module) -> str:
-    return f"forward({', '.join(inspect.signature(module.forward).parameters)})"
+    parameters = inspect.signature(module.forward).parameters.values()
+    # as they are written, with the stars of *args and **kwargs, without types and defaults
+    names = [each.replace(annotation=each.empty, default=each.empty) for each in parameters]
+    return f"forward({', '.join(map(str, names))})"
+
+
+def _describe_expected(module: nn.Module) -> str:
+    """Describe the inputs that can be found in a batch, and what else to do."""
+    if not _takes(module, [None]) and not _positional_parameters(module):
+        return (
+            "arguments with names of their own, as an exported file takes its inputs by position;"
+            " write forward(self, input_ids, attention_mask) in the place of"
+            " forward(self, **inputs), with the keys of your batch."
+        )
+    return (
+        "a tensor, leading tensors of a tuple, or a mapping with the names of its arguments, each"
+        " with the batch as its first dimension, of the same length; a method"
+        " forward_inputs(batch) of the module can give forward's inputs instead."
+    )
 
 
 def name_inputs(module: nn.Module, num: int) -> list[str]:
@@ -221,7 +236,9 @@ def call_forward(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
         message = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
         where = f" ({Path(line).name})" if (line := find_code_line(error)) else ""
         raise ExportError(
-            f"{type(module).__name__}.forward fails on {shapes}: {message}{where}"
+            f"{type(module).__name__}.forward fails on {shapes}: {message}{where}\nIf forward takes"
+            " other inputs than these, set them by example_input_array, or by a method"
+            " forward_inputs(batch), of the module."
         ) from error
 
 

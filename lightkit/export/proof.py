@@ -648,7 +648,8 @@ class Proof:
             raise _NotScored(f"{type(module).__name__} is not a LightningModule")
         if not samples.batches:
             raise _NotScored(
-                samples.not_scored or "the data gives no batches of a validation split"
+                samples.not_scored
+                or f"no batch of a validation split is among its samples ({samples.source})"
             )
         outputs = [torch.from_numpy(array) for array in arrays]
         # the module gets logits whose probabilities these are

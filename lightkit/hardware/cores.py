@@ -45,3 +45,16 @@ def workers_by_rule(share: int, *, device: str, is_cached: bool) -> int:
     if device == "cpu":
         return 1 if share > 1 and not is_cached else 0
     return min(max(1, share - 1), _MOST_WORKERS_CACHED if is_cached else _MOST_WORKERS)
+
+
+def share_cores(num_cores: int, num_ranks: int) -> int:
+    """Return the threads of one of a machine's ranks.
+
+    The launcher may have bound some of them to the same cores.
+    """
+    num_shared = num_cores
+    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < (
+        all_of := os.sched_getaffinity(os.getppid())
+    ):
+        num_shared = len(all_of)
+    return max(1, min(num_cores, num_shared // num_ranks))

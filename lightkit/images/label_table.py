@@ -131,6 +131,12 @@ def _check_cells(cells: Sequence[str], header: Sequence[str], place: str) -> Non
         raise DataError(f"{place}: this table is not in UTF-8. Save it as UTF-8.")
 
 
+def find_usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    """Return the column with the first of the usual names, in small or capital letters."""
+    by_name = {name.lower(): name for name in reversed(names)}
+    return next((by_name[name] for name in usual if name in by_name), None)
+
+
 class LabelColumns:
     """Columns of a table that name the images, their labels and their splits.
 
@@ -172,13 +178,12 @@ class LabelColumns:
             )
 
     def _choose(self, argument: str, name: str, usual: Sequence[str]) -> str:
-        by_name = {each.lower(): each for each in reversed(self._names)}
         if name != "auto":
             if name in self._names:
                 return name
             hint = near(name, self._names) or f"; it has {join_names(list(self._names))}."
             raise DataError(f"data.init_args.{argument}: the table has no column {name!r}{hint}")
-        found = next((by_name[each] for each in usual if each in by_name), None)
+        found = find_usual(self._names, usual)
         if found is None:
             raise DataError(
                 f"data.init_args.{argument}: the table has none of the columns {', '.join(usual)};"

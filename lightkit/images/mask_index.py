@@ -11,6 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+import numpy as np
+
 from lightkit.config.origins import near_files
 from lightkit.errors import DataError, format_count, join_lines, join_names
 from lightkit.images.image_file import (
@@ -27,6 +29,7 @@ from lightkit.images.image_index import (
     list_folders,
 )
 from lightkit.images.mask_file import (
+    IGNORED,
     MaskClasses,
     describe_values,
     find_values,
@@ -249,6 +252,7 @@ def index_masks(
         known = number_classes(sorted({*chain.from_iterable(values.values())}), number, root=root)
     else:
         _refuse_values(values, known)
+    _refuse_ignored_class(files, known, where=root / masks)
 
     # the images, but for those whose mask is lost
     listed: dict[Split, list[tuple[Path, Any]]] = {}
@@ -317,6 +321,34 @@ def _refuse_values(wrong: Mapping[Path, Mapping[int, int]], classes: MaskClasses
         f"{format_count(len(wrong), 'mask has', 'masks have')} pixels that are no class;"
         f" data.init_args.classes has {join_names(known, most=10)}, and data.init_args.ignore_index"
         f" is {ignored}. Add the class, or repair the masks.{lossy}{join_lines(lines)}"
+    )
+
+
+def _refuse_ignored_class(files: Sequence[Path], classes: MaskClasses, *, where: Path) -> None:
+    """Refuse masks of one class in which all else is ignored, such as an object that is 255.
+
+    The masks are read until two classes are found, which is often the first one.
+
+    Raises:
+        DataError: If there is no second class.
+    """
+    found: set[int] = set()
+    for path in files:
+        try:
+            found.update(np.unique(classes.read(path)).tolist())
+        except UnreadableImageError:
+            continue
+        if len(found - {IGNORED}) > 1:
+            return
+    if IGNORED not in found or classes.ignored is None:
+        return
+    known = [classes.names[number] for number in sorted(found - {IGNORED})]
+    ignored = classes.describe(classes.ignored)
+    raise DataError(
+        f"{where}: no pixel is of another class than {join_names(known) or 'none'}; all others have"
+        f" the value {ignored}, which counts for nothing (data.init_args.ignore_index), so that"
+        f" there is nothing to learn. If {ignored} is a class, write the value of each class, such"
+        " as classes: {background: 0, object: 255}."
     )
 
 

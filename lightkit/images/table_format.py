@@ -17,9 +17,9 @@ _OTHER_SUFFIXES = (
     *(".arrow", ".db", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".npy", ".npz"),
     *(".orc", ".sqlite"),
 )
-_SHEETS = (".xls", ".xlsx", ".ods")
-_OTHERS = frozenset({*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *_SHEETS})
-_KINDS = dict.fromkeys(_TEXT_SUFFIXES, "CSV") | dict.fromkeys(_SHEETS, "a spreadsheet")
+SHEET_SUFFIXES = (".xls", ".xlsx", ".ods")
+_OTHERS = frozenset({*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *SHEET_SUFFIXES})
+_KINDS = dict.fromkeys(_TEXT_SUFFIXES, "CSV") | dict.fromkeys(SHEET_SUFFIXES, "a spreadsheet")
 _MAGIC = b"PAR1"
 
 

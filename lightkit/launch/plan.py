@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 
 from lightkit.config import KeyPath, Origin, Resolved, error_at, read_scalar
 from lightkit.config.bounds import MAX_FLOAT, Bounds, Form, NonNegativeInt, PositiveInt
-from lightkit.config.sections import read_section
 from lightkit.errors import ConfigError
 from lightkit.hardware.cores import CHOSEN_THREADS
 
@@ -126,7 +125,7 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
         ConfigError: If two values in it contradict each other, or a key is for another engine than
             the one in it.
     """
-    settings = read_section(resolved, "launch", LaunchSettings)
+    settings = resolved.read_section("launch", LaunchSettings)
 
     def refuse(key: str, expected: str) -> ConfigError:
         text = f"launch.{key}: expected {expected}, got {getattr(settings, key)!r}"
@@ -235,6 +234,8 @@ class Plan:
         strategy: `horovod` or `ddp`.
         uses_gpus: Whether each has a GPU.
         settings: The config's `launch` block.
+        forks: Whether they are forked from one process that has imported torch; of the engine
+            `local` alone.
     """
 
     engine: str
@@ -243,6 +244,7 @@ class Plan:
     strategy: str
     uses_gpus: bool
     settings: LaunchSettings
+    forks: bool = False
 
     def threads(self, num_cores: int) -> int:
         """Compute the threads of each process, so that there are not more threads than cores.
@@ -284,6 +286,7 @@ def plan_launch(
     strategy: str | None,
     processes: int | None,
     uses_gpus: bool = False,
+    can_fork: bool = False,
     origin: Origin | None = None,
 ) -> Plan | None:
     """Decide which processes are to be started; None if this process is the only one.
@@ -293,6 +296,7 @@ def plan_launch(
         strategy: Name of the strategy, None if Lightning chooses it.
         processes: Number of processes on this machine by the hardware keys, as far as it is known.
         uses_gpus: Whether each has a GPU.
+        can_fork: Whether processes of this machine can be forked, as they compute on its CPUs.
         origin: Place that sets the engine or the number of processes, for errors.
 
     Raises:
@@ -312,7 +316,7 @@ def plan_launch(
     if engine == "local":
         if num_local == 1 or not _is_started_by_script(name):
             return None
-        return Plan("local", num_local, num_local, name, uses_gpus, settings)
+        return Plan("local", num_local, num_local, name, uses_gpus, settings, forks=can_fork)
 
     wanted = _require_num_processes(engine, wanted, settings, origin)
     if wanted < 0:  # on the driver, as HorovodRunner has it, which needs no Spark

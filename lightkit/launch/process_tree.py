@@ -18,6 +18,7 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.05
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def search_path(environ: Mapping[str, str] = os.environ) -> str:
@@ -28,6 +29,12 @@ def search_path(environ: Mapping[str, str] = os.environ) -> str:
     own = str(Path(sys.executable).parent)
     others = [part for part in environ.get("PATH", os.defpath).split(os.pathsep) if part != own]
     return os.pathsep.join([own, *others])
+
+
+def end_with_parent() -> None:
+    """Have this process get SIGTERM once its parent is gone, however that has ended; on Linux."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 class ProcessTree:
@@ -53,16 +60,14 @@ class ProcessTree:
         stderr: IO[bytes] | None = None,
         folder: str | None = None,
     ) -> None:
-        libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
         def prepare() -> None:
             os.setpgid(0, 0)
-            if libc is not None:  # SIGTERM once the parent is gone, however that has ended
-                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            end_with_parent()
 
         # a process whose parent has ended becomes this one's child, so that it can be found
-        if libc is not None:
-            libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        if _libc is not None:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._before = {child.pid for child in psutil.Process().children()}
         self.program = subprocess.Popen(
             command,

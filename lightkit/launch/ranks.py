@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 from lightkit.errors import ConfigError
 
@@ -167,3 +168,21 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
         everywhere = number("WORLD_SIZE", 1)
         return Rank(here, everywhere, here, everywhere, key=environ.get("MASTER_PORT", ""))
     return None
+
+
+def set_devices(trainer: Any, rank: Rank | None) -> None:
+    """Set the trainer's devices, nodes and strategy as the launcher counts them.
+
+    The saved config keeps the user's.
+
+    Args:
+        trainer: Arguments of the trainer, a namespace of jsonargparse.
+        rank: This process; None where there is no launcher.
+    """
+    if rank is None or rank.engine not in ("torchrun", "slurm"):
+        return
+    if not isinstance(trainer.get("devices"), list):
+        trainer["devices"] = rank.local_size
+    trainer["num_nodes"] = rank.num_nodes
+    if rank.size > 1 and trainer.get("strategy") in (None, "auto"):
+        trainer["strategy"] = "ddp"

@@ -338,6 +338,8 @@ def launcher_command(
         ]
     if plan.engine == "torchrun":
         return agent_command(plan, words, folder=folder, environ=os.environ)
+    if plan.forks:
+        return [sys.executable, "-m", "lightkit.cli.forked_ranks", str(plan.processes), *words]
     return rank
 
 

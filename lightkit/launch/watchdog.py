@@ -31,7 +31,6 @@ from typing import IO, Annotated, Any, Literal
 
 from lightkit.config import Resolved
 from lightkit.config.bounds import MAX_FLOAT, Bounds
-from lightkit.config.sections import read_section
 
 STALLED = 70
 """Exit code of a process that its watchdog has ended."""
@@ -344,7 +343,7 @@ class WatchdogSettings:
 
 def read_watchdog(resolved: Resolved) -> WatchdogSettings:
     """Read the `watchdog` block of a config, whose keys and values are checked with all others."""
-    return read_section(resolved, "watchdog", WatchdogSettings)
+    return resolved.read_section("watchdog", WatchdogSettings)
 
 
 @dataclass(frozen=True)

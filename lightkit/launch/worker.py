@@ -114,8 +114,15 @@ def make_launch_folder(root: Path | str) -> Path:
 
 
 def list_ranks(folder: Path) -> list[RankStatus]:
-    """List the status of the ranks of a launch since their last start, by rank."""
-    records = [read_json(path) for path in folder.glob("rank-*.json")]
+    """List the status of the ranks of a launch since their last start, by rank.
+
+    There are none where the last rank to end has removed the folder.
+    """
+    try:
+        paths = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    records = [read_json(path) for path in paths if path.match("rank-*.json")]
     found = [RankStatus(**record) for record in records if record is not None]
     newest = max(found, key=lambda status: status.began_s).start if found else None
     return sorted(
@@ -409,19 +416,31 @@ class RankContext:
                 self.folder.parent.rmdir()
 
 
-def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> RankContext | None:
+def join_supervisor(environ: Mapping[str, str]) -> RankContext | None:
+    """Join the launch whose supervisor has started this process; None if none has.
+
+    Args:
+        environ: Environment variables.
+    """
+    folder = environ.get(LAUNCH)
+    if not folder:
+        return None
+    # without a launcher's variables this process starts the others itself
+    return RankContext(this_rank(environ) or Rank(0, 1), Path(folder), supervised=True)
+
+
+def join_launch(environ: Mapping[str, str], root: Path | str) -> RankContext | None:
     """Join the launch that has started this process; None if none has.
 
     Args:
         environ: Environment variables.
-        root: Folder of all runs, in which ranks of a launcher of the user's own meet; None before
-            it is known.
+        root: Folder of all runs, in which ranks of a launcher of the user's own meet.
     """
+    supervised = join_supervisor(environ)
+    if supervised is not None:
+        return supervised
     rank = this_rank(environ)
-    # without a launcher's variables this process starts the others itself
-    if folder := environ.get(LAUNCH):
-        return RankContext(rank or Rank(0, 1), Path(folder), supervised=True)
-    if rank is None or root is None or (rank.engine == "local" and rank.size == 1):
+    if rank is None or (rank.engine == "local" and rank.size == 1):
         return None
     return RankContext(
         rank, Path(root).absolute() / _LAUNCHES / f"{rank.engine}-{rank.key}", supervised=False

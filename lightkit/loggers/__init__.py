@@ -14,6 +14,8 @@ log_manifest(manifest)             once it is written   ``git: {commit, dirty}``
 record_fit_start(trainer, module)  on_fit_start         optimizer, early stopping, summary, first
                                                         batch
 record_fit_end(trainer, module)    on_fit_end           how early stopping ended, checkpoint, model
+record_result(is_of_other_run)     on_validation_end,   whether an evaluation is of other weights,
+                                   on_test_end          data or settings than its run
 =================================  ===================  ============================================
 
 ``view_command`` is the words to type to look at what was recorded, shown when a run ends; None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +17,12 @@ from pytorch_lightning.loggers import CometLogger
 from torch import Tensor
 
 from lightkit import runs
+from lightkit.config import shown_path
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.loggers.evaluation import EvaluationMetrics, SendsEvaluation
 
 
-class Comet(CometLogger):
+class Comet(SendsEvaluation, CometLogger):
     """Record parameters, metrics and pictures with Comet. Needs ``lightkit-train[comet]``.
 
     Nothing is opened before the trainer starts. A resumed run continues its experiment. The API key
@@ -56,20 +61,27 @@ class Comet(CometLogger):
             )
         run = runs.current()
         folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
+        key = experiment_key or (run.stable_key if run else None)
         if not online:
             folder.mkdir(parents=True, exist_ok=True)
+        if not online and mode == "create" and (folder / f"{key}.zip").exists():
+            raise ConfigError(
+                f"Comet's mode create would replace the archive {shown_path(folder / f'{key}.zip')}"
+                " of this experiment. Leave mode out, or set it to get_or_create, and this stage"
+                " has an archive of its own"
+            )
         # reports to a third party, offline too
         os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")
         self._asked_for = False
-        own = {"project": run.name, "experiment_key": run.stable_key, "name": run.id} if run else {}
+        self._evaluation = EvaluationMetrics("Comet")
         super().__init__(
             workspace=workspace,
-            project=project or own.get("project"),
-            experiment_key=experiment_key or own.get("experiment_key"),
+            project=project or (run.name if run else None),
+            experiment_key=key,
             mode=mode,
             online=online,
             prefix=prefix,
-            name=name or own.get("name"),
+            name=name or (run.id if run else None),
             offline_directory=str(folder),
             # Comet takes over standard output otherwise, and ends each run with a page of its own.
             auto_output_logging=False,
@@ -94,7 +106,8 @@ class Comet(CometLogger):
         # Lightning calls this in its constructor, long before the training is sure to start
         if self._asked_for:
             try:
-                super()._create_experiment()
+                with _fresh_names():
+                    super()._create_experiment()
             except (ValueError, OSError, RuntimeError) as error:
                 # no key, no network, or Comet's own refusal
                 raise LightkitError(
@@ -130,3 +143,18 @@ class Comet(CometLogger):
         if not self._online:
             self._experiment.end()
             self._experiment = None
+
+
+@contextmanager
+def _fresh_names() -> Iterator[None]:
+    """Have Python's generator draw what no other process draws, and leave it as it was.
+
+    comet_ml 3.58 draws the end of an archive's name from it: of two stages of one run, which have
+    one seed, the later would replace the archive of the earlier.
+    """
+    state = random.getstate()
+    random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(state)

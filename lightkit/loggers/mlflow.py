@@ -37,6 +37,7 @@ from lightkit.config import shown_path
 from lightkit.config.bounds import NonNegativeFloat
 from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, Interrupted, LightkitError, ServerAway
+from lightkit.loggers.evaluation import EvaluationMetrics
 from lightkit.loggers.mlflow_address import (
     CONNECT_SETTINGS,
     UniqueKeys,
@@ -117,6 +118,7 @@ class MLflow(Logger):
         self._model_id: str | None = None
         self._keys = UniqueKeys()
         self._params: dict[str, str] = {}  # whose names the MLflow run has
+        self._evaluation = EvaluationMetrics("MLflow")
         # name, value, milliseconds, step; not sent yet
         self._points: list[tuple[str, float, int, int]] = []
         # a page of lines about tables that are made
@@ -170,8 +172,9 @@ class MLflow(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Send the metrics that are numbers."""
-        self._put_metrics(metrics, step)
+        """Send the metrics that are numbers; those of an evaluation wait for `record_result`."""
+        for record in self._evaluation.add(metrics, step):
+            self._put_metrics(*record)
 
     @rank_zero_only
     def log_hyperparams(
@@ -288,6 +291,16 @@ class MLflow(Logger):
             speed: By the names of ``metrics.csv``.
         """
         self._put_metrics(speed, step)
+
+    @rank_zero_only
+    def record_result(self, is_of_other_run: bool) -> None:
+        """Send the metrics of an evaluation, where they are those of the run.
+
+        Args:
+            is_of_other_run: Whether they are of other weights, data or settings.
+        """
+        for record in self._evaluation.release(is_of_other_run):
+            self._put_metrics(*record)
 
     @rank_zero_only
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -463,18 +476,7 @@ class MLflow(Logger):
         self._sender.put(partial(_deliver, send, *arguments))
 
     def _put_metrics(self, metrics: Mapping[str, Any], step: int | None) -> None:
-        """Send points; of an evaluation, those that its training has no curve of.
-
-        At the last step of the run.
-        """
-        if self._run is not None and self._run.stage != "fit":
-            rows = runs.MetricsTable(self._run.metrics_path).rows
-            metrics = {
-                name: value
-                for name, value in metrics.items()
-                if not any(name in row for row in rows)
-            }
-            step = int(rows[-1]["step"]) if rows else step
+        """Send points."""
         self._open()
         time_ms = int(time.time() * 1000)
         for name, value in metrics.items():

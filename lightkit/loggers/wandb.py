@@ -13,9 +13,10 @@ from torch import Tensor
 from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.loggers.evaluation import EvaluationMetrics, SendsEvaluation
 
 
-class WandB(WandbLogger):
+class WandB(SendsEvaluation, WandbLogger):
     """Record parameters, metrics and pictures with W&B. Needs ``lightkit-train[wandb]``.
 
     A resumed run continues its W&B run. The API key comes from ``WANDB_API_KEY`` or from
@@ -45,6 +46,7 @@ class WandB(WandbLogger):
                 "The logger WandB needs wandb, which is not installed: pip install"
                 " 'lightkit-train[wandb]'"
             )
+        self._evaluation = EvaluationMetrics("Weights & Biases")
         run = runs.current()
         folder = Path(save_dir or (run.folder if run else "."))
         if run is not None and id is None:

@@ -20,7 +20,15 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from lightkit.errors import ConfigError, join_names
 from lightkit.models.backbones import differences
 from lightkit.models.label_scores import LabelScores
-from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics, split_batch
+from lightkit.models.module import (
+    MeanLoss,
+    ScoredModule,
+    Scores,
+    Stage,
+    build_metrics,
+    split_batch,
+    widen,
+)
 from lightkit.reports import figures
 from lightkit.task import CLASSIFICATION, MULTILABEL, OutputKind, Task
 from lightkit.task.multilabel import DEFAULT_THRESHOLD
@@ -366,6 +374,7 @@ class ClassifyingModule(PretrainedModule):
 
     def _compute_probabilities(self, logits: Tensor) -> Tensor:
         """Compute the probabilities of classes, or of labels that are independent of each other."""
+        logits = widen(logits)
         return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
 
     # -- loss --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric, MetricCollection
 
-from lightkit.errors import DataError
+from lightkit.errors import ConfigError, DataError
 from lightkit.models.label_scores import LabelScores
 from lightkit.task import CLASSIFICATION, REGRESSION, Task
 
@@ -69,6 +69,14 @@ def weighted_loss(losses: Tensor, weights: Tensor, *, mean_weight: float) -> Ten
     weights = weights.to(losses.dtype)
     # where, for 0 times an infinite loss is not 0
     return torch.where(weights > 0, losses * weights, torch.zeros_like(losses)).mean() / mean_weight
+
+
+def widen(outputs: Tensor) -> Tensor:
+    """Return the outputs of a model in float32 where they are in 16 bits.
+
+    A probability in bf16 has three digits, in which two classes may be equal that differ.
+    """
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
 _BLOCK = 1024
@@ -288,6 +296,25 @@ class ScoredModule(_Module):
                 f"A batch has {kind} targets of shape {tuple(targets.shape)}; expected {expected}."
             )
 
+    def _refuse_rounded(self, values: Tensor) -> None:
+        """Refuse values that the precision has rounded: an error would be that of the rounding.
+
+        Lightning converts the targets of a batch with its inputs where a precision is true.
+
+        Args:
+            values: Targets, or predictions of them.
+
+        Raises:
+            ConfigError: If they are of 16 bits.
+        """
+        if not self.task.has_probabilities and values.dtype in (torch.float16, torch.bfloat16):
+            name = "bf16" if values.dtype == torch.bfloat16 else "16"
+            raise ConfigError(
+                f"trainer.precision: {name}-true rounds the values that the model is to predict,"
+                " too (bf16 makes 1004 of 1003), so that no error of it can be measured."
+                f" Set {name}-mixed, or 32-true."
+            )
+
     def _count_outputs(
         self,
         stage: Stage,
@@ -306,7 +333,11 @@ class ScoredModule(_Module):
             targets: ``(batch, ...)``.
             weights: ``(batch,)``, or None.
             losses: The loss to minimise, and the mean that metrics count.
+
+        Raises:
+            ConfigError: If the precision has rounded the targets.
         """
+        self._refuse_rounded(targets)
         loss, mean = losses
         self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
         given = {} if weights is None else {"weights": weights}

@@ -140,6 +140,7 @@ class Regressor(ScoredModule, LightningModule):
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """Return the outputs for a batch of inputs, with or without targets."""
         outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        self._refuse_rounded(outputs)
         return outputs
 
     def _step(self, stage: Stage, batch: Sequence[Tensor]) -> dict[str, Tensor]:

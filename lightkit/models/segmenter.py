@@ -27,7 +27,7 @@ from lightkit.models.backbones import (
 from lightkit.models.classes import UNKNOWN_CLASSES, PretrainedModule, check_class_names
 from lightkit.models.classifier import spare_single_pixels
 from lightkit.models.mask_scores import MaskScores
-from lightkit.models.module import MeanLoss, Scores, Stage, build_metrics, split_batch
+from lightkit.models.module import MeanLoss, Scores, Stage, build_metrics, split_batch, widen
 from lightkit.models.unet import Encoder, UNet
 from lightkit.task import SEGMENTATION, OutputKind, Task
 
@@ -199,7 +199,7 @@ class Segmenter(PretrainedModule, LightningModule):
         With or without masks.
         """
         logits: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
-        return logits.softmax(dim=1)
+        return widen(logits).softmax(dim=1)
 
     def _step(self, stage: Stage, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         images, masks, weights = split_batch(batch)

@@ -22,7 +22,7 @@ from lightkit.export.samples import space_evenly
 from lightkit.models.classes import check_class_names, check_same_classes, find_factors
 from lightkit.models.classifier import spare_single_pixels
 from lightkit.models.importance import MOST_ROWS, measure_importance
-from lightkit.models.module import ScoredModule, Scores, Stage, build_metrics, split_batch
+from lightkit.models.module import ScoredModule, Scores, Stage, build_metrics, split_batch, widen
 from lightkit.models.tabular_layers import NetworkName, RowEncoder, build_network
 from lightkit.rows.preprocessing import (
     CHECKPOINT_KEY,
@@ -282,7 +282,8 @@ class TabularModel(ScoredModule, LightningModule):
         With or without targets.
         """
         outputs: Tensor = self(*batch[0])
-        return outputs.softmax(dim=1) if self.task.has_probabilities else outputs
+        self._refuse_rounded(outputs)
+        return widen(outputs).softmax(dim=1) if self.task.has_probabilities else outputs
 
     def _step(self, stage: Stage, batch: Sequence[Any]) -> dict[str, Tensor]:
         inputs, targets, weights = split_batch(batch)
@@ -326,8 +327,15 @@ class TabularModel(ScoredModule, LightningModule):
         counts = torch.ones(len(target), dtype=torch.bool) if weights is None else weights > 0
         if not counts.any():
             return
+        precision = self.trainer.precision_plugin
+
+        def predict(parts: Sequence[Tensor]) -> Tensor:
+            with precision.forward_context():
+                outputs: Tensor = self(*precision.convert_input(parts))
+            return outputs
+
         found = measure_importance(
-            lambda parts: self(*parts),
+            predict,
             [each[counts].to(self.device) for each in inputs],
             target[counts].to(self.device),
             preprocessing,

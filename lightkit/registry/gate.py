@@ -18,7 +18,6 @@ from lightkit.config.bounds import (
     Form,
     is_number,
 )
-from lightkit.config.sections import read_section
 from lightkit.errors import ConfigError
 from lightkit.runs.folder import Run
 from lightkit.runs.metric_mode import Mode, infer_mode
@@ -108,6 +107,11 @@ class GateSettings:
         return [key for key in keys if getattr(self, key) is not None]
 
     @property
+    def needs_registry(self) -> bool:
+        """Return whether the model is compared with others, which may be registered."""
+        return self.metric is not None and (self.baseline, self.drift) != (None, None)
+
+    @property
     def test_confidence(self) -> float:
         """Confidence of intervals and tests."""
         return self.confidence or 0.95
@@ -141,7 +145,7 @@ def read_gate(resolved: Resolved) -> GateSettings:
     Raises:
         ConfigError: If two values in it contradict each other.
     """
-    settings = read_section(resolved, "gate", GateSettings)
+    settings = resolved.read_section("gate", GateSettings)
     settings = replace(settings, slices=settings.slices or None)
     for message, *keys in _find_contradictions(settings):
         raise error_at(message, *(resolved.origin_of(("gate", key)) for key in keys))

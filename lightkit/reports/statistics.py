@@ -90,7 +90,7 @@ def paired_bootstrap(
     The interval is that of `bootstrap_interval`; the p-value inverts it: twice the share of draws
     on the rarer side of 0, each counted with one more draw (A. C. Davison and D. V. Hinkley,
     "Bootstrap Methods and their Application" (1997), equation 4.11). It is therefore never below 2
-    / 1001.
+    / 1001. Draws of which the statistic is not a number count for neither.
 
     Args:
         first: ``(samples, ...)`` values of the first model, such as its error on each sample.
@@ -108,9 +108,10 @@ def paired_bootstrap(
 
     pairs = np.stack([first, second], axis=1)
     draws = _resample(pairs, compare)
+    draws = draws[~np.isnan(draws)]  # of a draw without a sample of any label there is no mAP
     low, high = _percentiles(draws, confidence)
     rarer = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
-    p_value = min(1.0, 2 * (rarer + 1) / (_NUM_RESAMPLES + 1))
+    p_value = min(1.0, 2 * (rarer + 1) / (len(draws) + 1))
     return {"difference": compare(pairs), "low": low, "high": high, "p_value": p_value}
 
 

@@ -750,13 +750,19 @@ def _is_whole(text: str) -> bool:
 
 def _hash_rows(rows: pa.Table) -> Hashes:
     """Return the first 64 bits of the SHA-256 of the values of each row."""
-    texts = [
-        pc.fill_null(column.cast(pa.string()), "\0").combine_chunks() for column in rows.columns
-    ]
+    texts = [pc.fill_null(_write_values(each), "\0").combine_chunks() for each in rows.columns]
     joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
     octets = joined.cast(pa.binary()).to_pylist()
     digests = b"".join([hashlib.sha256(each).digest()[:_HASH_BYTES] for each in octets])
     return np.frombuffer(digests, ">u8").astype(np.uint64)
+
+
+def _write_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Write the values of a column as texts that are equal where the values are."""
+    texts = column.cast(pa.string())
+    if pa.types.is_floating(column.type):
+        texts = pc.if_else(pc.equal(texts, "-0"), "0", texts)
+    return texts
 
 
 def _describe_shared(num_shared: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:

@@ -41,7 +41,7 @@ from lightkit.rows.preprocessing import (
 )
 from lightkit.rows.values import ColumnType
 
-_SCHEMA = 4  # of the files in the cache, and of how a plan is made
+_SCHEMA = 6  # of the files in the cache, and of how a plan is made
 _TARGET = "target"
 _WEIGHTS = "weights"
 

@@ -158,10 +158,9 @@ def open_rows(place: str, *, setting: str = "data.init_args.path", **state: Any)
     if place == STANDARD_INPUT:
         return RowTable("standard input", [_StandardInput()], [])
     filesystem, path = _locate(place, setting)
-    suffix = _suffix(path)
-    if suffix in (*CSV_SUFFIXES, *JSON_SUFFIXES):
+    if is_text_file(path):
         return _join_files(place, [_open_text(filesystem, path, place)])
-    texts = [] if suffix in PARQUET_SUFFIXES else _list_texts(filesystem, path)
+    texts = [] if _suffix(path) in PARQUET_SUFFIXES else _list_texts(filesystem, path)
     if texts:
         kinds = {is_json(each) for each in texts}
         if len(kinds) > 1:
@@ -206,6 +205,11 @@ def _suffix(path: str) -> str:
     return name.suffix.lower()
 
 
+def is_text_file(file: str) -> bool:
+    """Return whether a file is of CSV or of JSON lines by its name, compressed or not."""
+    return _suffix(file) in (*CSV_SUFFIXES, *JSON_SUFFIXES)
+
+
 def is_json(file: str) -> bool:
     """Return whether a file is of JSON lines by its name, compressed or not."""
     return _suffix(file) in JSON_SUFFIXES
@@ -229,7 +233,7 @@ def _list_texts(filesystem: fs.FileSystem, path: str) -> list[str]:
         for name, info in inner
         if info.type == fs.FileType.File and not any(part[:1] in "._" for part in name.split("/"))
     ]
-    return sorted(each for each in visible if _suffix(each) in (*CSV_SUFFIXES, *JSON_SUFFIXES))
+    return sorted(filter(is_text_file, visible))
 
 
 def _check_kind(path: Path, place: str, setting: str) -> None:

@@ -5,6 +5,7 @@ No torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
@@ -20,6 +21,8 @@ from lightkit.rows.values import ColumnType, TypeGuess, missing_column
 
 NamedType = Literal["auto", "number", "category", "date"]
 _FEW_VALUES = 50  # of text, however few rows there are
+# as pandas calls one that it reads without a name, and one of its index in Parquet
+_NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,11 @@ class TableRules(RowRules):
     def _choose_all(
         self, guesses: Mapping[str, TypeGuess], settings: RowSettings
     ) -> tuple[dict[str, ColumnType], list[str]]:
+        # a column that is target, weight or split is no input, whether it is named here or not
+        split = "split" if settings.split == "auto" else settings.split
+        known = {*guesses, settings.target, settings.weight, split}
         for name in self.ignore:
-            if name not in guesses:
+            if name not in known:
                 raise DataError(f"data.init_args.ignore: {missing_column(name, list(guesses))}")
         found: dict[str, ColumnType] = {}
         notes = []
@@ -136,7 +142,7 @@ class TableRules(RowRules):
 
 def explain_left_out(name: str, guess: TypeGuess) -> str | None:
     """Explain why a column can say nothing of a target; None where it can."""
-    if not name:
+    if _NAMELESS.fullmatch(name):
         return "it has no name, as the index of a program that wrote the table"
     if guess.kind is None:
         return "its cells are no single values, such as lists" if guess.num_other else "it is empty"

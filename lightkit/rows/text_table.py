@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from lightkit.errors import DataError, join_names
-from lightkit.images.label_table import LABEL_COLUMNS
+from lightkit.images.label_table import LABEL_COLUMNS, find_usual
 from lightkit.rows.parquet_table import is_remote
 from lightkit.rows.reader import RowBatch, RowTable, is_json, open_rows
 from lightkit.rows.values import is_text, missing_column, plain
@@ -59,7 +59,7 @@ class TextColumns:
         names = table.names
         found = self
         if found.label == _AUTO:
-            label = _find_usual(names, LABEL_COLUMNS) or _refuse(
+            label = find_usual(names, LABEL_COLUMNS) or _refuse(
                 table.place, "label", LABEL_COLUMNS, names
             )
             found = replace(found, label=label)
@@ -92,14 +92,9 @@ class TextColumns:
         return [self.label] if isinstance(self.label, str) else list(self.label)
 
 
-def _find_usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    by_name = {name.lower(): name for name in reversed(names)}
-    return next((by_name[name] for name in usual if name in by_name), None)
-
-
 def _find_text(names: Sequence[str]) -> str | None:
     """Return the column of texts among those that can be: the first usual one, or the only one."""
-    return _find_usual(names, TEXT_COLUMNS) or (names[0] if len(names) == 1 else None)
+    return find_usual(names, TEXT_COLUMNS) or (names[0] if len(names) == 1 else None)
 
 
 def _holds_texts(table: RowTable, name: str) -> bool:

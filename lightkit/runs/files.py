@@ -68,7 +68,7 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
             error.filename = str(path)  # which the user knows
         raise
     finally:
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(OSError):  # what failed before it is what is reported
             aside.unlink()
 
 

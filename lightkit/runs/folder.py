@@ -101,13 +101,33 @@ def create(root: Path | str, name: str) -> Run:
     try:
         job.mkdir(parents=True, exist_ok=True)
         while True:
-            now = datetime.now(UTC)
-            run_id = f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 2**16 // 10**6:04x}"
+            run_id = _choose_id(job)
             with suppress(FileExistsError):  # another process began in the same 15 microseconds
                 (job / run_id).mkdir()
                 return Run(folder=job / run_id, name=name, id=run_id, root=root)
     except OSError as error:
         raise _unwritable(job, error) from error
+
+
+def _choose_id(job: Path) -> str:
+    """Return the id of a run that begins now: by its time, and after all that the job has.
+
+    Where the clock was set back, or another host's is ahead, it follows the newest of them: the
+    newest training is the one that the next start may resume.
+    """
+    now = datetime.now(UTC)
+    run_id = f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 2**16 // 10**6:04x}"
+    newest = max(_list_ids(job), default="")
+    if run_id > newest:
+        return run_id
+    second, _, fraction = newest.rpartition("-")
+    if fraction.strip("f") == "":
+        return f"{newest}0"
+    return f"{second}-{int(fraction, 16) + 1:0{len(fraction)}x}"
+
+
+def _list_ids(job: Path) -> Iterator[str]:
+    return (folder.name for folder in _folders(job) if _ID.fullmatch(folder.name))
 
 
 def point_latest(run: Run) -> None:
@@ -266,7 +286,7 @@ class Run:
         folder: Absolute path, ``<root>/<name>/<id>``.
         name: Name of the job.
         id: UTC time of its creation, the fraction of the second in hex, ``20261120-113859-3fa1``:
-            ids sort by time.
+            ids sort in the order of creation, also where the clock was set back.
         root: Folder that holds the runs of all jobs.
         resumed: Whether this process continues what an earlier one began in the same folder.
         stage: Stage that this process runs.

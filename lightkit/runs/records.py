@@ -355,6 +355,19 @@ class TrackedRecord(TypedDict, total=False):
     keys: dict[str, str] | None
 
 
+class TrialRecord(TypedDict, total=False):
+    """trial.json, see `lightkit.runs.trial`."""
+
+    params: int
+
+
+class VerdictRecord(TypedDict, total=False):
+    """verdict.json, see `lightkit.runs.trial`."""
+
+    epoch: int
+    stop: bool
+
+
 class Event(TypedDict, total=False):
     """A line of events.jsonl, as far as it is read again, see `lightkit.runs.events`."""
 
@@ -384,6 +397,8 @@ RECORDS: Mapping[str, type] = {
     "lock.json": LockRecord,
     "inputs.json": InputsRecord,
     "mlflow.json": TrackedRecord,
+    "trial.json": TrialRecord,
+    "verdict.json": VerdictRecord,
 }
 """The type of each file, by its name."""
 _WORDS = {

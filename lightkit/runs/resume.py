@@ -236,10 +236,13 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
 
 
 def compare_configs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the dotted keys of the identity whose values differ."""
+    """List the dotted keys of the identity whose values differ.
+
+    1 and 1.0 do: `limit_train_batches: 1` is one batch, 1.0 all of them. NaN and NaN do not.
+    """
     old = select_identity(_flatten(saved))
     new = select_identity(_flatten(now))
-    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+    return sorted(key for key in {*old, *new} if repr(old.get(key)) != repr(new.get(key)))
 
 
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,8 +72,18 @@ class StageScore:
             data: Fingerprint of the run's data; None where its data module has none, and where
                 ``changed`` decides.
         """
-        is_same_data = self.data is None or data is None or self.data == data
-        return sha256 is not None and self.sha256 == sha256 and is_same_data and not self.changed
+        return None not in (sha256, self.sha256) and not self.is_of_other(sha256, data=data)
+
+    def is_of_other(self, sha256: str | None, *, data: str | None) -> bool:
+        """Return whether it is known to be of other weights, data or settings than these.
+
+        Args:
+            sha256: Digest of the file of the weights; None where it is unknown.
+            data: Fingerprint of the run's data; None where it is unknown.
+        """
+        pairs = ((self.sha256, sha256), (self.data, data))
+        is_other = any(None not in pair and pair[0] != pair[1] for pair in pairs)
+        return is_other or bool(self.changed)
 
     def describe_origin(self, *, data: str | None) -> str:
         """Write in words what it is of: ``last.ckpt, epoch 1, with data.root: other``.
@@ -164,10 +174,39 @@ def list_own_scores(
     """
     scores = read_scores(summary)
     if scores and manifest.get("subcommand", "fit") == "fit":
-        data = find_value(manifest, "data", "fingerprint")
-        sha256 = known_digest(find_best_checkpoint(run, summary))
+        sha256, data = _identify_run(run, summary, manifest)
         scores = [each for each in scores if each.is_of(sha256, data=data)]
     return list({each.stage: each for each in scores}.values())
+
+
+def is_of_other_run(
+    score: StageScore, run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> bool:
+    """Return whether a score is known to be of other weights, data or settings than a run's own.
+
+    Those of a run that trained nothing are its own.
+
+    Args:
+        score: Of a stage of the run.
+        run: The run.
+        summary: Its summary.json.
+        manifest: Its manifest.json.
+    """
+    if manifest.get("subcommand", "fit") != "fit":
+        return False
+    sha256, data = _identify_run(run, summary, manifest)
+    return score.is_of_other(sha256, data=data)
+
+
+def _identify_run(
+    run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> tuple[str | None, str | None]:
+    """Return the digest of a run's best checkpoint and the fingerprint of its data.
+
+    None where one is unknown.
+    """
+    sha256 = known_digest(find_best_checkpoint(run, summary))
+    return sha256, find_value(manifest, "data", "fingerprint")
 
 
 def keep_own_stages(

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightkit.runs.files import parse_json, read_json, write_text
 from lightkit.runs.folder import Run, list_runs
+from lightkit.runs.records import Event, find_mismatch
 
 FACTS = "trial.json"
 """What the trial writes once it is built: ``params``, the number of the model's parameters."""
@@ -64,8 +65,11 @@ class EventFollower:
     def read(self) -> Iterator[dict[str, Any]]:
         """Return the events since the last call.
 
-        Of a line that is being written the next call has the whole.
+        Of a line that is being written the next call has the whole. One whose fields have another
+        type than they are documented with is no event.
         """
+        if not self._path.is_file():  # a pipe would be waited for
+            return
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -77,5 +81,5 @@ class EventFollower:
         for line in whole.splitlines():
             with suppress(ValueError):
                 record = parse_json(line)
-                if isinstance(record, dict) and isinstance(record.get("event"), str):
+                if find_mismatch(record, Event) is None and "event" in record:
                     yield record

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -115,8 +116,7 @@ class Predictor:
         if self._rows is not None:
             return self._encode(items, self._rows)
         if self._row_length is not None:
-            dtype = np.dtype(self._metadata.inputs[0].dtype)
-            return [np.asarray(item.content, dtype) for item in items]
+            return _convert_rows(items, np.dtype(self._metadata.inputs[0].dtype))
         decode: Callable[[Item], Array | Refusal] = partial(_decode_picture, self._metadata)
         arrays = []
         # the filters of warnings are the process's, so that they are set around the threads
@@ -202,6 +202,28 @@ class Predictor:
             for label, count in zip(names, counts, strict=False)
         ]
         return {"mask": base64.b64encode(content.getvalue()).decode(), "classes": classes}
+
+
+def _convert_rows(items: Sequence[Item], dtype: np.dtype[Any]) -> Samples | Refusal:
+    """Convert rows of numbers to the type of the model's input, which holds each of them.
+
+    NumPy cuts 1.5 to 1 where whole numbers are taken, and makes 1e39 infinite in float32.
+    """
+    is_whole = dtype.kind == "i"
+    most = int(np.iinfo(dtype).max) if is_whole else float(np.finfo(dtype).max)
+    kind = "whole number" if is_whole else "number"
+    rows = []
+    for at, item in enumerate(items):
+        assert isinstance(item.content, list)
+        for column, value in enumerate(item.content):
+            if abs(value) > most or (is_whole and value != int(value)):
+                return Refusal(
+                    422,
+                    f"rows[{at}][{column}]: expected a {kind} from {-most:g} to {most:g}, got"
+                    f" {json.dumps(value)[:40]}",
+                )
+        rows.append(np.array(item.content, dtype))
+    return rows
 
 
 def _decode_picture(metadata: Metadata, item: Item) -> Array | Refusal:

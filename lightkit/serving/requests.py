@@ -4,7 +4,6 @@ Any other is refused.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,8 @@ from typing import Any
 from fastapi import HTTPException, Request
 from starlette.exceptions import HTTPException as BaseHTTPException
 from starlette.requests import ClientDisconnect
+
+from lightkit.config.bounds import is_number
 
 _MULTIPART = "multipart/form-data"
 _JSON = "application/json"
@@ -181,11 +182,7 @@ def _read_row(at: int, row: Any, length: int) -> list[float]:
         found = f"{len(row)} numbers" if isinstance(row, list) else type(row).__name__
         raise HTTPException(422, f"rows[{at}]: expected a list of {length} numbers, got {found}")
     for column, value in enumerate(row):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if not is_number(value):
             raise HTTPException(
                 422, f"rows[{at}][{column}]: expected a finite number, got {json.dumps(value)[:40]}"
             )

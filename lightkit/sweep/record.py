@@ -32,13 +32,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from lightkit.errors import ConfigError
-from lightkit.runs.files import finite, flush, parse_json
+from lightkit.errors import ConfigError, join_names
+from lightkit.runs.files import find_value, finite, flush, parse_json
 from lightkit.runs.records import find_mismatch
 
 FILE = "trials.jsonl"
 SCHEMA = 1
+_AFTER_DAMAGE = "Move the folder away; the same command then begins a new sweep."
 _FOLDER = "sweeps"
+Kind = Literal["search", "seed", "confirm"]
 State = Literal["running", "complete", "pruned", "failed"]
 
 
@@ -169,20 +171,18 @@ class SweepRecord:
         """Read the file, if it is there.
 
         Raises:
-            ConfigError: If a line of it is damaged.
+            ConfigError: If it cannot be read, or a line of it is damaged.
         """
-        if not self.path.is_file():
-            return self
-        content = self.path.read_bytes()
+        content = self._read_content()
         whole = content[: content.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), 1):
             try:
                 self._apply(_parse_line(line))
-            except (ValueError, KeyError, IndexError) as error:
+            except (ValueError, KeyError) as error:
+                reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
                 raise ConfigError(
-                    f"{self.path}, line {number}: this is no line of a sweep"
-                    f" ({type(error).__name__}: {error}). Move the folder away; the same command"
-                    " then begins a new sweep."
+                    f"{self.path}, line {number}: this is no line of a sweep ({reason})."
+                    f" {_AFTER_DAMAGE}"
                 ) from None
         return self
 
@@ -195,10 +195,12 @@ class SweepRecord:
         self._append({"event": "metric", "metric": metric, "mode": mode})
 
     def trim(self) -> None:
-        """Cut off a last line that a killed process has left unfinished."""
-        if not self.path.is_file():
-            return
-        content = self.path.read_bytes()
+        """Cut off a last line that a killed process has left unfinished.
+
+        Raises:
+            ConfigError: If the file cannot be read.
+        """
+        content = self._read_content()
         size = content.rfind(b"\n") + 1
         if size < len(content):
             with self.path.open("r+b") as file:
@@ -260,11 +262,31 @@ class SweepRecord:
     def needs_run(self, number: int) -> bool:
         """Return whether the sweep needs the run of a trial.
 
-        Until it is done, each that it has not stopped early.
+        Until it is done, each that it has not stopped early. A file without its first line, such
+        as an empty one, tells nothing of it.
         """
+        if not self.head:
+            return self.path.exists()
         if self.is_done:
             return False
         return number >= len(self.trials) or self.trials[number].state != "pruned"
+
+    def _read_content(self) -> bytes:
+        """Return the bytes of the file; none without a file.
+
+        Raises:
+            ConfigError: If it is no file, or cannot be read.
+        """
+        try:
+            self.path.lstat()
+            if self.path.is_file():
+                return self.path.read_bytes()
+            reason = "it is no file"
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        except OSError as error:
+            reason = error.strerror or str(error)
+        raise ConfigError(f"{self.path} cannot be read: {reason}. {_AFTER_DAMAGE}")
 
     def _append(self, line: Mapping[str, Any]) -> None:
         """Append a line, which is on the disk when this returns."""
@@ -280,37 +302,58 @@ class SweepRecord:
 
     def _apply(self, line: Mapping[str, Any]) -> None:
         event = line["event"]
+        if (event == "sweep") != (not self.head):
+            raise ValueError(f"a sweep begins with one line 'sweep', and here is {event!r}")
         if event == "sweep":
             self.head = dict(line)
         elif event == "metric":
+            if line["mode"] not in ("min", "max"):
+                raise ValueError(f"mode is {line['mode']!r}, expected 'min' or 'max'")
             self.head |= {"found_metric": line["metric"], "found_mode": line["mode"]}
         elif event == "begin":
             number = len(self.trials)
             if line["trial"] != number:
                 raise ValueError(f"trial {line['trial']} follows trial {number - 1}")
+            if line["kind"] not in get_args(Kind):
+                raise ValueError(f"trial {number} is of the kind {line['kind']!r}")
             self.trials.append(
                 Trial(number, line["params"], line["kind"], line["seed"], line["of"])
             )
             self.is_done = False
         elif event == "end":
-            trial = self.trials[line["trial"]]
-            state = line["state"]
-            if state not in get_args(State) or (state == "complete" and line["value"] is None):
-                raise ValueError(
-                    f"trial {trial.number} is {state!r}, with the value {line['value']}"
-                )
-            trial.state = state
-            trial.value = line["value"]
-            trial.epoch = line["epoch"]
-            trial.values = {int(epoch): float(value) for epoch, value in line["values"].items()}
-            trial.constraints = dict(line["constraints"])
-            trial.num_params = line["params"]
-            trial.run = line["run"]
-            trial.seconds = line["seconds"]
-            trial.reason = line["reason"]
-            trial.data = line.get("data")  # earlier versions have not recorded it
+            self._end_trial(line)
         elif event == "done":
             self.is_done = True
+
+    def _end_trial(self, line: Mapping[str, Any]) -> None:
+        """Take the end of a trial from its line.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        number = line["trial"]
+        if not 0 <= number < len(self.trials):
+            raise ValueError(f"trial {number} has not begun")
+        state = line["state"]
+        if state not in get_args(State) or (state == "complete" and line["value"] is None):
+            raise ValueError(f"trial {number} is {state!r}, with the value {line['value']}")
+        bounded = find_value(self.head, "search", "constraints") or {}
+        unknown = sorted(bounded.keys() - line["constraints"].keys())
+        if state == "complete" and unknown:
+            raise ValueError(
+                f"trial {number} has no value of {join_names(unknown)}, which is bounded"
+            )
+        trial = self.trials[number]
+        trial.state = state
+        trial.value = line["value"]
+        trial.epoch = line["epoch"]
+        trial.values = {int(epoch): float(value) for epoch, value in line["values"].items()}
+        trial.constraints = dict(line["constraints"])
+        trial.num_params = line["params"]
+        trial.run = line["run"]
+        trial.seconds = line["seconds"]
+        trial.reason = line["reason"]
+        trial.data = line.get("data")  # earlier versions have not recorded it
 
 
 def _parse_line(line: bytes) -> dict[str, Any]:

@@ -112,7 +112,10 @@ def rank_trials(trials: Sequence[Trial], plan: Plan, mode: str) -> list[Trial]:
 
 
 def list_confirmations(trials: Sequence[Trial], mode: str) -> list[Confirmation]:
-    """List the points that were trained again, the best mean first."""
+    """List the points that were trained again, those of most seeds first, then the best mean.
+
+    The mean of the seeds that a point has survived says nothing of the others.
+    """
     by_point: dict[int, dict[int, float]] = {}
     for each in trials:
         if each.kind == "confirm" and each.state == "complete" and each.value is not None:
@@ -124,7 +127,9 @@ def list_confirmations(trials: Sequence[Trial], mode: str) -> list[Confirmation]
         gains = [sign * (value - own[seed]) for seed, value in values.items() if seed in own]
         gain = compute_mean(gains) if number and gains else None
         found.append(Confirmation(number, compute_mean(list(values.values())), gain))
-    return sorted(found, key=lambda each: rank_value(each.mean.mean, mode))
+    return sorted(
+        found, key=lambda each: (-len(each.mean.values), rank_value(each.mean.mean, mode))
+    )
 
 
 def choose_best(trials: Sequence[Trial], plan: Plan, mode: str | None) -> Trial | None:
@@ -218,23 +223,12 @@ def describe_without_effect(trials: Sequence[Trial], metric: str) -> list[str]:
     The values of all epochs are compared. A share of few samples is equal by chance, too: it counts
     where it had three different values.
     """
-    complete = [
-        each
-        for each in trials
-        if each.kind == "search" and each.state == "complete" and each.values
-    ]
-    least = 3 if is_share(metric) else 1
-    groups: dict[tuple[tuple[int, float], ...], list[Trial]] = {}
-    for each in complete:
-        if len(set(each.values.values())) >= least:
-            groups.setdefault(tuple(sorted(each.values.items())), []).append(each)
     found: dict[str, tuple[int, int]] = {}  # the first two trials that show it
-    for group in groups.values():
-        first = group[0]
-        for other in group[1:]:
-            for key in sorted({*first.params, *other.params}):
-                if first.params.get(key) != other.params.get(key):
-                    found.setdefault(key, (first.number, other.number))
+    for group in _group_equal(trials, least=3 if is_share(metric) else 1):
+        for key in sorted({key for each in group for key in each.params}):
+            pair = _find_differing(group, key)
+            if pair is not None:
+                found.setdefault(key, pair)
     lines = []
     for key, (one, two) in found.items():
         lines.append(
@@ -242,6 +236,34 @@ def describe_without_effect(trials: Sequence[Trial], metric: str) -> list[str]:
             " effect here"
         )
     return lines
+
+
+def _group_equal(trials: Sequence[Trial], *, least: int) -> list[list[Trial]]:
+    """Group the complete trials of the search by the values of all their epochs.
+
+    Args:
+        trials: The trials.
+        least: Fewest different values of a trial that is taken.
+    """
+    groups: dict[tuple[tuple[int, float], ...], list[Trial]] = {}
+    for each in trials:
+        is_complete = each.kind == "search" and each.state == "complete"
+        if is_complete and len(set(each.values.values())) >= least:
+            groups.setdefault(tuple(sorted(each.values.items())), []).append(each)
+    return list(groups.values())
+
+
+def _find_differing(group: Sequence[Trial], key: str) -> tuple[int, int] | None:
+    """Return the numbers of the first two trials that set a key to two values.
+
+    The config itself sets none: it may have the default of a class, which may be the value of
+    another trial.
+    """
+    known = [each for each in group if key in each.params]
+    for each in known:
+        if each.params[key] != known[0].params[key]:
+            return known[0].number, each.number
+    return None
 
 
 def is_share(metric: str) -> bool:

@@ -217,7 +217,10 @@ class Search:
         return self._stopped.get(trial.number)
 
     def finish(self, trial: Trial) -> None:
-        """Add the end of a trial to the study."""
+        """Add the end of a trial to the study.
+
+        A trial that has failed ranks below all complete ones, as one that was stopped early does.
+        """
         if self._study is None or trial.number not in self._live:
             return
         import optuna
@@ -229,10 +232,9 @@ class Search:
             for name in self._plan.constraints:
                 live.set_constraint(name, violations.get(name, 0.0))
             self._study.tell(live, trial.value)
-        elif trial.state == "pruned":
-            self._study.tell(live, state=states.PRUNED)
         else:
-            self._study.tell(live, state=states.FAIL)
+            # also of one that failed: samplers leave FAIL out, and propose such points again
+            self._study.tell(live, state=states.PRUNED)
 
 
 def _distribute(dimension: Dimension) -> optuna.distributions.BaseDistribution:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from lightkit.config import Problems, Resolved, error_at, read_scalar
 from lightkit.config.bounds import Bounds, FiniteFloat, Form, NonNegativeInt, PositiveInt
-from lightkit.config.sections import read_section
 from lightkit.errors import ConfigError
 from lightkit.runs.metric_mode import infer_mode
 from lightkit.sweep.space import Space, parse_space
@@ -173,7 +172,7 @@ def read_sweep(resolved: Resolved, problems: Problems) -> Plan:
         resolved: The config.
         problems: Takes what is wrong, with its place.
     """
-    settings = read_section(resolved, SECTION, SweepSettings)
+    settings = resolved.read_section(SECTION, SweepSettings)
     space = parse_space(resolved, problems)
     max_epochs = read_scalar(resolved.section("trainer").get("max_epochs"))
     confirm = settings.confirm or {"top": 0, "seeds": 0}

@@ -82,7 +82,7 @@ class OfTwo(SingleDeviceStrategy):
 class Hands(Callback):
     """A clock on which a training batch takes ten seconds.
 
-    A validation batch takes one, unless told otherwise.
+    A validation batch takes one, unless set otherwise.
     """
 
     def __init__(

@@ -23,16 +23,16 @@ CONTENT = {
 
 
 def test_a_checkpoint_has_a_digest_next_to_it_and_is_announced(tmp_path: Path) -> None:
-    told: list[tuple[Path, int, int]] = []
+    saves: list[tuple[Path, int, int]] = []
     path = tmp_path / "checkpoints" / "last.ckpt"
-    VerifiedCheckpointIO(on_saved=lambda *saved: told.append(saved)).save_checkpoint(
+    VerifiedCheckpointIO(on_saved=lambda *saved: saves.append(saved)).save_checkpoint(
         dict(CONTENT), path
     )
     assert runs.find_fault(path) is None
     assert torch.equal(
         torch.load(path, weights_only=True)["state_dict"]["weight"], torch.arange(3.0)
     )
-    assert told == [(path, 1, 20)]
+    assert saves == [(path, 1, 20)]
     assert sorted(file.name for file in path.parent.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
 
 
@@ -80,6 +80,25 @@ def test_a_write_that_fails_is_an_error_and_leaves_the_checkpoint_before(
     assert path.read_bytes() == before
     assert runs.find_fault(path) is None
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_loader_that_dies_during_a_write_is_no_error_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch raises it from a signal handler: here while an error of the disk is being handled."""
+    path = tmp_path / "last.ckpt"
+    VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
+
+    def die(_content: Any, _file: Any) -> None:
+        try:
+            raise FileExistsError(17, "File exists")
+        except OSError as error:
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ") from error
+
+    monkeypatch.setattr(torch, "save", die)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid 7\) is killed"):
+        VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
+    assert runs.find_fault(path) is None
 
 
 def test_what_does_not_read_back_replaces_nothing(

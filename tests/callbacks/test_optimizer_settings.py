@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import LearningRateFinder
+from pytorch_lightning.callbacks import LearningRateFinder, StochasticWeightAveraging
+from pytorch_lightning.plugins.precision import MixedPrecision
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim import lr_scheduler as schedules
 from torch.utils.data import DataLoader, TensorDataset
@@ -302,3 +303,59 @@ def test_the_warm_up_rises_evenly_and_the_cosine_falls_to_its_end() -> None:
         schedule.step()
     cosine = [1.0, 0.9045085, 0.6545085, 0.3454915, 0.0954915, 0.0, 0.0]  # (1 + cos(pi k / 5)) / 2
     assert rates == pytest.approx([0.5, 1.0, 1.5, *(2 * (0.5 + 0.5 * each) for each in cosine)])
+
+
+class StepCounter(pl.Callback):
+    """Counts the steps that the optimizer takes."""
+
+    num_steps = 0
+
+    def on_before_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
+        self.num_steps += 1
+
+
+class Normed(Net):
+    """Has a BatchNorm, and notes the weight at the start of each epoch."""
+
+    def __init__(self, optimizer: Callable[[Any], Optimizer]) -> None:
+        super().__init__(optimizer, None)
+        self.norm = torch.nn.BatchNorm1d(1)
+        self.starts: list[torch.Tensor] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.starts.append(self.layer.weight.detach().clone())
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        loss: torch.Tensor = (self.norm(self.layer(batch[0])) - batch[0][:, :1]).square().mean()
+        return loss
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam])
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed"])
+def test_the_average_of_swa_is_the_mean_of_the_weights_beside_a_batch_norm(
+    tmp_path: Path, kind: Callable[..., Optimizer], precision: Any
+) -> None:
+    net = Normed(lambda parameters: kind(parameters, lr=0.1))
+    averaging = StochasticWeightAveraging(0.1, swa_epoch_start=2, annealing_epochs=1)
+    plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    trainer = quiet_trainer(
+        tmp_path,
+        max_epochs=EPOCHS,
+        callbacks=[OptimizerSettings(), averaging],
+        plugins=[plugin] if precision == "16-mixed" else [],
+    )
+    data = DataLoader(TensorDataset(torch.arange(12.0).reshape(6, 2) / 10), batch_size=2)
+    trainer.fit(net, data)
+    assert len(net.starts) == EPOCHS + 1  # the last one is for the statistics of BatchNorm
+    assert not torch.equal(net.starts[EPOCHS - 1], net.starts[EPOCHS - 2])  # steps were taken
+    mean = torch.stack(net.starts[1:EPOCHS]).mean(dim=0)
+    torch.testing.assert_close(net.layer.weight.detach(), mean)
+    assert "optimizer_step" not in vars(net)
+
+
+def test_the_last_epoch_of_swa_without_a_batch_norm_takes_its_steps(tmp_path: Path) -> None:
+    net = Net(lambda parameters: SGD(parameters, lr=0.1), None)
+    averaging = StochasticWeightAveraging(0.1, swa_epoch_start=2, annealing_epochs=1)
+    counter = StepCounter()
+    _, trainer, _ = fit(tmp_path, net, epochs=EPOCHS, callbacks=[averaging, counter])
+    assert counter.num_steps == STEPS * EPOCHS == trainer.global_step

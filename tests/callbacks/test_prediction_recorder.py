@@ -130,14 +130,19 @@ def test_too_many_probabilities_are_left_out_and_the_others_stay(
 def test_the_indices_of_a_ranks_batches_are_those_it_gets(
     num: int, batch_size: int, ranks: int
 ) -> None:
+    num_given = num_repeated = 0
     for rank in range(ranks):
         sampler = EvenDistributedSampler(
             range(num), batch_size=batch_size, num_replicas=ranks, rank=rank
         )
         batches = list(EvenBatchSampler(sampler, batch_size))
+        num_given += sum(map(len, batches))
+        num_repeated = sampler.num_repeated
         assert [
             sampler.indices_of(epoch=0, batch=batch) for batch in range(len(batches))
         ] == batches
+    assert num_given == num + num_repeated
+    assert num_repeated == 0 or batch_size == 1 or num < ranks
 
 
 @pytest.mark.filterwarnings("ignore:Your `test_dataloader`'s sampler has shuffling:UserWarning")

@@ -20,6 +20,7 @@ from pytorch_lightning.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit import runs
+from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.errors import ConfigError, Interrupted
 
@@ -242,7 +243,7 @@ def test_a_full_disk_does_not_hide_what_ended_the_training(
         def on_exception(
             self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
         ) -> None:
-            told.append(exception)
+            exceptions.append(exception)
 
     def full(self: runs.EventStream, line: bytes) -> None:
         raise OSError(28, "No space left on device", str(self.path))
@@ -251,13 +252,13 @@ def test_a_full_disk_does_not_hide_what_ended_the_training(
         monkeypatch.setattr(runs.EventStream, "_append", full)
         raise error
 
-    told: list[BaseException] = []
+    exceptions: list[BaseException] = []
     error = ValueError("the model's own")
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
     fail = LambdaCallback(on_train_epoch_end=fails)
     with pytest.raises(ValueError, match="the model's own"), _recording(recorder):
         _trainer(run, recorder, fail, Told(), enable_checkpointing=False).fit(Line(), Pairs())
-    assert told == [error]
+    assert exceptions == [error]
 
 
 def test_a_failure_before_training_is_recorded_too(run: runs.Run) -> None:
@@ -442,22 +443,22 @@ def test_warnings_are_shown_as_before_and_the_hooks_are_put_back(run: runs.Run) 
 
 
 def test_loggers_that_keep_more_than_metrics_are_reported(run: runs.Run) -> None:
-    told: list[tuple[str, Any]] = []
+    calls: list[tuple[str, Any]] = []
 
     class Keeps(CSVLogger):
         def log_manifest(self, manifest: dict[str, Any]) -> None:
-            told.append(("manifest", manifest["data"]))
+            calls.append(("manifest", manifest["data"]))
 
         def record_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-            told.append(("start", trainer.current_epoch))
+            calls.append(("start", trainer.current_epoch))
 
         def record_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-            told.append(("end", type(module).__name__))
+            calls.append(("end", type(module).__name__))
 
     with _recording(_recorder(run, manifest={})) as recorder:
         loggers = [Keeps(run.folder), CSVLogger(run.folder)]
         _trainer(run, recorder, logger=loggers, log_every_n_steps=1, epochs=1).fit(Line(), Pairs())
-    assert told == [
+    assert calls == [
         ("manifest", {"source": "drawn", "fingerprint": "f0"}),
         ("start", 0),
         ("end", "Line"),
@@ -472,3 +473,17 @@ def test_samples_are_counted_however_a_batch_is_nested() -> None:
     assert find_batch_size({"paths": ["a"], "more": [{"image": images}]}) == len(images)
     assert find_batch_size(draw) == 1
     assert find_batch_size(["a", "b"]) is None
+
+
+def test_the_best_of_a_validation_within_an_epoch_has_no_metric_of_the_epoch_before(
+    run: runs.Run,
+) -> None:
+    """Of 3 batches an epoch the second is validated: after steps 2 and 5, each better."""
+    keeper = ModelCheckpoint(run.checkpoints, filename="best", monitor="val/loss")
+    with _recording(_recorder(run)) as recorder:
+        plugin = VerifiedCheckpointIO(on_saved=recorder.checkpoint_saved)
+        trainer = _trainer(run, recorder, keeper, epochs=2, val_check_interval=2, plugins=[plugin])
+        trainer.fit(Line(), Pairs())
+    best = json.loads(run.summary_path.read_text())["metrics"]["best"]
+    assert (best["epoch"], best["step"]) == (1, 5)
+    assert best.keys() == {"epoch", "step", "val/loss", "val/epoch"}

@@ -6,7 +6,7 @@ Random states, plateau steps and the decision to stop.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, EarlyStopping
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -27,6 +27,7 @@ from torch.utils.data import (
 from lightkit.callbacks import Checkpoint, ResumeState
 from lightkit.callbacks.resume import list_indices, random_states, restore_random_states
 from lightkit.data.loader import train_loader
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")
 
@@ -277,3 +278,77 @@ def test_the_indices_of_a_batch_are_those_of_a_known_order_alone() -> None:
     loaders = [DataLoader(Noise(), batch_size=3, sampler=sampler) for sampler in (known, unknown)]
     given = [list_indices(loader, epoch=0, batch=1) for loader in loaders]
     assert given == [[7, 9, 11], None]
+
+
+class Flat(pl.LightningModule):
+    """Its loss falls again after nine epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.layer(batch).mean()
+        return loss
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        self.log("loss", 1.0 if self.current_epoch < 9 else 1 / self.current_epoch)
+        self.log("flat", 1.0)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def train_with_patience(
+    folder: Path,
+    patience: int,
+    *,
+    epochs: int,
+    resume: bool = False,
+    min_epochs: int = 0,
+    others: Sequence[Callback] = (),
+) -> int:
+    """Return the number of epochs at the end."""
+    trainer = quiet_trainer(
+        folder,
+        max_epochs=epochs,
+        min_epochs=min_epochs,
+        enable_checkpointing=True,
+        num_sanity_val_steps=0,
+        callbacks=[
+            ResumeState(),
+            EarlyStopping("loss", patience=patience),
+            *others,
+            Checkpoint(dirpath=str(folder)),
+        ],
+    )
+    data: DataLoader[Any] = DataLoader(torch.ones(2, 1))  # type: ignore[arg-type]
+    start = folder / "last.ckpt" if resume else None
+    trainer.fit(Flat(), data, data, ckpt_path=start, weights_only=False)
+    return trainer.current_epoch
+
+
+@pytest.mark.parametrize(
+    ("before", "cut", "after", "expected"),
+    [(20, 3, 5, 6), (20, 7, 2, 8), (3, 30, 20, 30), (3, 30, 5, 6), (3, 2, 3, 4)],
+    ids=["less", "less_than_waited", "more_after_a_stop", "a_little_more", "the_same"],
+)
+def test_a_resumed_training_has_the_patience_that_it_is_given(
+    tmp_path: Path, before: int, cut: int, after: int, expected: int
+) -> None:
+    train_with_patience(tmp_path, before, epochs=cut)
+    assert train_with_patience(tmp_path, after, epochs=30, resume=True) == expected
+
+
+def test_a_stop_that_waits_for_the_least_epochs_holds_after_a_resume(tmp_path: Path) -> None:
+    # decided in epoch 3, and the loss falls again from epoch 9 on
+    train_with_patience(tmp_path, 3, epochs=11, min_epochs=11)
+    assert train_with_patience(tmp_path, 3, epochs=30, resume=True, min_epochs=12) == 12
+
+
+def test_a_patience_of_another_metric_that_has_run_out_holds_after_a_resume(tmp_path: Path) -> None:
+    train_with_patience(tmp_path, 3, epochs=30, others=[EarlyStopping("flat", patience=3)])
+    others = [EarlyStopping("flat", patience=3)]
+    assert train_with_patience(tmp_path, 20, epochs=30, resume=True, others=others) == 4
+    others = [EarlyStopping("flat", patience=5)]
+    assert train_with_patience(tmp_path, 20, epochs=30, resume=True, others=others) == 6

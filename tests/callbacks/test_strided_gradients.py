@@ -70,6 +70,23 @@ def test_a_column_that_reads_only_padding_has_no_gradient(
     assert not model.layer._forward_pre_hooks
 
 
+class Scripted(Narrow):
+    """A model that is compiled by TorchScript within its training, as for an export."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.compiled = torch.jit.script(nn.Sequential(self.layer))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+def test_a_model_is_scripted_within_its_training(trainer_of: Callable[..., Trainer]) -> None:
+    model = Scripted(1)
+    trainer_of(max_epochs=1, precision="bf16-mixed", callbacks=[StridedGradients()]).fit(model)
+    images = torch.rand(2, 8, 1, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(model.compiled(images), model.layer(images))
+    assert not any(gradient[..., [0, 2]].any() for gradient in model.gradients)
+
+
 def test_other_trainings_are_left_as_they_are(trainer_of: Callable[..., Trainer]) -> None:
     in_float32 = Narrow(1)
     trainer_of(max_epochs=1, precision="32-true", callbacks=[StridedGradients()]).fit(in_float32)

@@ -229,12 +229,12 @@ class _Judges:
         except ConfigError:
             return None
         findings = validate_values(replace(resolved, subcommand="fit"), CATALOGUE)
-        told_by_parsers = [
+        problems_of_parsers = [
             problem
             for path, problem in findings.problems
-            if not _is_told_by_constructors(path, problem)
+            if not _is_raised_by_constructors(path, problem)
         ]
-        return findings if told_by_parsers and self._is_taken(values) else None
+        return findings if problems_of_parsers and self._is_taken(values) else None
 
     def _is_taken(self, values: dict[str, Any]) -> bool:
         if not isinstance(values.get("trainer", {}) or {}, dict) or not isinstance(
@@ -248,7 +248,7 @@ class _Judges:
         return True
 
 
-def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> bool:
+def _is_raised_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> bool:
     """Tell whether Lightning's parser takes what crashes when the classes are made.
 
     An unknown key of nothing counts, too.

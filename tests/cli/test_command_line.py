@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,12 +11,23 @@ from typing import Any
 import pytest
 import yaml
 
-from lightkit.cli.command_line import Invocation, parse_command
-from lightkit.cli.command_table import COMMANDS, EXPORT_FORMATS, EXPORT_SUFFIXES, RANK, parse
-from lightkit.cli.help import format_command_help
-from lightkit.config import Flag
+from lightkit.cli.command_line import Command, Invocation, parse_command
+from lightkit.cli.command_table import (
+    COMMANDS,
+    EXPORT_FORMATS,
+    EXPORT_SUFFIXES,
+    RANK,
+    TEMPLATES,
+    parse,
+)
+from lightkit.cli.help import _KEYS, _TOPICS, format_command_help
+from lightkit.commands import completion, init
+from lightkit.config import NAMED_CLASSES, Flag
+from lightkit.config.schema import load_schema
 from lightkit.errors import ConfigError
 from lightkit.export.formats import FORMATS
+from lightkit.export.options import OPSETS, ExportOptions
+from lightkit.main import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +74,8 @@ ROOT = Path(__file__).parents[2]
         ("test --root there", {"overrides": (Flag("run.root", "there", "--root there"),)}),
         ("-c a test --run.name=x",
          {"files": ("a",), "overrides": (Flag("run.name", "x", "--run.name=x"),)}),
-        ("runs --run.root there -o csv", {"options": {"root": "there", "output": "csv"}}),
+        ("runs --run.root there -o csv", {"options": {"root": "there", "csv": True}}),
+        ("report latest --output json", {"inputs": ("latest",), "options": {"output": "json"}}),
         ("runs --metric a,b --metric c --sort -val/loss",
          {"options": {"metric": ("a", "b", "c"), "sort": "-val/loss"}}),
         ("gc --keep-last 3", {"options": {"keep-last": 3}}),
@@ -80,13 +93,19 @@ ROOT = Path(__file__).parents[2]
         "nothing", "files", "overrides", "appends", "negative-numbers", "dashes", "the-last-wins",
         "optional-without", "optional-with", "optional-before-an-override", "class-help",
         "class-help-without", "alias-of-a-key", "file-before-the-command", "alias-of-an-option",
+        "file-called-json",
         "lists", "counts", "inputs", "class", "file", "stage", "raw",
         "general",
     ],
 )  # fmt: skip
 def test_words_are_sorted(line: str, expected: dict[str, Any]) -> None:
     invocation = parse(line.split())
-    empty = Invocation(invocation.command, invocation.words, usage=invocation.usage)
+    empty = Invocation(
+        invocation.command,
+        invocation.words,
+        usage=invocation.usage,
+        defaults=COMMANDS[invocation.command].defaults,
+    )
     assert invocation == empty._replace(**expected)
 
 
@@ -161,6 +180,12 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
         ),
         ("tune --budget=soon", "--budget: expected a number, got 'soon'"),
         ("devices --output=xml", "--output: expected json, got 'xml'"),
+        ("runs -o xml", "-o: expected csv or json, got 'xml'"),
+        (
+            "devices --outptu=json",
+            "devices: unexpected argument '--outptu=json'; did you mean '--output'?",
+        ),
+        ("fit --outptu=json", "unexpected argument '--outptu=json'; did you mean 'output'?"),
         (
             "notify-test --kind=end,gates",
             "--kind: expected start, epoch, end, failure, gate, got 'gates'; did you mean 'gate'?",
@@ -219,10 +244,13 @@ def test_a_rank_gets_the_invocation_as_it_was_parsed() -> None:
         ("fit --help trainer max_epochs --quiet", ("trainer", "max_epochs")),
         ("fit --help=trainer", ("trainer",)),
         ("fit --trainer.help", ("trainer",)),
+        ("fit --gate.help", ("gate",)),
+        ("fit --callbacks.help", ("callbacks",)),
+        ("fit --model.help", None),  # of a class, which jsonargparse writes
         ("devices --help", ()),
     ],
 )
-def test_topics_of_the_help_are_found(line: str, topics: tuple[str, ...]) -> None:
+def test_topics_of_the_help_are_found(line: str, topics: tuple[str, ...] | None) -> None:
     assert parse(line.split()).topics == topics
 
 
@@ -261,7 +289,55 @@ def test_an_unknown_command_is_an_error() -> None:
         parse(["fitt"])
 
 
+@pytest.mark.parametrize(
+    ("line", "option", "value"),
+    [
+        ("promote latest", "alias", "champion"),
+        ("promote latest --alias other", "alias", "other"),
+        ("register --run latest", "alias", ("challenger",)),
+        ("register --alias a --alias b,c", "alias", ("a", "b", "c")),
+        ("convert a b", "val-fraction", 0.2),
+        ("convert a b --val-fraction 0", "val-fraction", 0.0),
+        ("serve --run latest", "port", 8000),
+        ("runs", "sort", "age"),
+        ("runs", "metric", None),
+    ],
+)
+def test_an_option_that_is_not_given_has_the_default_of_the_table(
+    line: str, option: str, value: object
+) -> None:
+    invocation = parse(line.split())
+    assert invocation.get(option) == value
+    assert invocation.all_options.get(option) == value
+    assert invocation.has(option) == (f"--{option}" in line)
+
+
+def test_the_help_shows_the_default_of_the_table() -> None:
+    text = format_command_help(COMMANDS["serve"])
+    assert re.search(r"^  --port N +default: 8000$", text, re.MULTILINE)
+    assert re.search(r"^  --max-request SIZE +largest request; default: 20M$", text, re.MULTILINE)
+
+
+def test_the_stage_of_another_command_has_none_of_its_defaults() -> None:
+    fit = parse(["tune", "-c", "a.yaml", "--quiet"]).for_stage("fit", keep=("quiet",))
+    assert fit.all_options == {"quiet": True}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_default_is_one_of_the_values_of_its_option(command: Command) -> None:
+    for option in command.options:
+        if option.default is None:
+            continue
+        words = option.default if isinstance(option.default, tuple) else (option.default,)
+        assert option.read(",".join(map(str, words))) == option.default
+
+
 def test_the_table_names_what_there_is() -> None:
+    assert set(TEMPLATES) == {*init._TEMPLATES}
+    assert set(COMMANDS["completion"].input_choices) == {*completion._SCRIPTS}
+    of_export = {option.key: option.help for option in COMMANDS["export"].options}
+    assert of_export["num-samples"].endswith(f"default {ExportOptions.num_samples}")
+    assert of_export["opset"].startswith(f"of ONNX, {OPSETS.start} to {OPSETS.stop - 1};")
     assert set(EXPORT_FORMATS) == {*FORMATS, "all"}
     assert {f".{each.file.rpartition('.')[2]}" for each in FORMATS.values()} == set(EXPORT_SUFFIXES)
 
@@ -308,3 +384,52 @@ def test_a_scheduled_command_has_options_that_there_are(line: str) -> None:
     invocation = parse(shlex.split(line))
     assert invocation.errors == ()
     assert invocation.command in ("check", "fit", "gc", "retrain")
+
+
+def test_a_check_refuses_a_file_for_a_stage_that_writes_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "test", "--output", "x.csv"]) == 2
+    assert "check: --output is no option of test; name the stage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", [key for key in _KEYS if "=" in key])
+def test_the_screen_of_a_stage_has_the_defaults_of_the_schema(key: str) -> None:
+    name, _, default = key.partition("=")
+    *sections, argument = name.split(".")
+    schema = load_schema()
+    if not sections:
+        arguments = schema.top
+    elif len(sections) == 1:
+        arguments = schema.sections[sections[0]].arguments
+    else:
+        described = schema.find(NAMED_CLASSES[sections[0]][sections[1]])
+        assert described is not None
+        arguments = described.arguments
+    found = arguments[argument].default
+    assert (found if isinstance(found, str) else json.dumps(found)) == default
+
+
+def test_the_screen_of_a_stage_names_the_sections_of_the_schema() -> None:
+    plain, of_classes = re.findall(
+        r"^  --help SECTION \[\w+\] +(.+?): ", _TOPICS, re.MULTILINE | re.DOTALL
+    )
+    schema = load_schema()
+    assert set(re.split(r",\s+", plain)) == {*schema.sections}
+    assert set(re.split(r",\s+", of_classes)) == {*schema.bases}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_the_usage_of_a_command_names_options_that_there_are(command: Command) -> None:
+    for name in re.findall(r"(?<!\w)--?\w[\w.-]*", command.usage):
+        is_key = "." in name or name in ("--key", "--KEY")
+        assert is_key or command.find_option(name) is not None, name
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_the_examples_of_a_command_have_no_wrong_word(command: Command) -> None:
+    lines = command.ending.replace("\\\n", " ").splitlines()
+    examples = [line.strip() for line in lines if line.strip().startswith("lightkit ")]
+    for example in examples:
+        if "`" not in example and not example.endswith(":"):
+            assert parse(shlex.split(example)[1:]).errors == (), example

@@ -61,3 +61,26 @@ def _run_for_a_reader_that_has_left(
         return subprocess.run(
             command, stdout=pipe, stderr=errors, env=environ, check=False, text=True
         )
+
+
+def test_a_thread_that_finds_the_disk_full_is_one_line_and_another_error_a_traceback() -> None:
+    program = (
+        "import errno, threading\n"
+        "from lightkit.cli.console import configure_console\n"
+        "configure_console('plain')\n"
+        "def fail(error): raise error\n"
+        "full = OSError(errno.ENOSPC, 'No space left on device', 'events')\n"
+        "for error in (full, OSError(errno.EIO, 'Input/output error')):\n"
+        "    thread = threading.Thread(target=fail, args=(error,), name='writer')\n"
+        "    thread.start()\n"
+        "    thread.join()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    first, second, *_, last = done.stderr.splitlines()
+    assert first == (
+        "warning: No space left on device: events cannot be written by the thread writer"
+    )
+    assert second == "Exception in thread writer:"
+    assert last == "OSError: [Errno 5] Input/output error"

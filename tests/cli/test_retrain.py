@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lightkit import runs
-from lightkit.cli.command_table import parse
+from lightkit.cli.command_table import COMMANDS, parse
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
 from lightkit.cli.notifications import CommandNotifier
@@ -116,12 +116,13 @@ class Stagehands(StageProcesses):
         self.received = None
         self.notifier = CommandNotifier()
         junit = Path(options["junit"]) if "junit" in options else None
+        given = {**COMMANDS["retrain"].defaults, **options}
         with (
             create_job_lock(settings, SignalWatch()) as lock,
             CiReport("lightkit retrain", junit, case="retrain") as report,
         ):
             report.code = Retrain(
-                session, options, settings, deadline, self, lock, report, self.notifier
+                session, given, settings, deadline, self, lock, report, self.notifier
             ).run()
             return report.code
 
@@ -276,7 +277,8 @@ def test_what_does_not_change_the_training_is_no_other_config(hands: Stagehands,
 @pytest.mark.usefixtures("house")
 def test_what_flags_say_of_the_run_is_read() -> None:
     words = ["-c", "small.yaml", "--run.report=false", "--run.wait_s=5", "--run.name=3"]
-    settings = read_run_settings(open_stage_config(parse(["fit", *words])))
+    stage_config = open_stage_config(parse(["fit", *words]))
+    settings = read_run_settings(stage_config.resolved, stage_config.job_name)
     assert (settings.report, settings.wait_s, settings.name) == (False, 5, "3")
 
 
@@ -303,8 +305,8 @@ def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
     ]
     judged_by = []
     for _, _, *words in hands.calls:
-        laid = load_config(parse(["test", "--run", str(folder), *words]), Problems())
-        judged_by.append(read_gate(laid.resolved))
+        loaded = load_config(parse(["test", "--run", str(folder), *words]), Problems())
+        judged_by.append(read_gate(loaded.resolved))
     expected = GateSettings(metric="test/accuracy", slices={"roses": 0.5})
     assert judged_by == [expected, expected]
 
@@ -475,10 +477,11 @@ def test_nothing_to_do_with_code_0_is_no_failure(hands: Stagehands) -> None:
 
 @pytest.mark.parametrize("code", [2, 3, 1, 70], ids=str)
 def test_a_reason_of_the_stage_is_that_of_the_retrain(hands: Stagehands, code: int) -> None:
-    def tell(_stage: str) -> None:
+    def fail(_stage: str) -> None:
         hands.reason = "photos: no such folder\n  --> small.yaml:3"
 
-    hands.meanwhile, hands.codes["fit"] = tell, code
+    hands.meanwhile = fail
+    hands.codes["fit"] = code
     assert hands.retrain(options={"junit": "j.xml"}) == code
     (failure,) = ET.parse("j.xml").iter("failure")
     assert failure.get("message") == f"fit has ended with exit code {code}: photos: no such folder"

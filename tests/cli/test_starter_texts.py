@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.cli.starter import find_table
 from lightkit.cli.starter_texts import find_texts
 
 
@@ -30,11 +31,12 @@ def test_a_text_and_a_class_are_found_whatever_they_are_called(
 ) -> None:
     is_swapped = names == ("mood", "review")
     columns = dict(zip(names, (MOODS, TEXTS) if is_swapped else (TEXTS, MOODS), strict=True))
-    found = find_texts(write(tmp_path / "notes.jsonl", **columns))
+    path = write(tmp_path / "notes.jsonl", **columns)
+    found = find_texts(path, find_table(path))
     assert found is not None
     expected = names[::-1] if is_swapped else names
     assert found.arguments == {"text": expected[0], "label": expected[1]}
-    assert dict(found.classes) == {"bad": 20, "good": 20}
+    assert found.classes.counts == {"bad": 20, "good": 20}
 
 
 @pytest.mark.parametrize(
@@ -47,4 +49,5 @@ def test_a_text_and_a_class_are_found_whatever_they_are_called(
     ids=["text and values", "category and numbers", "more columns"],
 )
 def test_other_tables_are_no_texts(tmp_path: Path, columns: dict[str, list[object]]) -> None:
-    assert find_texts(write(tmp_path / "table.jsonl", **columns)) is None
+    path = write(tmp_path / "table.jsonl", **columns)
+    assert find_texts(path, find_table(path)) is None

@@ -1,4 +1,4 @@
-"""Numbers and integers, told from true, false, infinity and NaN."""
+"""Numbers and integers, as opposed to true, false, infinity and NaN."""
 
 from __future__ import annotations
 

@@ -72,21 +72,21 @@ def test_the_exit_code_is_that_of_data_only_where_nothing_else_is_wrong(
     problems = Problems()
     for error in found:
         problems.add(error)
-    told = problems.error()
-    assert told is not None
-    assert told.exit_code == code
+    together = problems.error()
+    assert together is not None
+    assert together.exit_code == code
 
 
 def test_rewording_keeps_each_error_and_its_place() -> None:
     error = ConfigErrors(
         [error_at("secret one", place(FIRST, 1)), error_at("two secret", place(FIRST, 2))]
     )
-    told = error.reworded(lambda says: says.replace("secret", "${oc.env:TOKEN}"))
-    assert [str(problem).split("\n")[0] for problem in told.problems] == [
+    reworded = error.reworded(lambda says: says.replace("secret", "${oc.env:TOKEN}"))
+    assert [str(problem).split("\n")[0] for problem in reworded.problems] == [
         "${oc.env:TOKEN} one",
         "two ${oc.env:TOKEN}",
     ]
-    assert told.places == error.places
+    assert reworded.places == error.places
 
 
 def test_a_block_that_leaves_a_gap_makes_the_config_incomplete() -> None:
@@ -157,3 +157,18 @@ def test_errors_are_reported_from_the_lowest_layer_up(
         "middle.yaml",
         "top.yaml",
     ]
+
+
+@pytest.mark.parametrize(
+    ("origin", "written"),
+    [
+        (Origin("flag", "--model.note=a\n\x1b[2Jb"), "--model.note=a  [2Jb"),
+        (Origin("file", "a\tb.yaml", line=3, column=5), "a b.yaml:3:5"),
+        (Origin("variable", "LIGHTKIT_A\rB"), "environment variable LIGHTKIT_A B"),
+        (Origin("default"), "default of lightkit"),
+    ],
+    ids=["flag", "file", "variable", "default"],
+)
+def test_a_place_is_one_line_without_control_characters(origin: Origin, written: str) -> None:
+    assert str(origin) == written
+    assert origin.render().splitlines()[0] == f"  --> {written}"

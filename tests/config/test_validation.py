@@ -83,6 +83,43 @@ WRONG = {
         "trainer: {detect_anomally: true}",
         "trainer.detect_anomally: the trainer has no such argument; did you mean 'detect_anomaly'?",
     ),
+    "argument of Lightning 1.x with another name": (
+        "trainer: {checkpoint_callback: false}",
+        "trainer.checkpoint_callback: the trainer has no such argument; Lightning 1.7 renamed it;"
+        " write trainer.enable_checkpointing: false",
+    ),
+    "the same at the top": (
+        "checkpoint_callback: false",
+        "checkpoint_callback: no such key; Lightning 1.7 renamed it; write"
+        " trainer.enable_checkpointing: false",
+    ),
+    "hardware of Lightning 1.x at the top": (
+        "gpus: 2",
+        "gpus: no such key; Lightning 2.0 takes a kind of device and a number; write"
+        " trainer.accelerator: gpu, trainer.devices: 2",
+    ),
+    "argument of Lightning 1.x that is in several sections": (
+        "trainer: {weights_summary: full}",
+        "trainer.weights_summary: the trainer has no such argument; Lightning 1.7 renamed it; its"
+        " depth is a callback's argument; write trainer.enable_model_summary: true,"
+        " callbacks.model_summary.class_path: pytorch_lightning.callbacks.ModelSummary,"
+        " callbacks.model_summary.init_args.max_depth: -1",
+    ),
+    "argument of Lightning 1.x without an effect": (
+        "trainer: {flush_logs_every_n_steps: 10}",
+        "trainer.flush_logs_every_n_steps: the trainer has no such argument; Lightning 1.7 dropped"
+        " it; loggers flush by themselves; leave it out",
+    ),
+    "argument of Lightning 1.x without an equivalent": (
+        "trainer: {amp_level: O2}",
+        "trainer.amp_level: the trainer has no such argument; Lightning 2.0 dropped NVIDIA Apex;"
+        " say precision: 16-mixed, which is torch's own, and leave it out",
+    ),
+    "argument of Lightning 1.x beside today's": (
+        "trainer: {replace_sampler_ddp: false, use_distributed_sampler: true}",
+        "trainer.replace_sampler_ddp: the trainer has no such argument; Lightning 2.0 renamed it;"
+        " contradicts trainer.use_distributed_sampler: true; say one of them",
+    ),
     "appending to what is no list": (
         "trainer: {max_steps+: 3}",
         "trainer.max_steps+: the trainer has no such argument; max_steps takes no list",
@@ -391,7 +428,7 @@ def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("versions", "num_told"),
+    ("versions", "num_problems"),
     [
         ({}, 3),
         ({"torch": "2.9.0"}, 2),
@@ -408,7 +445,7 @@ def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None
     ],
 )
 def test_a_package_of_another_version_is_not_judged(
-    tmp_path: Path, versions: dict[str, str], num_told: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, versions: dict[str, str], num_problems: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (
         "trainer: {max_epochs: x}\noptimizer: {class_path: SGD, init_args: {lr2: 3}}\ndata:"
@@ -417,7 +454,7 @@ def test_a_package_of_another_version_is_not_judged(
     resolved = resolved_from(tmp_path, text)
     monkeypatch.setattr("importlib.metadata.version", {**RECORDED, **versions}.__getitem__)
     findings = validate_values(resolved, ConfigSchema(load_schema().data))
-    assert len(findings.problems) == num_told
+    assert len(findings.problems) == num_problems
 
 
 @pytest.mark.parametrize(

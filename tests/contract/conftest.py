@@ -1,4 +1,4 @@
-"""The fork server, workspaces, and what is trained once for all tests of a session."""
+"""Workspaces, and what is trained once for all tests of a session."""
 
 from __future__ import annotations
 
@@ -18,14 +18,6 @@ from tests.contract.registry import fit_skilled, write_skilled
 from tests.contract.workspace import ForkServer, Workspace
 
 Once = Callable[[str, Callable[[Workspace], None]], Path]
-
-
-@pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """A process with the heavy imports, from which commands are forked."""
-    server = ForkServer(tmp_path_factory.mktemp("fork"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def engine(name: str, *values: Any, is_long: bool = False) -> Any:
 def write_job(workspace: Workspace, name: str, **changes: Mapping[str, Any]) -> None:
     """Write `job.yaml` for an engine, and `my_ranks.py`.
 
-    Changes are sections whose keys are laid over the job's.
+    Changes are sections whose keys are merged into those of the job.
     """
     sections = {**JOB, **ENGINES[name]}
     for key, section in changes.items():

@@ -166,13 +166,13 @@ def test_the_choice_of_workers_is_reported(workspace: Workspace) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(4, 2, 1))
     workspace.write("job.yaml", pictures_config(num_workers="auto", trainer={"fast_dev_run": True}))
     result = workspace.run("fit", "-c", "job.yaml").ok()
-    told = re.findall(
+    choices = re.findall(
         r"data: .*(?:worker process|training process) .*load.*|data: the training process loads.*",
         result.err,
     )
-    assert len(told) == 1, result.err
-    assert "core" in told[0]
-    assert "cpu" in told[0]
+    assert len(choices) == 1, result.err
+    assert "core" in choices[0]
+    assert "cpu" in choices[0]
 
 
 def test_auto_decodes_each_time_where_a_training_reads_each_photo_once(
@@ -514,3 +514,89 @@ def test_an_epoch_has_each_training_image_once(tmp_path: Path) -> None:
         loader: Any = data.train_dataloader()
         reds = [int(image[0, 16, 16]) for images, _ in loader for image in images]
         assert sorted(reds) == [10 * number for number in range(20)]
+
+
+OWN_SAMPLER = '''\
+"""A sampler of one's own, and every third sample augmented in the process itself."""
+
+import torch
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch.utils.data import DataLoader, SubsetRandomSampler
+
+
+class Samples:
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        noise = torch.randn(1) if index % 3 == 0 else torch.zeros(1)
+        return noise, index
+
+
+class Data(LightningDataModule):
+    def __init__(self, num_workers: int = 0):
+        super().__init__()
+        self.num_workers = num_workers
+
+    def prepare_data(self):
+        torch.rand(3)  # on rank 0 alone
+
+    def load(self, indices):
+        sampler = SubsetRandomSampler(indices)
+        return DataLoader(Samples(), batch_size=5, sampler=sampler, num_workers=self.num_workers)
+
+    def train_dataloader(self):
+        return self.load(range(80))
+
+    def val_dataloader(self):
+        return self.load(range(80, 100))
+
+    test_dataloader = val_dataloader
+
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen = []
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/index", batch[1].double().mean(), sync_dist=True)
+
+    def test_step(self, batch, batch_idx):
+        self.log("test/index", batch[1].double().mean(), sync_dist=True)
+
+    def training_step(self, batch, batch_idx):
+        self.seen += batch[1].tolist()
+        return self.layer(batch[0]).mean()
+
+    def on_train_end(self):
+        with open(f"seen-{self.global_rank}.json", "w") as file:
+            file.write(str(self.seen))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+'''
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_workers", [0, 1], ids=["in-process", "worker"])
+def test_an_own_sampler_gives_each_sample_to_one_rank_in_each_epoch(
+    num_workers: int, workspace: Workspace
+) -> None:
+    workspace.write("own.py", OWN_SAMPLER)
+    workspace.write(
+        "job.yaml",
+        "model: own.Model\n"
+        f"data: {{class_path: own.Data, init_args: {{num_workers: {num_workers}}}}}\n"
+        "trainer: {max_epochs: 4, accelerator: cpu, devices: 2, strategy: ddp}\n",
+    )
+    run = workspace.fit("-c", "job.yaml")
+    ranks = [read_json(workspace.folder / f"seen-{rank}.json") for rank in (0, 1)]
+    epochs = [[*ranks[0][at : at + 40], *ranks[1][at : at + 40]] for at in range(0, 160, 40)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(80))] * 4
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    # the mean of the numbers from 80 to 99; an index that counts twice, or never, moves it
+    assert {float(row["val/index"]) for row in read_metrics(run)} == {89.5}
+    workspace.run("test", "--run", "latest").ok()
+    assert read_json(run / "summary.json")["stages"]["test"] == {"test/index": 89.5}

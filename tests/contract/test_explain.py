@@ -299,8 +299,8 @@ def explained(made_once: Once) -> dict[str, Ended]:
 
 @pytest.mark.parametrize("name", KEYS)
 def test_explain_reports_a_value_and_its_place(name: str, explained: dict[str, Ended]) -> None:
-    told = explained[f"key_{name}"].result.ok().out
-    assert [words for words in KEYS[name][1] if words not in told] == []
+    output = explained[f"key_{name}"].result.ok().out
+    assert [words for words in KEYS[name][1] if words not in output] == []
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -313,7 +313,7 @@ def test_explain_of_a_wrong_key_reports_the_near_one(
 
 
 def test_explain_reports_what_was_replaced_lowest_layer_first(explained: dict[str, Ended]) -> None:
-    told = explained["four_layers"].result.ok().out
+    output = explained["four_layers"].result.ok().out
     places = [
         "trainer.max_epochs: 40",
         "--trainer.max_epochs=40",
@@ -321,8 +321,10 @@ def test_explain_reports_what_was_replaced_lowest_layer_first(explained: dict[st
         "20  top.yaml:3:15",
         "30  environment variable LIGHTKIT_TRAINER__MAX_EPOCHS",
     ]
-    assert [place for place in places if place not in told] == []
-    assert [told.index(place) for place in places] == sorted(told.index(place) for place in places)
+    assert [place for place in places if place not in output] == []
+    assert [output.index(place) for place in places] == sorted(
+        output.index(place) for place in places
+    )
 
 
 def test_explain_reports_what_a_key_is_for(explained: dict[str, Ended]) -> None:
@@ -351,8 +353,8 @@ def test_explain_reports_the_known_keys_next_to_the_unknown(explained: dict[str,
 
 
 def test_explain_of_the_whole_is_yaml_with_places_next_to_it(explained: dict[str, Ended]) -> None:
-    told = explained["whole"].result.ok().out
-    config = yaml.safe_load(told)
+    output = explained["whole"].result.ok().out
+    config = yaml.safe_load(output)
     assert config["trainer"] == {"max_epochs": 20}
     assert config["model"]["init_args"] == {
         "hidden": 8,
@@ -360,7 +362,7 @@ def test_explain_of_the_whole_is_yaml_with_places_next_to_it(explained: dict[str
         "tags": ["a", "b"],
     }
     assert config == json.loads(explained["whole_json"].result.ok().out)["config"]
-    (line,) = [line for line in told.splitlines() if line.startswith("  max_epochs:")]
+    (line,) = [line for line in output.splitlines() if line.startswith("  max_epochs:")]
     assert line.endswith("# top.yaml:3:15  (replaced 10 of base.yaml:1:23)")
 
 
@@ -377,16 +379,16 @@ def test_explain_of_a_config_with_errors_elsewhere_counts_them(explained: dict[s
 def test_what_came_from_the_environment_is_shown_as_the_reference(
     name: str, explained: dict[str, Ended]
 ) -> None:
-    told = explained[name].result.ok().out
-    assert "${oc.env:TOKEN}" in told
-    assert SECRET not in told
+    output = explained[name].result.ok().out
+    assert "${oc.env:TOKEN}" in output
+    assert SECRET not in output
 
 
 @pytest.mark.parametrize("name", ["secret_number", "secret_number_json"])
 def test_a_number_of_a_secret_variable_is_not_shown(name: str, explained: dict[str, Ended]) -> None:
-    told = explained[name].result.ok().out
-    assert "${oc.env:API_KEY}" in told
-    assert "424242" not in told
+    output = explained[name].result.ok().out
+    assert "${oc.env:API_KEY}" in output
+    assert "424242" not in output
 
 
 def test_print_config_prints_defaults_and_what_was_set(explained: dict[str, Ended]) -> None:

@@ -107,9 +107,9 @@ def test_wrong_words_for_diff_and_schema_are_refused(name: str, ended: dict[str,
     ids=["scalar", "list", "added", "in_a_list", "added_to_a_list", "removed"],
 )
 def test_diff_prints_what_differs_with_both_places(block: str, ended: dict[str, Ended]) -> None:
-    told = ended["changed"].result.ok().out
-    assert told.startswith("- old.yaml\n+ new.yaml\n")
-    assert f"\n\n{block}" in told
+    output = ended["changed"].result.ok().out
+    assert output.startswith("- old.yaml\n+ new.yaml\n")
+    assert f"\n\n{block}" in output
 
 
 def test_diff_prints_nothing_but_what_differs(ended: dict[str, Ended]) -> None:
@@ -156,10 +156,10 @@ def test_diff_leaves_variables_out(ended: dict[str, Ended]) -> None:
 
 
 def test_diff_reports_references_and_no_secrets(ended: dict[str, Ended]) -> None:
-    told = ended["secrets"].result.ok().out
-    assert "- ${oc.env:TOKEN}  old.yaml" in told
-    assert "+ ${oc.env:OTHER}  other.yaml" in told
-    assert [value for value in ENVIRON.values() if value in told] == []
+    output = ended["secrets"].result.ok().out
+    assert "- ${oc.env:TOKEN}  old.yaml" in output
+    assert "+ ${oc.env:OTHER}  other.yaml" in output
+    assert [value for value in ENVIRON.values() if value in output] == []
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -168,14 +168,15 @@ LAYERED = """\
 extends: small
 callbacks: {early_stopping: {monitor: val/loss}}
 optimizer: {class_path: Adam}
-trainer: {max_epochs: 1}
+trainer: {max_epochs: 1, limit_train_batches: 1}
 """
 
 
 def _fit_two(workspace: Workspace) -> None:
     workspace.write("job.yaml", LAYERED)
-    first = workspace.fit("-c", "job.yaml", "--optimizer.lr=0.5")
-    workspace.fit("-c", "job.yaml", "--optimizer.lr=0.5", "--model.hidden=4")
+    flags = ("--optimizer.lr=0.5", "--trainer.limit_train_batches=1.0")  # all batches, not one
+    first = workspace.fit("-c", "job.yaml", *flags)
+    workspace.fit("-c", "job.yaml", *flags, "--model.hidden=4")
     kept = workspace.folder / "kept"
     kept.mkdir()
     for name, pair in {
@@ -207,7 +208,13 @@ def test_diff_of_a_run_and_its_config_leaves_defaults_out(two_runs: Path) -> Non
     changes = {
         change["key"]: change for change in read_json(two_runs / "run_and_config.json")["changes"]
     }
-    assert changes.keys() == {"optimizer.init_args.lr", "model.init_args.hidden"}
+    assert changes.keys() == {
+        "model.init_args.hidden",
+        "optimizer.init_args.lr",
+        "trainer.limit_train_batches",
+    }
+    batches = changes["trainer.limit_train_batches"]
+    assert [repr(batches[side]["value"]) for side in ("old", "new")] == ["1.0", "1"]
     hidden = changes["model.init_args.hidden"]
     assert hidden["old"]["value"] == 4
     assert hidden["new"] == {"value": 8, "set_by": {"kind": "signature", "name": "my_project.Net"}}

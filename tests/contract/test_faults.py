@@ -324,7 +324,7 @@ def write_hanging(workspace: Workspace, **arguments: Any) -> str:
     (workspace.folder / "hang").touch()
     data = {"class_path": "my_faults.Hanging", "init_args": arguments}
     workspace.write(
-        "hanging.yaml", {"data": data, "watchdog": {"floor_s": 1}, "run": {"name": "small"}}
+        "hanging.yaml", {"data": data, "watchdog": {"floor_s": 2}, "run": {"name": "small"}}
     )
     lines = MY_FAULTS.splitlines()
     return (
@@ -421,9 +421,13 @@ def test_a_deadline_in_the_first_epoch_is_75_and_the_same_command_goes_on(
 def test_a_deadline_ends_a_training_well_after_the_last_epoch_that_fits(
     workspace: Workspace,
 ) -> None:
-    workspace.run("fit", "-c", "small.yaml", "--deadline=8s", "--trainer.max_epochs=1000000").ok()
+    workspace.write("my_faults.py", MY_FAULTS)
+    workspace.write("rest.yaml", callback("my_faults.Rest"))
+    words = ("fit", "-c", "small.yaml", "-c", "rest.yaml", "--deadline=15s", "--quiet")
+    workspace.run(*words, "--trainer.max_epochs=1000000").ok()
     summary = read_json(workspace.only_run / "summary.json")
     assert (summary["status"], summary["stopped_by"]) == ("done", "deadline")
+    assert summary["metrics"]["last"]["val/loss"] > 0
     epochs = len(read_metrics(workspace.only_run))
     assert epochs >= 1
     # Of the last epoch at least one batch: one that turns out to be longer ends after a batch and

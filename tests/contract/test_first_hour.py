@@ -131,6 +131,36 @@ def test_a_retrain_whose_gate_would_promote_a_module_without_forward_is_refused_
     assert numbers.runs == []
 
 
+def test_a_retrain_that_would_export_a_module_without_forward_is_refused_before_the_training(
+    numbers: Workspace,
+) -> None:
+    numbers.write("plain.yaml", CONFIG.replace("Plain", "NoForward"))
+    failed = numbers.run("retrain", "-c", "plain.yaml")
+    assert failed.code == 2
+    assert "model: NoForward has no forward, by which an exported model is called" in failed.err
+    assert "lightkit retrain --skip export" in failed.err
+    assert "plain.yaml:1:" in failed.err
+    assert numbers.runs == []
+
+
+def test_a_sweep_of_what_a_class_of_ones_own_lacks_is_refused_before_the_training(
+    numbers: Workspace,
+) -> None:
+    numbers.write("wide.yaml", CONFIG.replace("Plain", "Undescribed"))
+    numbers.write("space.yaml", "sweep: {space: {model.widht: [2, 3]}, sampler: grid}\n")
+    words = ["-c", "wide.yaml", "-c", "space.yaml"]
+    for command in ("check", "sweep"):
+        page = numbers.folder / f"{command}.md"
+        failed = numbers.run(command, *words, environ={"GITHUB_STEP_SUMMARY": str(page)})
+        assert failed.code == 2
+        assert page.read_text(encoding="utf-8").count("### ") == 1
+        assert "sweep.space.model.widht: " in failed.err
+        assert "Undescribed has no such argument; did you mean 'width'?" in failed.err
+        assert "space.yaml:1:" in failed.err
+    assert numbers.runs == []
+    assert not (numbers.folder / "sweeps").exists()
+
+
 def test_check_warns_of_a_gate_for_a_module_without_forward(numbers: Workspace) -> None:
     numbers.write("gated.yaml", CONFIG.replace("Plain", "NoForward") + GATE)
     checked = numbers.run("check", "-c", "gated.yaml").ok()

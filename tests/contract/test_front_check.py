@@ -524,10 +524,10 @@ def test_a_deep_check_as_json_is_one_object_whatever_the_model_prints(
     deep: dict[str, Answer],
 ) -> None:
     answer = deep["json"]
-    told: dict[str, Any] = json.loads(answer.ok().out)
-    assert told["mistakes"] == []
-    assert told["model"] == {"class": "Talks", "parameters": 41, "trained": 41}
-    assert told["metrics"] == ["test/loss", "train/loss", "val/loss"]
+    found: dict[str, Any] = json.loads(answer.ok().out)
+    assert found["mistakes"] == []
+    assert found["model"] == {"class": "Talks", "parameters": 41, "trained": 41}
+    assert found["metrics"] == ["test/loss", "train/loss", "val/loss"]
     assert "this model talks" in answer.err
 
 
@@ -661,7 +661,9 @@ def test_an_interrupted_deep_check_leaves_nothing_behind(room: Workspace) -> Non
     words = ("check", "-c", "small.yaml", "--deep", "callbacks.knocks=my_parts.Knocks")
     result = room.run(*words, environ={"SEEN": str(seen), "PYTHONDONTWRITEBYTECODE": "1"})
     assert result.code == 130, result.err
-    after = {path: told for path, told in listing(room.folder).items() if "__pycache__" not in path}
+    after = {
+        path: state for path, state in listing(room.folder).items() if "__pycache__" not in path
+    }
     assert after.keys() == before.keys()
     assert not Path(seen.read_text(encoding="utf-8")).exists()
 

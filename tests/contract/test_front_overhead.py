@@ -66,20 +66,20 @@ class Counting(Callback):
             self.hooks.append(frame.f_code.co_filename)
 
     def begin(self):
-        for places, told in ((READS, self.read), (OPENS, self.open)):
+        for places, note_call in ((READS, self.read), (OPENS, self.open)):
             for owner, name in places:
                 self.originals.append((owner, name, vars(owner).get(name), getattr(owner, name)))
-                setattr(owner, name, self.counted(getattr(owner, name), told))
+                setattr(owner, name, self.counted(getattr(owner, name), note_call))
 
     def end(self):
         for owner, name, own, _ in self.originals:
             delattr(owner, name) if own is None else setattr(owner, name, own)
         self.originals.clear()
 
-    def counted(self, original, told):
+    def counted(self, original, note_call):
         def function(*args, **kwargs):
             if threading.current_thread() is threading.main_thread():
-                told(sys._getframe(1), *args)
+                note_call(sys._getframe(1), *args)
             return original(*args, **kwargs)
 
         return function

@@ -161,9 +161,9 @@ def test_a_terminal_gets_bars_a_table_and_the_last_block(room: Workspace) -> Non
 
 
 def test_a_terminal_gets_errors_as_a_pipe_does(room: Workspace) -> None:
-    told = on_terminal(room, "check", "-c", "wrong.yaml")
-    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", told.out).replace("\r\n", "\n")
-    assert (told.code, plain) == (2, room.run("check", "-c", "wrong.yaml").err)
+    screen = on_terminal(room, "check", "-c", "wrong.yaml")
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.out).replace("\r\n", "\n")
+    assert (screen.code, plain) == (2, room.run("check", "-c", "wrong.yaml").err)
 
 
 @pytest.fixture(scope="module")
@@ -386,7 +386,7 @@ def test_devices_prints_what_the_machine_has(devices: dict[str, Answer]) -> None
 
 
 def test_devices_as_json_is_one_object(devices: dict[str, Answer]) -> None:
-    told = json.loads(devices["json"].ok().out)
+    machine = json.loads(devices["json"].ok().out)
     assert {
         "schema",
         "host",
@@ -397,11 +397,11 @@ def test_devices_as_json_is_one_object(devices: dict[str, Answer]) -> None:
         "xla",
         "horovod",
         "versions",
-    } <= told.keys()
-    assert told["schema"] == 1
-    assert told["cores"] == len(os.sched_getaffinity(0))
-    assert told["gpus"] == []
-    assert told["versions"]["torch"] == metadata.version("torch")
+    } <= machine.keys()
+    assert machine["schema"] == 1
+    assert machine["cores"] == len(os.sched_getaffinity(0))
+    assert machine["gpus"] == []
+    assert machine["versions"]["torch"] == metadata.version("torch")
 
 
 def test_devices_takes_no_keys(devices: dict[str, Answer]) -> None:

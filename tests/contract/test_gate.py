@@ -267,6 +267,14 @@ def test_a_gate_without_a_rule_is_refused(finished: Workspace, words: list[str],
     assert ("nothing is judged" in allowed.out) == (not words)
 
 
+def test_a_run_that_no_gate_judges_is_promoted_with_a_warning(finished: Workspace) -> None:
+    promoted = finished.run("promote", "latest", "--quiet").ok()
+    warning = "warning: promote: nothing judges the model, as gate.metric is not set"
+    assert promoted.err.startswith(warning)
+    judged = finished.run("promote", "latest", "--gate.metric=val/loss", "--gate.max=1e9").ok()
+    assert "nothing judges" not in judged.err
+
+
 def test_a_smallest_value_of_a_loss_warns(finished: Workspace) -> None:
     result = finished.run("gate", "latest", "--gate.metric=val/loss", "--gate.min=0.0")
     assert re.search(r"gate\.min.*val/loss.*small values are good.*gate\.max", result.err)

@@ -494,6 +494,22 @@ def test_a_baseline_is_scored_on_the_rows_of_the_run_that_is_judged(regressors: 
     assert known != pytest.approx(np.abs(read_errors(regressors, "old")).mean(), rel=1e-3)
 
 
+def test_a_baseline_is_scored_with_the_weights_of_the_run_that_is_judged(
+    regressors: Workspace,
+) -> None:
+    words = ("--data.weight=w", "--seed_everything=2", "--trainer.max_epochs=1")
+    regressors.fit("-c", "job.yaml", "--run.name=weighted", *words)
+    result = regressors.run("gate", "weighted/latest", "--baseline=old/latest", "--json")
+    assert result.code in (0, 4), result.err
+    decision = json.loads(result.out)
+    rows = parquet.read_table(regressors.folder / "table.parquet").to_pydict()
+    weights = np.array(rows["w"])[np.array(rows["split"]) == "test"]
+    # by hand: the baseline's errors on the rows that weigh something, as those of the run
+    expected = np.abs(read_errors(regressors, "old"))[weights > 0].mean()
+    assert decision["scores"]["baseline"]["test/mae"] == pytest.approx(expected, rel=1e-5)
+    assert decision["significance"]["num_samples"] == (weights > 0).sum()
+
+
 def test_scales_of_a_regressor_are_those_of_the_rows_that_count(regressors: Workspace) -> None:
     words = ("--data.weight=w", "--data.batch_size=4", "--trainer.max_epochs=1")
     regressors.fit("-c", "job.yaml", "--run.name=one", *words)

@@ -532,17 +532,17 @@ def test_the_printed_config_has_todays_keys(answers: dict[str, Result]) -> None:
 
 
 def test_devices_says_what_the_machine_has(answers: dict[str, Result]) -> None:
-    told = answers["devices"].ok().out
+    output = answers["devices"].ok().out
     found = json.loads(answers["devices json"].ok().out)
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert 0 < found["memory_available_bytes"] < found["memory_bytes"]
     assert found["gpus"] == []  # CUDA_VISIBLE_DEVICES is empty
     assert found["versions"]["torch"].split("+")[0] == version("torch").split("+")[0]
     assert (found["horovod"]["version"] is None) == (find_spec("horovod") is None)
-    assert re.search(rf"^cores +{found['cores']} ", told, re.MULTILINE)
-    assert re.search(r"^gpus +none", told, re.MULTILINE)
+    assert re.search(rf"^cores +{found['cores']} ", output, re.MULTILINE)
+    assert re.search(r"^gpus +none", output, re.MULTILINE)
     for name in ("host", "cpu", "memory", "xla", "horovod", "versions"):
-        assert re.search(rf"^{name} +\S", told, re.MULTILINE), told
+        assert re.search(rf"^{name} +\S", output, re.MULTILINE), output
 
 
 @pytest.mark.skipif(

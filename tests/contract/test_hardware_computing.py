@@ -177,3 +177,79 @@ def test_a_fit_in_bf16_on_a_cpu_writes_the_zeros_that_torch_leaves_out(
     done = workspace.run("fit", "-c", "job.yaml", f"--trainer.precision={precision}")
     assert done.code == code, done.err
     assert ("layer.weight" in done.err) is (code == 1)
+
+
+NORMALIZED = '''\
+"""A layer norm whose bias has the number of rows for its gradient."""
+
+import torch
+from pytorch_lightning import LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Normalized(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+        self.norm = torch.nn.LayerNorm(8)
+
+    def training_step(self, batch, batch_idx):
+        return self.norm(self.first(batch[0])).sum()
+
+    def on_after_backward(self):
+        print("gradient", *self.norm.bias.grad.tolist())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.rand(3000, 4)), batch_size=3000)
+'''
+
+
+def test_a_fit_in_bf16_on_a_cpu_sums_the_gradient_of_a_layer_norm_in_float32(
+    workspace: Workspace,
+) -> None:
+    workspace.write("normalized.py", NORMALIZED)
+    workspace.write(
+        "job.yaml", "model: normalized.Normalized\ntrainer: {max_epochs: 1, accelerator: cpu}\n"
+    )
+    done = workspace.run("fit", "-c", "job.yaml", "--trainer.precision=bf16-mixed").ok()
+    assert f"gradient {' '.join(['3000.0'] * 8)}" in done.out + done.err
+
+
+COUNTED = '''\
+"""A validation whose loss of a sample is the sample: 2,000 times 1 and 2,000 times 0.5."""
+
+import torch
+from pytorch_lightning import LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric
+
+
+class Counted(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.mean = MeanMetric()
+
+    def validation_step(self, batch, batch_idx):
+        self.mean.update(batch[0] + 0 * self.layer(batch[0]))
+
+    def on_validation_epoch_end(self):
+        self.log("val/loss", self.mean.compute())
+
+    def val_dataloader(self):
+        losses = torch.tensor([[1.0], [0.5]]).repeat(2000, 1)
+        return DataLoader(TensorDataset(losses), batch_size=8)
+'''
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_metrics_are_counted_in_float32_where_weights_are_in_16_bits(
+    workspace: Workspace, precision: str
+) -> None:
+    workspace.write("counted.py", COUNTED)
+    workspace.write("job.yaml", "model: counted.Counted\ntrainer: {accelerator: cpu}\n")
+    workspace.run("validate", "-c", "job.yaml", f"--trainer.precision={precision}").ok()
+    assert read_json(workspace.only_run / "summary.json")["stages"]["validate"]["val/loss"] == 0.75

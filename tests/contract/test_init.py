@@ -18,7 +18,7 @@ import yaml
 from PIL import Image
 
 from tests.contract.data_cases import png
-from tests.contract.workspace import Workspace, read_json
+from tests.contract.workspace import LIGHTKIT, Workspace, read_json
 
 ROOT = Path(__file__).parents[2]
 LAYERS = {
@@ -85,6 +85,12 @@ def test_a_config_is_shown_and_copied_but_replaces_no_file(workspace: Workspace)
     refused = workspace.run("configs", "copy", "accelerator/ddp")
     assert refused.code == 2
     assert "ddp.yaml exists" in refused.err
+
+    # a copy alone takes the options of a copy
+    shown = workspace.run("configs", "show", "accelerator/ddp", "--output", "other.yaml")
+    assert (shown.code, shown.out) == (2, "")
+    assert "--output goes with `copy NAME`" in shown.err
+    assert not (workspace.folder / "other.yaml").exists()
 
 
 def test_packaged_configs_are_layers_after_c_and_in_extends(workspace: Workspace) -> None:
@@ -393,6 +399,13 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(
     assert 'target: "price"   # the last column' in text
     assert "gate" not in text
     workspace.run("check", "-c", "p.yaml").ok()
+    for country, price in (("de", 1.5), ("fr", 2.25)):  # as Spark and pandas part a table
+        part = workspace.folder / "parts" / f"country={country}"
+        part.mkdir(parents=True)
+        pq.write_table(pa.table({"target": [price, price + 1]}), part / "0.parquet")
+    workspace.run("init", "--data", "parts").ok()
+    text = (workspace.folder / "parts.yaml").read_text(encoding="utf-8")
+    assert "# 4 rows with 1 category; the target has values" in text
     workspace.write("one.csv", "a,label\n1,x\n2,x\n")
     failed = workspace.run("init", "--data", "one.csv")
     assert failed.code == 3
@@ -540,3 +553,48 @@ def test_init_says_what_it_expected(
     failed = workspace.run("init", *words)
     assert failed.code == code
     assert says in failed.err
+
+
+@pytest.mark.parametrize("output", ["file/b.yaml", "a" * 300], ids=["below_a_file", "too_long"])
+@pytest.mark.parametrize(
+    "words", [("init", "--data", "table.csv"), ("configs", "copy", "flowers")], ids=["init", "copy"]
+)
+def test_an_output_that_cannot_be_written_is_an_error_in_words(
+    words: tuple[str, ...], output: str, workspace: Workspace
+) -> None:
+    workspace.write("table.csv", "a,target\n" + "0.5,1\n0.25,0\n" * 20)
+    workspace.write("file", "")
+    failed = workspace.run(*words, "--output", output)
+    assert failed.code == 2
+    assert re.fullmatch(r"error: .*cannot be written: .*\n", failed.err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("init", "--template", "module"),
+        ("configs", "copy", "flowers"),
+        ("configs", "copy", "flowers", "--force"),
+    ],
+    ids=["init", "configs", "force"],
+)
+def test_a_full_disk_is_one_error_and_leaves_no_half_of_a_config(
+    words: tuple[str, ...], workspace: Workspace
+) -> None:
+    for path in workspace.folder.iterdir():
+        path.unlink()
+    # a limit on the length of a file is to a process what a full disk is
+    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300));"
+    limited += "os.execv(sys.argv[1], sys.argv[1:])"
+    ended = subprocess.run(
+        [sys.executable, "-c", limited, str(LIGHTKIT), *words],
+        cwd=workspace.folder,
+        env=workspace.environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert re.fullmatch(r"error: .*File too large.*\n", ended.stderr)
+    assert list(workspace.folder.iterdir()) == []
+    workspace.run(*words).ok()

@@ -306,6 +306,9 @@ SCALARS = {
     "underscores": Rule([anything("{a: 1_000}")], {"model.init_args.a": 1000}),
     "infinity": Rule([anything("{a: -.inf}")], {"model.init_args.a": float("-inf")}),
     "null": Rule([anything("{a: ~}")], {"model.init_args.a": None}),
+    "keys_of_a_mapping": Rule(
+        [anything("{a: {0: 1, 2.5: {true: 3}}}")], {"model.init_args.a": {0: 1, 2.5: {True: 3}}}
+    ),
     "quoted_is_text": Rule([NET, "model: {name: '1e-3'}"], {"model.init_args.name": "1e-3"}),
     "text_where_text_is_expected": Rule(
         [NET], {"model.init_args.name": "123"}, flags=["--model.name=123"]

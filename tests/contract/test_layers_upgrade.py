@@ -437,9 +437,9 @@ def test_upgrade_prints_the_changes_and_leaves_the_file_alone(upgraded: dict[str
 
 def test_upgrade_names_the_files_below_that_need_it_too(upgraded: dict[str, Ended]) -> None:
     ended = upgraded["extending"].result.ok()
-    told = ended.out + ended.err
-    assert "lower.yaml needs it too" in told
-    assert "today.yaml" not in told
+    output = ended.out + ended.err
+    assert "lower.yaml needs it too" in output
+    assert "today.yaml" not in output
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -839,3 +839,18 @@ def test_a_foreign_graph_with_pickled_objects_asks_for_trust(place: Workspace) -
     assert trusted.code == 0, trusted.err
     assert trap.exists()
     assert file.name in trusted.err
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 of something else"])
+def test_a_missing_or_damaged_model_is_named_also_with_a_table(
+    content: bytes | None, suffix: str, workspace: Workspace
+) -> None:
+    model = workspace.folder / f"model{suffix}"
+    if content is not None:
+        model.write_bytes(content)
+    (workspace.folder / "rows.csv").write_text("size,price\n1,2\n", encoding="utf-8")
+    result = workspace.run("predict", "--model", model.name, "rows.csv")
+    says = "there is no such file" if content is None else "damaged or cut short"
+    assert result.code == 3
+    assert re.search(rf"^error: model\{suffix}: .*{says}", result.err, re.MULTILINE), result.err

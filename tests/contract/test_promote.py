@@ -26,7 +26,7 @@ LOOSE = "--gate.max_drop=0.5"
 """With it the run of accuracy 0.8 passes its gate."""
 
 
-def moves_told(result: Result) -> list[tuple[str, ...]]:
+def read_moves(result: Result) -> list[tuple[str, ...]]:
     """Read kind, version before and version after of the moves that `lightkit history` tells."""
     return re.findall(
         r"^\S+Z +(promote|rollback)(?: by force)? +(\S+) -> (\S+)", result.ok().out, re.MULTILINE
@@ -98,7 +98,7 @@ def test_promote_registers_a_run_that_has_passed_and_moves_the_alias(
     better = night.workspace.runs[0]
     version = night.registry["net"]["versions"]["1"]
     assert version["tags"]["run"] == f"net/{better.name}"
-    assert moves_told(night.results["history"])[0] == ("promote", "-", "1")
+    assert read_moves(night.results["history"])[0] == ("promote", "-", "1")
     events = read_events(planted_original / better.relative_to(night.workspace.folder))
     (moved,) = [event for event in events if event["event"] == "promotion"]
     assert (moved["alias"], moved["to"], moved["reason"]) == ("champion", "1", "the first")
@@ -176,12 +176,12 @@ def test_promote_judges_again_a_run_that_has_passed_against_another_champion(nig
 
 def test_promote_judges_again_under_other_settings(night: Night) -> None:
     assert "version 2" in night.results["loosened"].ok().out
-    assert ("promote", "1", "2") in moves_told(night.results["history"])
+    assert ("promote", "1", "2") in read_moves(night.results["history"])
 
 
 def test_promoting_the_champion_again_changes_nothing(night: Night) -> None:
     assert "is version 2 already" in night.results["twice"].ok().out
-    assert [move for move in moves_told(night.results["history"]) if move[2] == "2"].count(
+    assert [move for move in read_moves(night.results["history"]) if move[2] == "2"].count(
         ("promote", "1", "2")
     ) == 2
     assert sorted(night.registry["net"]["versions"]) == ["1", "2"]
@@ -243,7 +243,7 @@ def test_promote_force_passes_the_gate_over_and_history_reports_it(night: Night)
 
 def test_history_reports_who_promoted_what_when_and_why(night: Night) -> None:
     out = night.results["history"].ok().out
-    assert moves_told(night.results["history"]) == [
+    assert read_moves(night.results["history"]) == [
         ("promote", "-", "1"), ("promote", "1", "2"), ("promote", "2", "1"), ("rollback", "1", "2"),
         ("rollback", "2", "1"), ("promote", "1", "2"),
     ]  # fmt: skip
@@ -282,12 +282,12 @@ def test_after_a_kill_around_the_alias_history_reports_what_the_alias_says(
     assert planted.run(*words, environ={"KILL_AROUND_ALIAS": moment}).code == -signal.SIGKILL
     assert champion(planted) == kept
     history = planted.run("history", "net")
-    assert moves_told(history) == [("promote", "-", "1")]
+    assert read_moves(history) == [("promote", "-", "1")]
     outside = re.findall(r"outside +(\d) -> (\d) .*by a process that was killed", history.out)
     assert outside == ([("1", "2")] if moment == "after" else [])
     planted.run(*words).ok()
-    told = moves_told(planted.run("history", "net"))
-    assert told == [("promote", "-", "1"), ("promote", "1", "2")]
+    moves = read_moves(planted.run("history", "net"))
+    assert moves == [("promote", "-", "1"), ("promote", "1", "2")]
     assert champion(planted) == "2"
 
 
@@ -295,7 +295,7 @@ def test_after_a_kill_around_the_alias_history_reports_what_the_alias_says(
 def test_of_two_promotions_at_once_history_and_alias_agree(planted: Workspace) -> None:
     processes = [planted.start("promote", str(run), "--force") for run in planted.runs[::-1] * 2]
     assert {process.wait() for process in processes} <= {0, 75}
-    assert moves_told(planted.run("history", "net"))[-1][2] == champion(planted)
+    assert read_moves(planted.run("history", "net"))[-1][2] == champion(planted)
 
 
 @pytest.mark.parametrize(

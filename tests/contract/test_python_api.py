@@ -127,6 +127,38 @@ show(texts)
     assert "There is no run 'nothing'" in run[2]
 
 
+def test_arguments_of_another_type_are_errors_and_numbers_of_numpy_are_numbers(
+    workspace: Workspace,
+) -> None:
+    script = """\
+from pathlib import Path
+import lightkit, numpy, torch
+from lightkit.errors import ConfigError
+texts = []
+for config, overrides in (
+    ({"trainer": {"max_epochs": 3}}, None),
+    ("small.yaml", ["trainer.max_epochs=3"]),
+    ("small.yaml", {"trainer.max_epochs": object()}),
+):
+    try:
+        lightkit.load_config(config, overrides)
+    except ConfigError as error:
+        texts.append(str(error))
+numbers = {"trainer.max_epochs": numpy.int64(3), "trainer.gradient_clip_val": numpy.float32(0.5)}
+found = lightkit.load_config("small.yaml", numbers)["trainer"]
+arrays = {"data.init_args.a": numpy.array([3]), "data.init_args.b": torch.tensor([0.5, 1.0])}
+lists = lightkit.load_config("small.yaml", arrays)["data"]["init_args"]
+show([*texts, found["max_epochs"], found["gradient_clip_val"], [lists["a"], lists["b"]]])
+"""
+    no_files, no_mapping, no_value, epochs, clip, lists = run_script(workspace, script)[1]
+    assert no_files.startswith("config: expected a file")
+    assert "overrides" in no_files
+    assert no_mapping.startswith("overrides: expected a dictionary by dotted key")
+    assert no_value.startswith("trainer.max_epochs: expected text")
+    assert no_value.endswith("got a object")
+    assert (epochs, clip, lists) == (3, 0.5, [[3], [0.5, 1.0]])
+
+
 def test_a_run_in_python_gives_its_model_and_its_predictions(classifier: Workspace) -> None:
     script = """\
 import lightkit, torch

@@ -136,11 +136,11 @@ def test_steps_batch_and_learning_rate_are_shown_for_the_ranks_in_use(trained: L
 
 def test_each_rank_has_its_share_of_the_cores_as_threads(trained: Launch) -> None:
     share = max(1, len(os.sched_getaffinity(0)) // 2)
-    told = [
+    threads = [
         (trained.workspace.folder / f"threads-{rank}").read_text(encoding="utf-8")
         for rank in (0, 1)
     ]
-    assert told == [str(share)] * 2
+    assert threads == [str(share)] * 2
 
 
 @pytest.mark.parametrize("name", FAULTS)

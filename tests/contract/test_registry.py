@@ -426,5 +426,5 @@ def test_a_server_of_mlflow_holds_versions_promotions_and_their_log(planted: Wor
         assert (
             registry["net"]["versions"]["1"]["run_id"] != registry["net"]["versions"]["2"]["run_id"]
         )
-        told = planted.run("history", "net", where).ok().out
-        assert re.findall(r"(\S+) -> (\d)", told) == [("-", "2"), ("2", "1"), ("1", "2")]
+        history = planted.run("history", "net", where).ok().out
+        assert re.findall(r"(\S+) -> (\d)", history) == [("-", "2"), ("2", "1"), ("1", "2")]

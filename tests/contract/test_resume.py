@@ -94,6 +94,26 @@ def test_a_run_that_ended_well_is_not_resumed(finished: Workspace) -> None:
     assert not read_events(finished.runs[-1], "resume")
 
 
+def test_a_run_that_was_interrupted_after_the_clock_was_set_back_goes_on(
+    finished: Workspace,
+) -> None:
+    before = finished.only_run
+    before.rename(before.with_name("2999" + before.name[4:]))
+    sender = {
+        "class_path": "my_project.SendSignal",
+        "init_args": {"hook": "on_train_batch_start", "step": 9},
+    }
+    finished.write("signal.yaml", {"callbacks": {"sender": sender}, "run": {"name": "small"}})
+    words = ("fit", "-c", "small.yaml", "-c", "signal.yaml")
+    interrupted = finished.run(*words)
+    assert interrupted.code == 75, interrupted.err
+    newest = finished.runs[-1]
+    result = finished.run(*words).ok()
+    assert re.search(rf"resumes .*{newest.name} from last\.ckpt", result.err)
+    assert finished.runs[-1] == newest
+    assert len(finished.runs) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "environ", "data", "says"),
     [
@@ -429,6 +449,26 @@ def test_a_stage_finds_a_run_by_its_name_its_id_or_its_folder(
     assert result["metrics"] == pytest.approx(
         {"val/loss": float(read_metrics(run)[-1]["val/loss"])}
     )
+
+
+def test_a_layer_over_a_run_refers_to_its_values_and_sets_arguments_of_its_entries(
+    workspace: Workspace,
+) -> None:
+    workspace.fit("-c", "small.yaml", "callbacks.mine=pytorch_lightning.callbacks.Timer")
+    workspace.write("over.yaml", "trainer: {limit_val_batches: '${trainer.max_epochs}'}")
+    words = ("validate", "--run", "latest", "-c", "over.yaml", "callbacks.mine.interval=epoch")
+    printed = workspace.run(*words, "--print_config").yaml
+    assert printed["trainer"]["limit_val_batches"] == 2
+    assert printed["callbacks"]["mine"]["init_args"]["interval"] == "epoch"
+
+    # an error of the layer is reported with all others, and with a run that is not there if it may
+    # be why
+    lost = workspace.run(*words, "run.root=${oc.env:NOWHERE}")
+    assert lost.code == 2
+    assert re.findall("^error: (.*?): ", lost.err, re.MULTILINE) == [
+        "run.root",
+        "There is no run 'latest'",
+    ]
 
 
 def test_a_stage_scores_the_best_checkpoint_unless_another_is_named(workspace: Workspace) -> None:

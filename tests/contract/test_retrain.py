@@ -176,9 +176,9 @@ def test_a_second_retrain_of_the_job_is_75_and_names_who_runs_it(nights: Nights)
 
 
 def test_a_promotion_of_a_retrain_is_logged_once_with_its_reason(nights: Nights) -> None:
-    told = [line for line in nights.results["history"].ok().out.splitlines() if "->" in line]
-    assert len(told) == 1
-    assert told[0].endswith("of November")
+    moves = [line for line in nights.results["history"].ok().out.splitlines() if "->" in line]
+    assert len(moves) == 1
+    assert moves[0].endswith("of November")
 
 
 def test_retrain_reports_its_stages_on_the_screen_and_what_to_type_next(nights: Nights) -> None:
@@ -332,11 +332,11 @@ def test_all_stages_send_their_messages_to_an_address_that_is_written_in_the_con
     rejected: tuple[Workspace, Result], messages: Receiver
 ) -> None:
     workspace, result = rejected
-    told = [
+    sent = [
         (each.json["kind"], each.json["stage"], each.json["exit_code"])
         for each in messages.of("hook")
     ]
-    assert told == [("end", "fit", 0), ("gate", "gate", 4)]
+    assert sent == [("end", "fit", 0), ("gate", "gate", 4)]
     files = [
         path for path in workspace.folder.rglob("*") if path.is_file() and path.name != "small.yaml"
     ]
@@ -440,17 +440,6 @@ def test_no_training_is_begun_without_time_for_what_follows(workspace: Workspace
     assert workspace.runs == []
 
 
-def test_a_deadline_stops_the_training_after_an_epoch_that_is_validated(
-    workspace: Workspace,
-) -> None:
-    run = workspace.fit(
-        "-c", "small.yaml", "--trainer.max_epochs=1000000", "--deadline=6s", "--quiet"
-    )
-    summary = read_json(run / "summary.json")
-    assert (summary["status"], summary["stopped_by"]) == ("done", "deadline")
-    assert summary["metrics"]["last"]["val/loss"] > 0
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("stage", ["fit", "export", "gate", "promote"])
 def test_a_retrain_that_is_killed_in_any_stage_goes_on_with_it(
@@ -463,8 +452,8 @@ def test_a_retrain_that_is_killed_in_any_stage_goes_on_with_it(
     expected = [name for name in STAGES if name != "export" or stage == "export"]
     assert sorted(run) == sorted([*expected, stage])
     assert read_json(workspace.only_run / "retrain.json")["outcome"] == "promoted"
-    told = workspace.run("history", "small").ok().out
-    assert len(re.findall(r"^\S+Z +promote +- -> 1", told, re.MULTILINE)) == 1
+    history = workspace.run("history", "small").ok().out
+    assert len(re.findall(r"^\S+Z +promote +- -> 1", history, re.MULTILINE)) == 1
 
 
 @pytest.mark.long

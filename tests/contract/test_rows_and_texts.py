@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.contract.examples import MY_PROJECT
 from tests.contract.fault_examples import callback
 from tests.contract.registry import read_registry, tracking_uri
 from tests.contract.test_serve import start_server
+from tests.contract.test_tasks import row_job, write_rows
 from tests.contract.workspace import Workspace, assert_same_training, read_json
 from tests.texts.tiny import write_tiny_bert
 
@@ -660,3 +661,38 @@ def test_a_network_of_transformers_is_trained_exported_and_registered(workspace:
         assert one["label"] == other["label"] == answer["label"]
         assert one["probability"] == pytest.approx(other["probability"], abs=1e-4)
         assert one["probability"] == pytest.approx(answer["probability"], abs=1e-6)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def become_zeros(path: Path) -> None:
+    """Replace the second half by zeros, as a loss of power may."""
+    kept = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(kept + bytes(path.stat().st_size - len(kept)))
+
+
+PREPARED: dict[str, Callable[[Path], object]] = {
+    "encoded-*/target.npy": become_zeros,
+    "encoded-*/input_0.npy": become_zeros,
+    "rows-*/plan.json": cut,
+}
+
+
+@pytest.mark.parametrize("file", PREPARED, ids=lambda file: Path(file).name)
+def test_prepared_rows_that_are_damaged_are_prepared_again_for_the_same_training(
+    file: str, workspace: Workspace
+) -> None:
+    write_rows(workspace)
+    job = row_job({"target": "kind", "split": "split"})
+    workspace.write("job.yaml", {**job, "trainer": {"max_epochs": 1, "accelerator": "cpu"}})
+    cache = {"XDG_CACHE_HOME": str(workspace.folder / "cache")}
+    words = ("fit", "-c", "job.yaml", "--run.report=false")
+    workspace.run(*words, environ=cache).ok()
+
+    (path,) = (workspace.folder / "cache" / "lightkit").glob(file)
+    PREPARED[file](path)
+    again = workspace.run(*words, environ=cache).ok()
+    assert "is damaged" in again.err
+    assert_same_training(*workspace.runs)

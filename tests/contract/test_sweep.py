@@ -106,26 +106,34 @@ def test_what_a_sweep_finds_is_a_layer_of_the_config(swept: Workspace) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_sweep_resumes_the_trial_at_its_batch(swept: Workspace) -> None:
-    before = select(read_ends(swept))
-    swept.write("small.yaml", {**SMALL, "callbacks": {"hold": {"class_path": "my_project.Hold"}}})
-    for path in (*swept.folder.glob("sweeps"), *swept.folder.glob("runs/small")):
+def test_a_killed_sweep_resumes_the_trial_at_its_batch(workspace: Workspace) -> None:
+    # of lightkit's loader, which resumes within an epoch
+    data = {"class_path": "Temperatures", "init_args": {"num_samples": 96, "batch_size": 8}}
+    hold = {"hold": {"class_path": "my_project.Hold"}}
+    job = {**SMALL, "model": {"class_path": "Regressor"}, "data": data, "callbacks": hold}
+    workspace.write("small.yaml", job)
+    workspace.write("grid.yaml", GRID)
+    workspace.run(*SWEEP).ok()
+    before = select(read_ends(workspace))
+    for path in (*workspace.folder.glob("sweeps"), *workspace.folder.glob("runs/small")):
         path.rename(path.with_name(f".{path.name}-before"))
-    (swept.folder / "hold").write_text("2", encoding="utf-8")
-    process = swept.start(*SWEEP)
-    process.wait_for((swept.folder / "held").exists)
+
+    (workspace.folder / "hold").write_text("2", encoding="utf-8")
+    process = workspace.start(*SWEEP)
+    process.wait_for((workspace.folder / "held").exists)
     process.signal(signal.SIGKILL)
     process.result()
     trials = [psutil.Process(pid) for pid in session_members(process.pid)]
     for step in range(3, 12):  # one batch at a time, until the end of one comes after the signal
-        (swept.folder / "hold").write_text(str(step), encoding="utf-8")
+        (workspace.folder / "hold").write_text(str(step), encoding="utf-8")
         if not psutil.wait_procs(trials, timeout=0.5)[1]:
             break
     wait_until_gone(process.pid)
-    (swept.folder / "hold").unlink()
-    swept.run(*SWEEP).ok()
-    assert select(read_ends(swept)) == before
-    first = swept.folder / "runs" / read_ends(swept)[0]["run"]
+    (workspace.folder / "hold").unlink()
+
+    workspace.run(*SWEEP).ok()
+    assert select(read_ends(workspace)) == before
+    first = workspace.folder / "runs" / read_ends(workspace)[0]["run"]
     (resume,) = read_events(first, "resume")
     assert 2 < resume["step"] < 12
 

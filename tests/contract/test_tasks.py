@@ -353,6 +353,71 @@ def test_each_logged_metric_of_rows_and_texts_is_that_of_the_recorded_prediction
         assert importance["num_rows"] == SPLITS.count("test")
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_the_importance_of_columns_is_of_the_precision_of_the_test(
+    precision: str, workspace: Workspace
+) -> None:
+    lines = [f"{number % 7},{number % 5},{'ab'[number % 7 > 3]}" for number in range(140)]
+    workspace.write("table.csv", "\n".join(["x,y,label", *lines, ""]))
+    config = {
+        "extends": "lightkit:tabular",
+        "data": {"init_args": {"path": "table.csv", "target": "label"}},
+        "trainer": {"max_epochs": 2, "accelerator": "cpu", "precision": precision},
+        "run": {"name": "job", "report": False},
+    }
+    workspace.write("job.yaml", config)
+    workspace.run("fit", "-c", "job.yaml").ok()
+    workspace.run("test", "--run", "latest").ok()
+    run = workspace.only_run
+    tested = read_json(run / "summary.json")["stages"]["test"]["test/accuracy"]
+    assert read_json(run / "importance.json")["value"] == pytest.approx(tested)
+
+
+def fit_small_table(workspace: Workspace, target: str) -> None:
+    """Train a small model of a table with the columns x, y, label, price and split."""
+    lines = [
+        f"{number % 7},{number % 5},{'ab'[number % 7 > 3]},{number * 1.37},"
+        f"{('train', 'train', 'val', 'test')[number % 4]}"
+        for number in range(160)
+    ]
+    workspace.write("table.csv", "\n".join(["x,y,label,price,split", *lines, ""]))
+    data = {"path": "table.csv", "target": target, "split": "split"}
+    config = {
+        "extends": "lightkit:tabular",
+        "model": {"init_args": {"network": "mlp", "hidden": 16}},
+        "data": {"init_args": {**data, "columns": ["x", "y"]}},
+        "trainer": {"max_epochs": 2, "accelerator": "cpu"},
+        "run": {"name": "job", "report": False},
+    }
+    workspace.write("job.yaml", config)
+    workspace.run("fit", "-c", "job.yaml").ok()
+
+
+def test_predictions_in_bf16_have_the_probabilities_of_the_test(workspace: Workspace) -> None:
+    fit_small_table(workspace, "label")
+    precision = "--trainer.precision=bf16-mixed"
+    workspace.run("test", "--run", "latest", precision).ok()
+    words = ("table.csv", "--output", "predicted.csv")
+    workspace.run("predict", "--run", "latest", precision, *words).ok()
+    with (workspace.folder / "predicted.csv").open(encoding="utf-8", newline="") as file:
+        predicted = list(csv.DictReader(file))[3::4]  # the rows of the test split
+    tested = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pylist()
+    assert [row["label"] for row in predicted] == [row["predicted"] for row in tested]
+    # in bf16 they would be 0.4 % off
+    assert [float(row["probability"]) for row in predicted] == pytest.approx(
+        [row["probability"] for row in tested], rel=1e-5
+    )
+
+
+def test_predicted_values_that_the_precision_rounds_are_refused(workspace: Workspace) -> None:
+    fit_small_table(workspace, "price")
+    words = ("predict", "--run", "latest", "table.csv", "--output", "predicted.csv")
+    refused = workspace.run(*words, "--trainer.precision=bf16-true")
+    assert refused.code == 2
+    assert "trainer.precision: bf16-true rounds the values" in refused.err
+    workspace.run(*words, "--trainer.precision=bf16-mixed").ok()
+
+
 def group_by_split(file: Iterable[str]) -> dict[str, list[dict[str, str]]]:
     """Read the rows of a table by their splits."""
     found: dict[str, list[dict[str, str]]] = {}

@@ -128,6 +128,12 @@ def test_an_evaluation_of_a_run_adds_no_point_to_its_curves(workspace: Workspace
     for name in SPEED:
         assert history_of(client, mlflow_run, name) == speed_of(run, name)
 
+    # a test on a part of the split would be the newest value of the run
+    scores = [history_of(client, mlflow_run, name) for name in of_test]
+    result = workspace.run("test", "--run", "latest", "--trainer.limit_test_batches=1").ok()
+    assert "MLflow gets no metrics of this evaluation, which is of other weights" in result.err
+    assert [history_of(client, mlflow_run, name) for name in of_test] == scores
+
 
 def test_the_closing_block_says_how_to_open_the_trackers(tracked_folder: Path) -> None:
     out = (tracked_folder.parent / f".home-{tracked_folder.name}" / "0.out").read_text(
@@ -443,6 +449,33 @@ def test_wandb_offline_keeps_its_files_in_the_run_folder_and_asks_no_server(
     assert "wandb sync runs/" in result.out
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra wandb")
+def test_wandb_has_the_records_of_each_trial_of_a_sweep(workspace: Workspace) -> None:
+    """W&B writes them when its run ends, which is at the end of the process if nothing ends it."""
+    layer = ("-c", str(CONFIGS / "logger" / "wandb.yaml"), "--trainer.logger=null")
+    space = ("--space", "model.hidden=4,8", "--sweep.metric=val/loss")
+    workspace.run("sweep", "-c", "small.yaml", *layer, *space).ok()
+    files = list(workspace.folder.glob("runs/small/2*/wandb/offline-run-*/*.wandb"))
+    assert len(files) == 3  # trial 0 is the config itself
+    for path in files:
+        assert b"val/loss" in path.read_bytes()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra wandb")
+def test_wandb_gets_no_metrics_of_a_part_of_the_split(workspace: Workspace) -> None:
+    layer = ("-c", str(CONFIGS / "logger" / "wandb.yaml"), "--trainer.logger=null")
+    run = workspace.fit("-c", "small.yaml", *layer)
+    (fitted,) = run.glob("wandb/offline-run-*/*.wandb")
+    workspace.run("test", "--run", "latest").ok()
+    (whole,) = set(run.glob("wandb/offline-run-*/*.wandb")) - {fitted}
+    assert b"test/loss" in whole.read_bytes()
+    # W&B would show it as the newest value of the run
+    result = workspace.run("test", "--run", "latest", "--trainer.limit_test_batches=1").ok()
+    assert "Weights & Biases gets no metrics of this evaluation" in result.err
+    of_part = set(run.glob("wandb/offline-run-*/*.wandb")) - {fitted, whole}
+    assert not [path for path in of_part if b"test/loss" in path.read_bytes()]
+
+
 # -- Comet -----------------------------------------------------------------------------------------
 
 
@@ -462,11 +495,60 @@ def test_comet_offline_keeps_an_archive_in_the_run_folder_and_asks_no_server(
         with pytest.raises(BlockingIOError):
             proxy.accept()
     (path,) = workspace.only_run.rglob("*.zip")
-    with zipfile.ZipFile(path) as archive:
-        messages = [json.loads(line) for line in archive.read("messages.json").splitlines()]
-    metrics = [
-        message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"
-    ]
+    metrics = read_comet_metrics(path)
     assert [
         metric["step"] for metric in metrics if metric["metricName"] == "val/loss"
     ] == EPOCH_STEPS
+
+
+def read_comet_metrics(archive_path: Path) -> list[dict[str, Any]]:
+    """Read the metrics of an archive of Comet's."""
+    with zipfile.ZipFile(archive_path) as archive:
+        messages = [json.loads(line) for line in archive.read("messages.json").splitlines()]
+    return [message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("comet_ml") is None, reason="needs the extra comet")
+def test_comet_gets_no_metrics_of_a_part_of_the_split(workspace: Workspace) -> None:
+    workspace.write(
+        "comet.yaml",
+        {"logger": {"comet": {"init_args": {"online": False}}}, "trainer": {"logger": None}},
+    )
+    run = workspace.fit("-c", "small.yaml", "-c", "comet.yaml")
+    (fitted,) = run.rglob("*.zip")
+    of_fit = fitted.read_bytes()
+    workspace.run("test", "--run", "latest").ok()
+    # the archives of two stages of one seed are two
+    (whole,) = set(run.rglob("*.zip")) - {fitted}
+    assert fitted.read_bytes() == of_fit
+    metrics = read_comet_metrics(whole)
+    assert [each["step"] for each in metrics if each["metricName"] == "test/loss"] == [12]
+    # Comet would show it as the newest value of the run
+    result = workspace.run("test", "--run", "latest", "--trainer.limit_test_batches=1").ok()
+    assert "Comet gets no metrics of this evaluation" in result.err
+    of_part = set(run.rglob("*.zip")) - {fitted, whole}
+    names = [metric["metricName"] for path in of_part for metric in read_comet_metrics(path)]
+    assert "test/loss" not in names
+
+
+@pytest.mark.skipif(importlib.util.find_spec("comet_ml") is None, reason="needs the extra comet")
+def test_comets_mode_create_does_not_replace_an_archive(workspace: Workspace) -> None:
+    comet = {"init_args": {"online": False, "mode": "create"}}
+    workspace.write("comet.yaml", {"logger": {"comet": comet}, "trainer": {"logger": None}})
+    run = workspace.fit("-c", "small.yaml", "-c", "comet.yaml")
+    (fitted,) = run.rglob("*.zip")
+    of_fit = fitted.read_bytes()
+    result = workspace.run("test", "--run", "latest")
+    assert result.code == 2
+    assert "Comet's mode create would replace the archive runs/small/" in result.err
+    assert fitted.read_bytes() == of_fit
+    workspace.run("test", "--run", "latest", "--logger.comet.mode=get_or_create").ok()
+    assert len(list(run.rglob("*.zip"))) == 2
+
+
+def test_each_logger_of_lightkit_is_known_by_its_short_name(workspace: Workspace) -> None:
+    names = ["CSV", "Comet", "MLflow", "TensorBoard", "WandB"]
+    trainer = {key: value for key, value in SMALL["trainer"].items() if key != "logger"}
+    loggers = {name.lower(): {"class_path": name} for name in names}
+    workspace.write("job.yaml", {**SMALL, "trainer": trainer, "logger": loggers})
+    workspace.run_cold("check", "--full", "-c", "job.yaml").ok()

@@ -48,7 +48,9 @@ def test_a_lock_of_another_process_is_75_and_the_same_command_works_after_it(
 
 def test_a_server_that_is_away_is_75_until_it_answers(workspace: Workspace) -> None:
     words = ("history", "net")
-    with mlflow_process.started(workspace.folder, "server", healthy="/health") as address:
+    with mlflow_process.started(
+        workspace.folder, "server", "--workers", "1", healthy="/health"
+    ) as address:
         at = f"--tracking-uri={address}"
         assert workspace.run(*words, at).code == 2, "it answers that there is no such model"
     away = workspace.run(*words, at)

@@ -1,4 +1,4 @@
-"""Which files of a folder of classes are its images; what is passed over is told."""
+"""Which files of a folder of classes are its images; what is passed over is reported."""
 
 from __future__ import annotations
 

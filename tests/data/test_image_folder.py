@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.cli.model_export import load_model
+from lightkit.cli.model_loading import load_model
 from lightkit.data import ImageFolder, ResumableSampler, image_cache, image_dataset
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
@@ -71,15 +71,18 @@ def test_it_describes_itself(make_images: Any) -> None:
     root = make_images(*PLAIN)
     data = folder(root)
     data.setup("fit")
-    told = data.describe()
-    assert (told["source"], told["root"], told["class_names"]) == (
+    description = data.describe()
+    assert (description["source"], description["root"], description["class_names"]) == (
         "photos",
         str(root),
         ["rose", "tulip"],
     )
-    assert (len(told["fingerprint"]), set(told["counts"])) == (64, {"train", "val", "test"})
+    assert (len(description["fingerprint"]), set(description["counts"])) == (
+        64,
+        {"train", "val", "test"},
+    )
     assert (data.class_names, data.num_classes) == (["rose", "tulip"], 2)
-    assert told["cache"] == {"kept": "nowhere", "size": 18}
+    assert description["cache"] == {"kept": "nowhere", "size": 18}
 
 
 def test_the_training_loader_resumes(make_images: Any) -> None:

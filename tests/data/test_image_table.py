@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from lightkit.commands.init import starter_config, summarize_images
+from lightkit.cli.starter import find_table
+from lightkit.cli.starter_images import find_image_table
 from lightkit.data import ImageTable
 from lightkit.errors import ConfigError, DataError
 
@@ -204,16 +205,24 @@ def test_an_empty_separator_is_refused(pictures: Path, tmp_path: Path) -> None:
         build(write(pictures, tmp_path, several()), separator="")
 
 
+def compose(path: Path) -> str:
+    found = find_image_table(path, find_table(path))
+    assert found is not None
+    return found.compose("labels.yaml").text
+
+
 def test_init_writes_a_config_for_a_table_of_paths(pictures: Path, tmp_path: Path) -> None:
     path = write(pictures, tmp_path, several())
-    text = starter_config(summarize_images(path), "labels.yaml")
+    text = compose(path)
     assert "class_path: ImageTable" in text
     assert 'separator: "|"' in text
     assert "multilabel: true" in text
     assert "metric: test/map" in text
     rows = [(f"pictures/{at}.png", "ab"[at % 2]) for at in range(12)]
-    single = starter_config(
-        summarize_images(write(pictures, tmp_path, table(rows, "path,label"), "b.csv")), "b.yaml"
-    )
+    single = compose(write(pictures, tmp_path, table(rows, "path,label"), "b.csv"))
+    alone = [(name, "a") for name, _ in rows]
+    refused = "12 images with 1 class, path column 'path'; expected two .* labels in .* 'label'"
+    with pytest.raises(DataError, match=refused):
+        compose(write(pictures, tmp_path, table(alone, "path,label"), "c.csv"))
     assert "multilabel" not in single
     assert "separator" not in single

@@ -131,12 +131,12 @@ def test_an_image_that_cannot_be_read_is_reported_and_not_in_the_batch(
 ) -> None:
     folder = make_images("a.png", "c.png", "d.png")
     (folder / "b.png").write_bytes(b"this is text")
-    (first, told), (second, _) = taken(images_in(folder))
+    (first, entries), (second, _) = taken(images_in(folder))
     assert (len(first), len(second)) == (1, 2)
-    assert [Path(entry.path).name for entry in told] == ["a.png", "b.png"]
-    assert told[0].defect is None
-    assert told[1].defect is not None
-    assert "not an image" in told[1].defect
+    assert [Path(entry.path).name for entry in entries] == ["a.png", "b.png"]
+    assert entries[0].defect is None
+    assert entries[1].defect is not None
+    assert "not an image" in entries[1].defect
 
 
 def test_a_batch_of_bad_images_alone_has_one_blank_row(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_batch_of_bad_images_alone_has_one_blank_row(tmp_path: Path) -> None:
 
 
 def test_odd_images_of_the_wild_are_read_or_reported(odd_images: Path, tmp_path: Path) -> None:
-    entries = [entry for _, told in taken(images_in(odd_images)) for entry in told]
+    entries = [entry for _, each in taken(images_in(odd_images)) for entry in each]
     bad = {Path(entry.path).name for entry in entries if entry.defect}
     assert {"badwidth.bmp", "shortfile.bmp", "truncated_jpeg.jpg"} <= bad
     assert "hopper.jpg" not in bad

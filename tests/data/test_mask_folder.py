@@ -285,6 +285,17 @@ def test_masks_of_0_and_255_need_the_names_of_their_classes(tmp_path: Path) -> N
     assert set(np.unique(data.read_split("train", decoded=False).mask(0))) == {0, 1}
 
 
+def test_masks_of_which_all_but_one_class_is_ignored_are_refused(tmp_path: Path) -> None:
+    """0 and 255, with names alone: 255 would count for nothing, and the IoU would be 1."""
+    fill(tmp_path, lambda path, mask: save_grey(path, np.uint8(255) * (mask == 1).astype(np.uint8)))
+    for _ in range(2):  # the second finds the masks judged
+        with pytest.raises(DataError, match=r"than background; all others have the value 255"):
+            build(tmp_path, classes=["background", "object"]).setup("fit")
+    data = build(tmp_path, classes=["background", "object"], ignore_index=None)
+    with pytest.raises(DataError, match=r"255 \("):
+        data.setup("fit")
+
+
 def test_the_fingerprint_changes_with_a_mask(tmp_path: Path) -> None:
     fill(tmp_path)
     before = build(tmp_path).index.fingerprint

@@ -445,13 +445,13 @@ def test_with_error_bad_files_are_listed_with_reasons(make_images: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num", "fraction", "is_told"), [(3, 0.05, False), (4, 0.05, True), (1, 0, True)]
+    ("num", "fraction", "is_reported"), [(3, 0.05, False), (4, 0.05, True), (1, 0, True)]
 )
 def test_more_bad_files_than_allowed_are_refused(
-    make_images: Any, num: int, fraction: float, is_told: bool
+    make_images: Any, num: int, fraction: float, is_reported: bool
 ) -> None:
     root = with_bad(make_images, num)
-    if not is_told:
+    if not is_reported:
         assert len(read(root, max_bad_fraction=fraction).defects) == num
         return
     with pytest.raises(

@@ -50,6 +50,15 @@ def test_a_batch_has_inputs_targets_and_weights(table: str) -> None:
     assert counted == 10
 
 
+def test_a_column_that_is_ignored_may_be_that_of_the_weights_too(table: str) -> None:
+    # as where a gate gives the weights of one run to the settings of another, which ignores them
+    data = TableData(path=table, target="y", weight="w", ignore=["w", "split"], batch_size=4)
+    data.setup("test")
+    assert list(data.plan.types) == ["a", "c"]
+    with pytest.raises(DataError, match=r"data\.init_args\.ignore: the table has no column 'x'"):
+        TableData(path=table, target="y", ignore=["x"]).setup("test")
+
+
 def test_rows_are_encoded_for_the_model_that_gets_them(table: str) -> None:
     data = TableData(path=table, target="y", scaling="standard", batch_size=4)
     data.setup("test")

@@ -50,7 +50,7 @@ def counted(trainer: Trainer, root: Path, *, batch_size: int) -> dict[str, float
     return {name: value for name, value in logged.items() if not name.endswith("_step")}
 
 
-class Telling(Judge):
+class WriteLogged(Judge):
     """Writes what each rank has logged into a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -72,5 +72,5 @@ if __name__ == "__main__":
     torch.manual_seed(3)
     trainer = Trainer(**nets.QUIET, accelerator="cpu", devices=2, strategy="ddp_fork")
     trainer.validate(
-        Telling(folder), datamodule=ImageFolder(str(root), image_size=32, batch_size=13, seed=0)
+        WriteLogged(folder), datamodule=ImageFolder(str(root), image_size=32, batch_size=13, seed=0)
     )

@@ -9,10 +9,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
+from lightkit.cli.heap import freezing_imports
 
-from lightkit.distributed import HorovodEnvironment
-from tests.distributed import horovod_cases, number_cases
+with freezing_imports():
+    import torch
+
+    from lightkit.distributed import HorovodEnvironment
+    from tests.distributed import horovod_cases, number_cases
 
 
 def main(folder: Path, *, is_swept: bool) -> None:

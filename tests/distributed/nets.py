@@ -60,7 +60,7 @@ def scheduled(
 
 
 class Net(LightningModule):
-    """Classifies three classes; its head never gets a gradient unless it is told to use it."""
+    """Classifies three classes; its head never gets a gradient unless it is set to use it."""
 
     def __init__(self, optimizers: Optimizers = sgd, *, init: int = 0) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Fit:
     """A training.
 
     Args:
-        net: Makes the model; told the seed of its weights.
+        net: Makes the model from the seed of its weights.
         trainer: Arguments of the trainer.
         callbacks: Made anew for each training.
         strategy: Arguments of the strategy.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -115,6 +114,7 @@ PAGES = {
         before="lightkit fit -c flowers.yaml",
     ),
     "coming-from-pytorch": Page(FAST),
+    "coming-from-hydra": Page(FAST),
     "coding-agents": Page(
         FAST,
         {"photos": 60},
@@ -130,13 +130,6 @@ PAGES = {
         }
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    server = ForkServer(tmp_path_factory.mktemp("fork"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +183,9 @@ def normalise(text: str, home: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "python-api"])
 def test_the_commands_of_a_page_run_and_print_what_it_shows(
-    name: str, tmp_path: Path, server: ForkServer, home: Path
+    name: str, tmp_path: Path, fork_server: ForkServer, home: Path
 ) -> None:
-    page, workspace = PAGES[name], Workspace(tmp_path / "flowers", server)
+    page, workspace = PAGES[name], Workspace(tmp_path / "flowers", fork_server)
     file = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"
     prepare(page, workspace)
     if name == "configuration":
@@ -237,8 +230,10 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(
 
 
 @pytest.mark.slow
-def test_the_python_of_the_python_api_runs(tmp_path: Path, server: ForkServer, home: Path) -> None:
-    workspace = Workspace(tmp_path / "flowers", server)
+def test_the_python_of_the_python_api_runs(
+    tmp_path: Path, fork_server: ForkServer, home: Path
+) -> None:
+    workspace = Workspace(tmp_path / "flowers", fork_server)
     prepare(PAGES["python-api"], workspace)
     text = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
     blocks = [

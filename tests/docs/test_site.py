@@ -26,9 +26,14 @@ TEXTS = [ROOT / "README.md", *(page for page in PAGES if page.parent.name != "re
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RECIPES = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 TASKS = (ROOT / "docs" / "add-a-task.md").read_text(encoding="utf-8")
+HYDRA = (ROOT / "docs" / "coming-from-hydra.md").read_text(encoding="utf-8")
 OWN_CLASSES = {
     **dict(
-        re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", RECIPES + TASKS, re.MULTILINE | re.DOTALL)
+        re.findall(
+            r"^```python\n# (\w+\.py)\n(.*?)^```",
+            RECIPES + TASKS + HYDRA,
+            re.MULTILINE | re.DOTALL,
+        )
     ),
     "my_models.py": (
         "import pytorch_lightning as pl\n\nclass Net(pl.LightningModule):\n    def __init__(self,"
@@ -113,6 +118,7 @@ def test_a_command_of_the_documentation_has_the_options_it_is_given(
     main([name, "--help"])
     known = {*re.findall(r"--[\w-]+", capsys.readouterr().out)}
     known |= {"--help", "--run", "--ckpt_path", "--print_config", "--data"}
+    known |= {option.name for option in COMMANDS[name].options if not option.is_hidden}  # --json
     options = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
     assert {option for option in options if "." not in option} <= known
 

@@ -6,8 +6,6 @@ import errno
 import json
 import re
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from lightkit.export.exporter import export, lock_folder
 from lightkit.export.metadata import Metadata
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import ExportTarget
+from tests.contract.workspace import ForkServer, Workspace
 from tests.export.planted import subject_of, writer_of
 
 ONNX = ExportOptions(formats=("onnx",))
@@ -223,6 +222,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 
 _KILLED = """
+import signal
 import sys
 from pathlib import Path
 from lightkit.export import exporter
@@ -235,8 +235,8 @@ def counted(function):
         global num_calls
         num_calls += 1
         if num_calls == moment:
-            print("now", flush=True)
-            sys.stdin.read()  # until it is killed
+            Path("now").touch()
+            signal.pause()  # until it is killed
         return function(*args, **kwargs)
     return call
 
@@ -255,20 +255,16 @@ with exporter.lock_folder(folder):
     "moment", range(7), ids=["flush", "flush data", "old", "old data", "data", "model", "folder"]
 )
 def test_a_kill_at_any_moment_leaves_no_model_with_the_weights_of_another(
-    tmp_path: Path, moment: int
+    tmp_path: Path, moment: int, fork_server: ForkServer
 ) -> None:
     (tmp_path / "model.onnx").write_text("old")
     (tmp_path / "model.onnx.data").write_text("old weights")
-    with subprocess.Popen(
-        [sys.executable, "-c", _KILLED, str(tmp_path), str(moment)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "now\n"
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+    workspace = Workspace(tmp_path.with_name(f"{tmp_path.name}-exporter"), fork_server)
+    workspace.write("killed.py", _KILLED)
+    child = workspace.start(str(tmp_path), str(moment), script="killed.py")
+    child.wait_for((workspace.folder / "now").exists)
+    child.signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
 
     path = tmp_path / "model.onnx"
     if path.exists():

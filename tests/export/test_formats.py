@@ -89,10 +89,10 @@ def test_what_has_no_graph_is_reported_in_one_line_with_its_place(
     file = FORMATS[kind].file
     with pytest.raises(ExportError, match=says) as raised:
         write_file(kind, odd_subject(model(), num), tmp_path / file)
-    told = str(raised.value)
-    assert told.startswith(f"{file}: {model.__name__} cannot be exported: ")
-    assert "\n" not in told
-    line = int(told.rpartition("specimens.py:")[2].rstrip(")."))
+    message = str(raised.value)
+    assert message.startswith(f"{file}: {model.__name__} cannot be exported: ")
+    assert "\n" not in message
+    line = int(message.rpartition("specimens.py:")[2].rstrip(")."))
     source = Path(specimens.__file__).read_text(encoding="utf-8").splitlines()
     assert any(
         word in source[line - 1]

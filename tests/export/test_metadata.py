@@ -88,10 +88,10 @@ def test_a_file_that_is_no_export_is_reported_in_one_line(  # type: ignore[no-un
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(
         DataError, match=r"not an export of lightkit, or it is damaged or cut short \(.+\)"
-    ) as told:
+    ) as raised:
         read_metadata(path)
-    assert str(path) in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

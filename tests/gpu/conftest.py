@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from tests.contract.conftest import fork_server, workspace
+from tests.contract.conftest import workspace
 from tests.contract.examples import PICTURES, write_pictures
 from tests.contract.workspace import Workspace
 from tests.gpu.gpu_jobs import MY_GPU
 
-__all__ = ["fork_server", "pictures", "visible_gpu", "workspace"]
+__all__ = ["pictures", "visible_gpu", "workspace"]
 
 
 @pytest.fixture

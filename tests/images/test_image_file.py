@@ -45,10 +45,11 @@ def complaint_about(path: Path) -> str | None:
 
 def test_odd_images_are_decoded_or_named(odd_images: Path) -> None:
     complaints = {path: complaint_about(path) for path in sorted(odd_images.iterdir())}
-    told = {path: complaint for path, complaint in complaints.items() if complaint}
-    assert {path.name for path in told} == BROKEN
+    rejected = {path: complaint for path, complaint in complaints.items() if complaint}
+    assert {path.name for path in rejected} == BROKEN
     assert all(
-        text.startswith(f"{path}: this image cannot be decoded (") for path, text in told.items()
+        text.startswith(f"{path}: this image cannot be decoded (")
+        for path, text in rejected.items()
     )
 
 

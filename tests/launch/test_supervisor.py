@@ -146,14 +146,15 @@ def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(
     signum: signal.Signals, tmp_path: Path
 ) -> None:
     done = (
-        "pathlib.Path('begun').touch()\ntime.sleep(1)\nrank.record('ended', code=0 if not got else"
-        " 1)\n"
+        "pathlib.Path('begun').touch()\nwhile not pathlib.Path('sent').exists(): time.sleep(0.02)\n"
+        "time.sleep(1)\nrank.record('ended', code=0 if not got else 1)\n"
     )
     with supervised(
         tmp_path, done, preexec_fn=partial(signal.signal, signum, signal.SIG_IGN)
     ) as process:
         wait_for_rank(tmp_path)
         os.kill(process.pid, signum)
+        (tmp_path / "sent").touch()
         assert verdict(process) == [0, None, None]
 
 

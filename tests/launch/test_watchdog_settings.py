@@ -57,5 +57,5 @@ def test_each_error_is_reported_once(tmp_path: Path) -> None:
     file.write_text("watchdog: {floor: 3, factor: much, on_nonfinite: ignore}\n", encoding="utf-8")
     with pytest.raises(ConfigErrors) as caught:
         open_stage_config(parse(["fit", "-c", str(file), "--watchdog.floor_s=-1"]))
-    told = [str(problem) for problem in caught.value.problems if "watchdog" in str(problem)]
-    assert len(told) == 4
+    problems = [str(problem) for problem in caught.value.problems if "watchdog" in str(problem)]
+    assert len(problems) == 4

@@ -1,4 +1,4 @@
-"""A small training, and a callback that tells loggers what the command line's recorder does."""
+"""A small training, and a callback that calls loggers as the command line's recorder does."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class Net(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.hparams["lr"])
 
 
-class Telling(pl.Callback):
+class CallLoggers(pl.Callback):
     """Calls the optional methods of loggers when the package's docstring says so."""
 
-    def _tell(self, trainer: pl.Trainer, name: str, module: pl.LightningModule) -> None:
+    def _call(self, trainer: pl.Trainer, name: str, module: pl.LightningModule) -> None:
         for logger in trainer.loggers:
             getattr(logger, name, lambda *_: None)(trainer, module)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._tell(trainer, "record_fit_start", pl_module)
+        self._call(trainer, "record_fit_start", pl_module)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._tell(trainer, "record_fit_end", pl_module)
+        self._call(trainer, "record_fit_end", pl_module)
 
 
 def loader() -> DataLoader[Any]:
@@ -75,7 +75,7 @@ def train(folder: Path, logger: Any, *callbacks: pl.Callback, **settings: Any) -
             "max_epochs": 3,
             "logger": logger,
             "default_root_dir": folder,
-            "callbacks": [Telling(), *callbacks],
+            "callbacks": [CallLoggers(), *callbacks],
             "enable_progress_bar": False,
             "enable_model_summary": False,
             "log_every_n_steps": 2,

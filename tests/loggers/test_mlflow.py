@@ -241,6 +241,30 @@ def test_a_resumed_run_continues_and_keeps_first_values(
 
 
 @pytest.mark.parametrize(
+    ("stage", "is_of_other_run", "expected"),
+    [
+        ("test", False, {"early": 1.0, "late": 2.0}),
+        ("validate", True, {}),
+        ("predict", None, {"early": 1.0, "late": 2.0}),
+    ],
+    ids=["own", "other", "predict"],
+)
+def test_what_a_stage_logs_after_its_result_is_judged_as_the_result_is(
+    mlflow_run: runs.Run, stage: str, is_of_other_run: bool | None, expected: dict[str, float]
+) -> None:
+    """A module's own `on_test_end` is called after the result is recorded."""
+    with runs.activate(dataclasses.replace(mlflow_run, stage=stage)):
+        logger = MLflow()
+    logger.log_metrics({"early": 1.0}, step=1)
+    if is_of_other_run is not None:
+        logger.record_result(is_of_other_run)
+    logger.log_metrics({"late": 2.0}, step=1)
+    client = logger.experiment
+    logger.finalize("success")
+    assert client.get_run(logger.version).data.metrics == expected
+
+
+@pytest.mark.parametrize(
     ("error", "status"),
     [
         (KeyboardInterrupt(), "KILLED"),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightkit.models import Regressor
-from lightkit.models.module import parameter_groups
+from lightkit.models.module import parameter_groups, widen
 
 STEPS = 10
 
@@ -78,3 +78,20 @@ def test_vectors_and_frozen_parameters_do_not_decay() -> None:
     assert others["weight_decay"] == 0.0
     assert [tuple(p.shape) for p in decaying["params"]] == [(2, 4)]
     assert [tuple(p.shape) for p in others["params"]] == [(4,), (4,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "widened"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_outputs_of_16_bits_are_widened(kind: torch.dtype, widened: torch.dtype) -> None:
+    logits = torch.tensor([[1.0, 0.99609375]]).to(kind)  # which bf16 holds
+    probabilities = widen(logits).softmax(dim=1)
+    assert probabilities.dtype == widened
+    # 1 / (1 + exp(-1 / 256)); in bf16 both are 0.5
+    assert probabilities[0].tolist() == pytest.approx([0.50097656, 0.49902344], abs=1e-7)

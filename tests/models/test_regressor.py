@@ -49,6 +49,16 @@ def test_epoch_values_are_those_of_all_examples(make_trainer: Callable[..., Trai
     assert values["test/mse"] == pytest.approx(float(gap.square().mean()), rel=1e-6)
 
 
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_targets_that_the_precision_rounds_are_refused(
+    precision: str, make_trainer: Callable[..., Trainer]
+) -> None:
+    trainer = make_trainer(precision=precision)
+    expected = f"trainer.precision: {precision} rounds .*Set {precision.removesuffix('true')}mixed"
+    with pytest.raises(ConfigError, match=expected):
+        trainer.test(Regressor(), temperatures(70, seed=2), verbose=False)
+
+
 def test_scales_of_the_training_split_stay_in_the_checkpoint(
     tmp_path: Path, make_trainer: Callable[..., Trainer]
 ) -> None:

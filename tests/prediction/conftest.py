@@ -20,7 +20,7 @@ def metadata_of(*, in_graph: bool = False, **changes: Any) -> Metadata:
     """Of a model that takes the mean of each colour as the logit of its name."""
     images = TensorSpec("images", "uint8", (None, None, None, 3)) if in_graph else None
     plain = TensorSpec("x", "float32", (None, 3, 8, 8))
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "format": "onnx",
         "model": "by_hand.Colours",
         "inputs": (images or plain,),
@@ -30,7 +30,7 @@ def metadata_of(*, in_graph: bool = False, **changes: Any) -> Metadata:
         "preprocessing": PREPROCESSING,
         "in_graph": in_graph,
     }
-    return Metadata(**{**told, **changes})
+    return Metadata(**{**fields, **changes})
 
 
 def expected_of(path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import time
 from pathlib import Path
 from queue import Queue
@@ -14,9 +15,11 @@ import pytest
 from PIL import Image
 
 from lightkit.errors import DataError
+from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.prediction.masks import decide_mask
 from lightkit.prediction.table import PredictionColumns
-from lightkit.serving.predictor import Predictor
+from lightkit.serving.predictor import Predictor, Refusal
+from lightkit.serving.requests import Item
 from lightkit.task import MULTILABEL, SEGMENTATION, Task
 
 
@@ -63,6 +66,42 @@ def test_probabilities_are_enlarged_before_a_class_is_chosen() -> None:
     assert border == 11
     assert (mask[:, border:] == 1).all()
     assert (decide_mask(np.array([[0, 1]]), (2, 20))[0] == np.repeat([0, 1], 10)).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "says"),
+    [
+        ("int64", 1.5, r"rows\[1\]\[0\]: expected a whole number from .* got 1\.5"),
+        (
+            "int32",
+            3_000_000_000,
+            r"expected a whole number from -2.14748e\+09 to .* got 3000000000",
+        ),
+        ("float32", 1e39, r"expected a number from -3\.40282e\+38 to 3\.40282e\+38, got 1e\+39"),
+        ("float16", 70_000, r"expected a number from -65504 to 65504, got 70000"),
+    ],
+    ids=["fraction", "large whole number", "float32", "float16"],
+)
+def test_a_number_that_the_input_of_a_model_does_not_hold_is_refused(
+    dtype: str, value: float, says: str
+) -> None:
+    predictor = object.__new__(Predictor)
+    predictor._rows = None
+    predictor._row_length = 2
+    predictor._metadata = Metadata(
+        format="onnx",
+        model="Sum",
+        inputs=(TensorSpec("x", dtype, (None, 2)),),
+        outputs=(TensorSpec("y", "float32", (None, 1)),),
+    )
+    known = predictor.decode([Item("0", [2.0, 7])])
+    assert isinstance(known, list)
+    (row,) = map(np.asarray, known)
+    assert (row.dtype.name, row.tolist()) == (dtype, [2, 7])
+    refused = predictor.decode([Item("0", [2.0, 7]), Item("1", [value, 7])])
+    assert isinstance(refused, Refusal)
+    assert refused.status == 422
+    assert re.search(says, refused.reason)
 
 
 class CountedQueue(Queue[Any]):

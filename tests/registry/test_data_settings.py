@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.data import ImageFolder
+from lightkit.data import ImageFolder, TableData, TextData
 from lightkit.data.tables.module import Table
 from lightkit.registry.data_settings import choose_data_settings
 
@@ -50,13 +50,18 @@ def section(**arguments: Any) -> dict[str, Any]:
          {"path": "b", "features": ["x", "y"]}, ()),
         (Table, {"filter": [["a", "==", 1]], "label": "y"}, {"filter": None, "label": "z"},
          {"filter": None, "label": "y"}, ()),
+        (Table, {"weight": "w"}, {"weight": None}, {"weight": None}, ()),
+        (TableData, {"weight": "w", "scaling": "standard"}, {},
+         {"weight": None, "scaling": "standard"}, ()),
+        (TextData, {}, {"weight": "w"}, {"weight": "w"}, ()),
         (ImageFolder, {"root": "a", "image_size": 64}, {"root": "b", "image_size": 32},
          {"root": "b", "image_size": 64},
          ()),
     ],
     ids=["root", "folder", "batch size", "unknown", "default of today", "new argument", "declared",
          "declared default",
-         "columns", "rows and label", "image size"],
+         "columns", "rows and label", "weights of images", "weights of rows", "weights of texts",
+         "image size"],
 )  # fmt: skip
 def test_a_baseline_keeps_what_prepares_its_inputs_and_takes_the_samples_of_the_gate(
     kind: type,

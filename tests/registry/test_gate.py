@@ -357,10 +357,10 @@ def test_a_slice_of_null_has_no_bound(tmp_path: Path) -> None:
 def test_an_error_is_reported_with_its_places(
     tmp_path: Path, gate: str, says: str, places: int
 ) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         read_gate(resolved(tmp_path, gate))
-    assert str(told.value).startswith(says)
-    assert str(told.value).count("job.yaml:1:") == places
+    assert str(raised.value).startswith(says)
+    assert str(raised.value).count("job.yaml:1:") == places
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,23 @@ def test_the_paired_bootstrap_finds_a_difference_that_unpaired_intervals_hide() 
     assert result["p_value"] == pytest.approx(2 / 1001)
 
 
+def test_draws_without_a_statistic_count_for_neither_side_of_the_paired_bootstrap() -> None:
+    """Of two samples the first alone has a label: a quarter of the draws has no statistic."""
+    values = np.array([[1.0, 1.0], [0.0, 5.0]])  # whether labelled, and the value
+    better = values + np.array([0.0, 0.5])
+
+    def mean_of_labelled(rows: npt.NDArray[np.float64]) -> float:
+        labelled = rows[rows[:, 0] == 1, 1]
+        return float(labelled.mean()) if len(labelled) else math.nan
+
+    generator = np.random.default_rng(0)
+    num_known = sum(0 in generator.integers(2, size=2) for _ in range(1000))
+    assert 700 < num_known < 800
+    result = paired_bootstrap(values, better, mean_of_labelled, confidence=0.95)
+    # no known draw is at or below 0
+    assert result["p_value"] == pytest.approx(2 / (num_known + 1))
+
+
 def test_the_paired_bootstrap_of_equal_models_finds_nothing() -> None:
     errors = np.arange(10.0)
     expected = {"difference": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}

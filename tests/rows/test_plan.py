@@ -68,6 +68,15 @@ def test_equal_rows_and_rows_of_a_key_are_in_one_split(tmp_path: Path) -> None:
         assert not keys & others
 
 
+def test_rows_that_differ_in_the_sign_of_a_zero_are_in_one_split(tmp_path: Path) -> None:
+    rows = [(zero, number, 1.5 * number) for zero in ("0.0", "-0.0") for number in range(200)]
+    made = plan(tmp_path, "a b y", rows)
+    parts = [set(made.find_numbers(split)) for split in SPLITS]
+    assert all(parts)
+    assert all((at in part) == (at + 200 in part) for part in parts for at in range(200))
+    assert made.plan.num_shared == {"val": 0, "test": 0}
+
+
 def test_the_split_of_a_row_is_that_of_the_digest_of_its_cells(tmp_path: Path) -> None:
     rows = draw()
     made = plan(tmp_path, "a c y k", rows, TableRules(ignore=("k",)))
@@ -257,6 +266,16 @@ def test_a_column_of_lists_is_named_as_such(tmp_path: Path) -> None:
         DataError, match=r"target: column 'l' has cells that are no single values, such as lists"
     ):
         _ = PlannedRows(RowSettings({None: str(path)}, target="l"), TableRules()).plan
+
+
+def test_the_index_of_a_program_is_no_input(tmp_path: Path) -> None:
+    """Of rows in the order of their classes it would tell the class."""
+    path = tmp_path / "t.csv"
+    rows = [f"{at},{at},{at},{value},{label}" for at, (value, _, label, _) in enumerate(draw(60))]
+    path.write_text("\n".join([",Unnamed: 0,__index_level_0__,a,y", *rows]))
+    made = PlannedRows(RowSettings({None: str(path)}, target="y"), TableRules())
+    assert made.plan.types == {"a": "number"}
+    assert "column 'Unnamed: 0': it has no name" in made.plan.notes[1]
 
 
 def test_a_missing_target_is_an_error_with_its_line(tmp_path: Path) -> None:

@@ -205,3 +205,21 @@ def test_runs_start_without_torch() -> None:
 def test_runs_of_the_same_second_are_in_order(tmp_path: Path) -> None:
     made = [runs.create(tmp_path, "job").id for _ in range(8)]
     assert made == sorted(made)
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        ("29991231-235959-3fa1", ["3fa2", "3fa3", "3fa4"]),
+        ("29991231-235959-00ff", ["0100", "0101", "0102"]),
+        ("29991231-235959-fffe", ["ffff", "ffff0", "ffff1"]),
+    ],
+)
+def test_a_run_that_begins_after_the_clock_was_set_back_is_the_newest(
+    newest: str, expected: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "job" / newest).mkdir(parents=True)
+    made = [runs.create(tmp_path, "job").id for _ in range(3)]
+    assert made == [f"29991231-235959-{fraction}" for fraction in expected]
+    assert [run.id for run in runs.list_runs(tmp_path, "job")] == [*reversed(made), newest]
+    assert runs.create(tmp_path, "other").id < newest

@@ -206,12 +206,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             (info / "direct_url.json").write_text(
                 json.dumps({"url": wheel.as_uri(), "archive_info": {}})
             )
-        told = (
+        check = (
             "print('installed horovod 0.28.1 with gloo, nccl')"
             if loads
             else "raise ImportError('undefined symbol')"
         )
-        monkeypatch.setattr(build_horovod, "CHECK", told)
+        monkeypatch.setattr(build_horovod, "CHECK", check)
 
     return install
 

@@ -1,4 +1,4 @@
-"""scripts/faults.py: five kills keep all promises, and a promise that is broken is told."""
+"""scripts/faults.py: five kills keep all promises, and a broken promise is reported."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_what_is_as_it_should_be_breaks_no_promise(script: dict[str, Any], tmp_p
 
 def test_a_checkpoint_that_was_lost_is_reported(script: dict[str, Any], tmp_path: Path) -> None:
     killed, whole = _place(tmp_path / "killed"), _place(tmp_path / "whole")
-    (told,) = script["broken_promises"](killed, whole, saved=6)
-    assert told == "a checkpoint was lost: 6 steps were saved, and it went on from 4"
+    (broken,) = script["broken_promises"](killed, whole, saved=6)
+    assert broken == "a checkpoint was lost: 6 steps were saved, and it went on from 4"
 
 
 @pytest.mark.parametrize(("damage", "says"), BREAKS.values(), ids=BREAKS)
@@ -140,11 +140,11 @@ def test_the_same_seed_gives_the_same_moments(
 ) -> None:
     drawn: list[Any] = []
 
-    def told(kills: Any, *_: object, **__: object) -> int:
+    def note_kills(kills: Any, *_: object, **__: object) -> int:
         drawn.append(kills)
         return 0
 
-    monkeypatch.setitem(script["main"].__globals__, "told", told)
+    monkeypatch.setitem(script["main"].__globals__, "judge_kills", note_kills)
     for seed in ("7", "7", "8"):
         assert script["main"](["--kills", "30", "--seed", seed]) == 0
     assert drawn[0] == drawn[1] != drawn[2]

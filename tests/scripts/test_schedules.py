@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SMALL, runs_in, workplace
+from tests.scripts.project import SMALL, list_runs, write_project
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PLACE = "/srv/flowers"
@@ -37,7 +37,7 @@ def place(folder: Path) -> Path:
     """A project as the scripts think of it."""
     model = {"class_path": "judged.Judged"}
     data = {"class_path": "judged.Tested", "init_args": {"file": "judged.py"}}
-    workplace(folder, {**SMALL, "model": model, "data": data})
+    write_project(folder, {**SMALL, "model": model, "data": data})
     (folder / "judged.py").write_text(
         "from mine import Net, Points\n\n\nclass Judged(Net):\n"
         "    def forward(self, x):\n        return self.layers(x)\n\n"
@@ -97,8 +97,8 @@ def test_the_service_is_sound_and_says_what_the_crontab_says(tmp_path: Path) -> 
         text = (SCRIPTS / "systemd" / name).read_text().replace(PLACE, str(tmp_path / "flowers"))
         (tmp_path / name).write_text(text)
     command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "lightkit-retrain.timer")]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert "lightkit-retrain" not in told.stdout + told.stderr
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "lightkit-retrain" not in answer.stdout + answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_cron_retrains_and_the_service_finds_nothing_changed(tmp_path: Path) -> 
     retrain, collect = cron_commands()
     done = run_as_cron(retrain, folder, home)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (trained,) = runs_in(folder)
+    (trained,) = list_runs(folder)
     assert (trained / "export").is_dir()
     assert (trained / "promoted.json").is_file()
     assert not (home / "runs").exists()
@@ -145,4 +145,4 @@ def test_cron_retrains_and_the_service_finds_nothing_changed(tmp_path: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     done = run_as_cron(collect, folder, home)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert runs_in(folder) == [trained]
+    assert list_runs(folder) == [trained]

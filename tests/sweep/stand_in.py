@@ -1,6 +1,6 @@
 """A trial in a tenth of a second: a process that leaves a fit's run folder, without torch.
 
-As a program it is ``lightkit`` whose trials are such processes::
+As a program it is ``lightkit`` whose trials are such processes, forks of the sweep's::
 
     python tests/sweep/stand_in.py sweep -c config.yaml
 
@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from lightkit import runs
+from lightkit.errors import MAKE_ROOM
 from lightkit.runs.trial import FACTS, VERDICT
 
 EPOCHS = 4
@@ -33,6 +34,7 @@ _WRONG = dict(
         (
             *("crash", "nan", "killed once", "config", "hang", "data", "killed", "preempted once"),
             *("preempted", "killed before its first epoch", "killed with its sweep"),
+            "full disk once",
         ),
         2,
     )
@@ -183,13 +185,17 @@ class _Training:
         if self.wrong == "crash":
             print("error: ValueError: batches are out of stock")
             sys.exit(1)
+        marker = run.folder / "killed"
+        if self.wrong == "full disk once" and not marker.exists():
+            marker.touch()
+            print(f"error: No space left on device: last.ckpt cannot be written. {MAKE_ROOM}.")
+            sys.exit(1)
         if self.wrong in ("config", "data"):
             print(f"error: the {self.wrong} is wrong")
             sys.exit(2 if self.wrong == "config" else 3)
         if self.wrong == "hang":
             print("error: nothing was finished for 60 s")
             sys.exit(70)
-        marker = run.folder / "killed"
         if self.wrong == "preempted" or (self.wrong == "preempted once" and not marker.exists()):
             marker.touch()
             print("error: the tracker is away")

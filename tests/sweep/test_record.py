@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +84,64 @@ def test_a_line_with_another_type_is_an_error_that_names_it(
         ConfigError, match=rf"trials\.jsonl, line {at + 1}: this is no line of a sweep"
     ):
         SweepRecord(path).read()
+
+
+UNREADABLE: dict[str, Callable[[Path], object]] = {
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_is_no_file_is_an_error_and_not_waited_for(kind: str, path: Path) -> None:
+    path.unlink()
+    UNREADABLE[kind](path)
+    for read in (SweepRecord(path).read, SweepRecord(path).trim):
+        with pytest.raises(ConfigError, match=r"trials\.jsonl cannot be read: it is no file"):
+            read()
+
+
+def edit(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    """Change the lines of a record in place."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    change(lines)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+
+ODD: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
+    "first line lost": (lambda lines: lines.pop(0), "line 1: .*begins with one line 'sweep'"),
+    "two first lines": (lambda lines: lines.insert(0, lines[0]), "line 2: .*one line 'sweep'"),
+    "end of no trial": (lambda lines: lines[-1].update(trial=7), "trial 7 has not begun"),
+    "end before the first": (lambda lines: lines[-1].update(trial=-1), "trial -1 has not begun"),
+    "bound without a value": (lambda lines: lines[-1].update(constraints={}), "no value of params"),
+    "no mode": (lambda lines: lines[1].update(mode="least"), "mode is 'least'"),
+    "no kind": (lambda lines: lines[2].update(kind="other"), "of the kind 'other'"),
+    "key lost": (lambda lines: lines[-1].pop("state"), "'state' is missing"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_lines_that_no_sweep_writes_are_an_error(name: str, tmp_path: Path) -> None:
+    record = SweepRecord(tmp_path / "sweeps/job/trials.jsonl")
+    record.write_head({"constraints": {"params": {"max": 9}}}, "digest")
+    record.note_metric("val/loss", "min")
+    record.begin(Trial(0, {"rate": 1}))
+    record.end(replace(record.trials[0], state="complete", value=0.5, constraints={"params": 3.0}))
+    assert SweepRecord(record.path).read().trials[0].constraints == {"params": 3.0}
+
+    change, says = ODD[name]
+    edit(record.path, change)
+    with pytest.raises(ConfigError, match=says):
+        SweepRecord(record.path).read()
+
+
+def test_a_record_that_has_lost_all_its_lines_may_need_each_run(path: Path) -> None:
+    path.write_bytes(b"")
+    assert SweepRecord(path).read().needs_run(0)
+    path.unlink()
+    assert not SweepRecord(path).read().needs_run(0), "its folder was deleted"
 
 
 def test_a_record_says_whether_anything_is_left_and_which_runs_are_needed_for_it(
@@ -241,6 +303,19 @@ def test_a_key_whose_trials_are_equal_to_the_last_digit_has_no_effect() -> None:
     assert "decay" in line
     assert "rate" not in line
     assert describe_without_effect(trials[:2], "val/loss") == []
+
+
+def test_the_config_itself_may_have_the_value_of_another_trial_as_a_default() -> None:
+    loss = {0: 0.5, 1: 0.4}
+    trials = [
+        _complete(0, loss),
+        _complete(1, dict(loss), rate=0.1),
+        _complete(2, {0: 0.3}, rate=0.2),
+    ]
+    assert describe_without_effect(trials, "val/loss") == []
+    trials[2] = _complete(2, dict(loss), rate=0.2)
+    (line,) = describe_without_effect(trials, "val/loss")
+    assert "trials 1 and 2" in line
 
 
 def test_equal_accuracies_of_few_epochs_say_nothing() -> None:

@@ -141,6 +141,30 @@ def test_a_trial_that_breaks_a_constraint_draws_the_search_away() -> None:
     assert search({"rate": {"max": 1e-3}}) < search({}) / 2
 
 
+def test_trials_that_fail_draw_the_search_away() -> None:
+    """Rates above 1e-3 diverge, close to the best; at random half of the trials do."""
+    space = Space((Dimension("rate", "float", low=1e-5, high=1e-1, is_log=True),))
+    num_failed = []
+    for seed in range(5):
+        search = Search(Plan(seed=seed, space=space), "min")
+        trials: list[Trial] = []
+        for at in range(40):
+            params = search.propose(at)
+            assert params is not None
+            trial = Trial(at, params)
+            search.begin(trial)
+            is_stable = params["rate"] <= 1e-3
+            trial.state = "complete" if is_stable else "failed"
+            trial.value = abs(math.log10(params["rate"] / 5e-4)) if is_stable else None
+            search.finish(trial)
+            trials.append(trial)
+        num_failed.append(sum(each.state == "failed" for each in trials))
+        rebuilt = Search(Plan(seed=seed, space=space), "min")
+        rebuilt.rebuild(trials)
+        assert rebuilt.propose(40) == search.propose(40)
+    assert max(num_failed) < 20
+
+
 def test_a_config_outside_of_the_space_is_compared_and_changes_no_proposal() -> None:
     plan = Plan(seed=2, space=SPACE)
     own = Trial(

@@ -10,11 +10,10 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -22,16 +21,35 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from tests.contract.workspace import ForkServer, Process, Workspace
 from tests.receiving import receiving
 from tests.sweep.stand_in import HELD, read_lines
 
 pytest.importorskip("optuna", reason="needs the extra lightkit[sweep]")
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = [sys.executable, str(Path(__file__).with_name("stand_in.py"))]
+STAND_IN = Path(__file__).with_name("stand_in.py")
+SERVERS: list[ForkServer] = []
 BASE: dict[str, Any] = {"extends": ["lightkit:temperatures"], "trainer": {"max_epochs": 4}}
 RATES = {"model.learning_rate": {"log": [1e-4, 1e-1]}, "model.hidden": {"int": [4, 32], "step": 4}}
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command that was started.
+
+    Args:
+        process: Its process.
+        output: File with its standard output and error.
+    """
+
+    process: Process
+    output: Path
+
+    @property
+    def text(self) -> str:
+        """What it has printed."""
+        return self.output.read_text(encoding="utf-8")
 
 
 def write(folder: Path, **sweep: Any) -> None:
@@ -40,34 +58,77 @@ def write(folder: Path, **sweep: Any) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _server(fork_server: ForkServer) -> Iterator[None]:
+    """The process from which `start` forks."""
+    SERVERS.append(fork_server)
+    yield
+    SERVERS.clear()
+
+
 def start(
-    folder: Path, *words: str, pace_s: float = 0.0, environ: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
-    """Start a sweep in a folder."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "STAND_IN_S": str(pace_s),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    environment |= environ or {}
-    return subprocess.Popen(
-        [*PROGRAM, "sweep", "-c", "config.yaml", *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    folder: Path,
+    *words: str,
+    pace_s: float = 0.0,
+    environ: Mapping[str, str] | None = None,
+    output: int | None = None,
+) -> Started:
+    """Start a sweep in a folder.
+
+    Args:
+        folder: The folder.
+        words: Words after `sweep -c config.yaml`.
+        pace_s: Seconds of an epoch of its trials.
+        environ: Changes to the environment.
+        output: Where its standard output and error go, by default `Started.output`.
+    """
+    return start_command(
+        folder,
+        "sweep",
+        "-c",
+        "config.yaml",
+        *words,
+        environ={"STAND_IN_S": str(pace_s), **(environ or {})},
+        output=output,
     )
+
+
+def start_command(
+    folder: Path,
+    *words: str,
+    environ: Mapping[str, str] | None = None,
+    output: int | None = None,
+) -> Started:
+    """Start `lightkit` with stand-ins for trials; arguments are those of `start`."""
+    workspace = Workspace(folder, SERVERS[0])
+    path = workspace.home / f"{len(list(workspace.home.glob('*.txt')))}.txt"
+    with path.open("wb") as file:
+        stream = file.fileno() if output is None else output
+        process = workspace.start(
+            *words, script=STAND_IN, environ=environ, stdout=stream, stderr=stream
+        )
+    return Started(process, path)
 
 
 def run(
     folder: Path, *words: str, pace_s: float = 0.0, environ: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Run a sweep; return its exit code and what it printed."""
-    process = start(folder, *words, pace_s=pace_s, environ=environ)
-    text, _ = process.communicate(timeout=240)
-    return process.returncode, text
+    started = start(folder, *words, pace_s=pace_s, environ=environ)
+    return started.process.wait(timeout_s=240), started.text
+
+
+def run_command(folder: Path, *words: str) -> str:
+    """Run another command on the runs of a sweep, and return what it printed."""
+    started = start_command(folder, *words)
+    assert started.process.wait() == 0, started.text
+    return started.text
+
+
+def kill(started: Started) -> None:
+    """Kill a sweep; its trials see that it is gone, and end."""
+    started.process.signal(signal.SIGKILL)
+    started.process.wait()
 
 
 def ends(folder: Path) -> list[dict[str, Any]]:
@@ -146,15 +207,8 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped_and_is_pruned_in_the_t
     pruned = [line for line in ends(folder) if line["state"] == "pruned"]
     assert pruned
     assert all(len(line["values"]) < 4 for line in pruned)
-    printed = subprocess.run(
-        [*PROGRAM, "runs", "--sweep", "config", "--filter", "status=pruned", "--output", "csv"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert len(printed.stdout.splitlines()) == 1 + len(pruned)
+    words = ("runs", "--sweep", "config", "--filter", "status=pruned", "--output", "csv")
+    assert len(run_command(folder, *words).splitlines()) == 1 + len(pruned)
     summaries = [
         json.loads(path.read_text(encoding="utf-8"))
         for path in folder.glob("runs/config/2*/summary.json")
@@ -164,16 +218,7 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped_and_is_pruned_in_the_t
 
 def collect(folder: Path, *words: str) -> str:
     """Delete runs, and return what that has printed."""
-    printed = subprocess.run(
-        [*PROGRAM, "gc", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=True,
-    )
-    return printed.stdout
+    return run_command(folder, "gc", *words)
 
 
 def read_states(folder: Path) -> dict[str, str]:
@@ -234,18 +279,63 @@ def test_gc_keeps_what_an_unfinished_sweep_needs_and_no_more(copied: Path) -> No
     )
 
 
-def test_gc_keeps_all_runs_of_a_sweep_whose_record_cannot_be_read(copied: Path) -> None:
+def become_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "type": (
+        lambda path: path.write_text(
+            path.read_text(encoding="utf-8").replace('"trial": 3,', '"trial": "3",', 1),
+            encoding="utf-8",
+        ),
+        "this is no line of a sweep",
+    ),
+    "first line": (
+        lambda path: path.write_bytes(path.read_bytes().partition(b"\n")[2]),
+        "line 1: this is no line of a sweep",
+    ),
+    "folder": (become_folder, "it is no file"),
+    "link to nothing": (become_link, "it is no file"),
+    "empty": (lambda path: path.write_bytes(b""), ""),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_gc_keeps_all_runs_of_a_sweep_whose_record_cannot_be_read(name: str, copied: Path) -> None:
     before = read_states(copied)
-    record = copied / "sweeps/config/trials.jsonl"
-    record.write_text(
-        record.read_text(encoding="utf-8").replace('"trial": 3,', '"trial": "3",', 1),
-        encoding="utf-8",
-    )
+    damage, says = DAMAGES[name]
+    damage(copied / "sweeps/config/trials.jsonl")
     printed = collect(copied, "--keep-last=0")
     assert read_states(copied) == before
-    assert "trials.jsonl, line" in printed
-    assert "this is no line of a sweep" in printed
-    assert "Until then its runs are kept" in printed
+    assert says in printed
+    assert ("Until then its runs are kept" in printed) == bool(says)
+
+
+def test_a_record_that_cannot_be_read_stops_no_other_sweep_of_the_job(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        write(tmp_path, trials=2, sampler="random", seed=seed, space=RATES)
+        assert run(tmp_path)[0] == 0
+    damaged = tmp_path / "sweeps/config/trials.jsonl"
+    damaged.write_text("{\n", encoding="utf-8")
+    for words in (("--status",), ()):
+        code, text = run(tmp_path, *words)
+        assert code == 0, text
+        assert "best  trial" in text
+
+    # it may be the record of this one
+    write(tmp_path, trials=2, sampler="random", seed=3, space=RATES)
+    for words in (("--status",), ()):
+        code, text = run(tmp_path, *words)
+        assert code == 2, text
+        assert "config/trials.jsonl, line 1: this is no line of a sweep" in text
+    assert len((tmp_path / "trained.txt").read_text().splitlines()) == 4
 
 
 def test_trials_are_in_a_table_and_on_a_page(whole: tuple[Path, str]) -> None:
@@ -265,8 +355,11 @@ def test_trials_are_in_a_table_and_on_a_page(whole: tuple[Path, str]) -> None:
     }
 
 
-def test_a_finished_sweep_is_printed_again_and_trains_nothing(whole: tuple[Path, str]) -> None:
-    folder, _ = whole
+def test_a_finished_sweep_is_printed_again_and_trains_nothing(
+    whole: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = tmp_path
+    shutil.copytree(whole[0], folder, dirs_exist_ok=True)
     before = (folder / "trained.txt").read_text(encoding="utf-8")
     code, text = run(folder)
     assert code == 0
@@ -281,7 +374,20 @@ def test_a_finished_sweep_is_printed_again_and_trains_nothing(whole: tuple[Path,
     assert code == 0
     assert len(ends(folder)) == 13
     assert record.read_bytes().startswith(content)
-    record.write_bytes(content)
+
+
+def test_a_sweep_that_was_killed_before_it_wrote_its_table_and_its_layer_writes_them(
+    whole: tuple[Path, str], tmp_path: Path
+) -> None:
+    """The record has its last trial, and nothing is left to train."""
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    written = [tmp_path / "sweeps/config/trials.csv", tmp_path / "sweeps/config/best.yaml"]
+    before = [path.read_text(encoding="utf-8") for path in written]
+    for path in written:
+        path.unlink()
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [path.read_text(encoding="utf-8") for path in written] == before
 
 
 def test_a_search_that_is_killed_three_times_ends_as_one_that_was_not(
@@ -289,10 +395,9 @@ def test_a_search_that_is_killed_three_times_ends_as_one_that_was_not(
 ) -> None:
     write(tmp_path, trials=12, seed=3, pruner={"kind": "median", "warmup_epochs": 1}, space=RATES)
     for event, number in (("begin", 2), ("end", 5), ("begin", 9)):
-        process = start(tmp_path, pace_s=0.05)
+        started = start(tmp_path, pace_s=0.05)
         wait_for(tmp_path, event, number)
-        process.kill()
-        process.communicate()
+        kill(started)
     with next(tmp_path.glob("sweeps/*/trials.jsonl")).open("ab") as file:
         file.write(b'{"event": "end", "tri')  # as a cut write leaves it
     code, text = run(tmp_path)
@@ -314,10 +419,9 @@ def test_a_search_that_is_killed_at_random_moments_ends_as_one_that_was_not(
     draw = random.Random(seed)
     write(tmp_path, trials=12, seed=3, pruner={"kind": "median", "warmup_epochs": 1}, space=RATES)
     for _ in range(3):
-        process = start(tmp_path, pace_s=0.05)
+        started = start(tmp_path, pace_s=0.05)
         time.sleep(1 + 6 * draw.random())
-        process.kill()
-        process.communicate()
+        kill(started)
     code, text = run(tmp_path)
     assert code == 0, text
     assert read_lines(tmp_path) == read_lines(whole[0])
@@ -329,10 +433,9 @@ def test_a_search_that_is_killed_ends_after_as_many_failures_as_one_that_was_not
     space = {"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4, 5, 6]}
     write(tmp_path, max_failures=3, sampler="grid", space=space)
     hold(tmp_path, "config/3")
-    process = start(tmp_path)
+    started = start(tmp_path)
     wait_for(tmp_path, "end", 2)
-    process.kill()
-    process.communicate()
+    kill(started)
     release(tmp_path)
     code, text = run(tmp_path)
     assert code == 1
@@ -347,10 +450,9 @@ def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twi
     tmp_path: Path,
 ) -> None:
     write(tmp_path, trials=8, seed=1, parallel=2, space=RATES)
-    process = start(tmp_path, pace_s=0.1)
+    started = start(tmp_path, pace_s=0.1)
     wait_for(tmp_path, "end", 3)
-    process.kill()
-    process.communicate()
+    kill(started)
     code, text = run(tmp_path)
     assert code == 0, text
     assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 8
@@ -368,12 +470,11 @@ def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twi
 def test_sigterm_saves_the_running_trials_and_the_same_command_goes_on(tmp_path: Path) -> None:
     write(tmp_path, trials=3, sampler="random", space=RATES)
     hold(tmp_path, "config/1")
-    process = start(tmp_path)
+    started = start(tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("runs/config/2*/checkpoints/last.ckpt.sha256"))) == 2)
-    process.send_signal(signal.SIGTERM)
-    text, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, text
-    assert "interrupted by SIGTERM; the same command goes on with trial 1 of config" in text
+    started.process.signal(signal.SIGTERM)
+    assert started.process.wait(timeout_s=60) == 75, started.text
+    assert "interrupted by SIGTERM; the same command goes on with trial 1 of config" in started.text
     release(tmp_path)
     code, text = run(tmp_path)
     assert code == 0, text
@@ -447,6 +548,18 @@ def test_an_error_that_each_trial_would_have_ends_the_sweep_at_once(
     assert found == code
     assert f"{says} is wrong" in text
     assert [line["trial"] for line in ends(tmp_path)] == [0]
+
+
+def test_a_full_disk_fails_no_trial_and_the_same_command_goes_on_with_it(tmp_path: Path) -> None:
+    write(tmp_path, sampler="grid", space={"model.weight_decay": [13.0, 0.5]})
+    code, text = run(tmp_path)
+    assert code == 1
+    assert "No space left on device" in text
+    assert [line["trial"] for line in ends(tmp_path)] == [0]
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 3
+    check_values(tmp_path)
 
 
 def test_equal_failures_in_a_row_end_the_sweep_with_the_first_error(tmp_path: Path) -> None:
@@ -622,10 +735,9 @@ def test_a_second_sweep_of_the_job_ends_with_75_and_status_shows_the_first(tmp_p
     assert re.search(r"^1 +running +model\.learning_rate=", text, re.MULTILINE)
     code, text = run(tmp_path)
     assert code == 75, text
-    assert f"is being run by process {first.pid}" in text
-    first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=60)
-    assert first.returncode == 75
+    assert f"is being run by process {first.process.pid}" in text
+    first.process.signal(signal.SIGTERM)
+    assert first.process.wait(timeout_s=60) == 75
     numbers = [line["trial"] for line in read_lines(tmp_path) if line["event"] == "begin"]
     assert numbers == list(range(len(numbers)))
 
@@ -650,12 +762,13 @@ def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_
 ) -> None:
     write(tmp_path, trials=4, sampler="random", space=RATES)
     hold(tmp_path, "config/1")
-    process = start(tmp_path)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("trial 0: complete, val/loss")
-    process.stdout.close()
+    reader, writer = os.pipe()
+    started = start(tmp_path, output=writer)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as pipe:
+        assert pipe.readline().startswith("trial 0: complete, val/loss")
     release(tmp_path)
-    assert process.wait(timeout=60) == 141
+    assert started.process.wait(timeout_s=60) == 141
     code, text = run(tmp_path)
     assert code == 0, text
     assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 4
@@ -713,6 +826,18 @@ def test_a_search_without_a_metric_takes_that_of_the_checkpoint_of_its_first_tri
     check_values(tmp_path)
     (found,) = [line for line in read_lines(tmp_path) if line["event"] == "metric"]
     assert (found["metric"], found["mode"]) == ("val/loss", "min")
+
+
+def test_a_metric_that_nothing_logs_is_the_error_of_the_sweep_with_a_near_name(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, trials=3, metric="val/los", space=RATES)
+    code, text = run(tmp_path)
+    assert code == 2, text
+    assert text.splitlines()[-1] == (
+        "error: sweep.metric: 'val/los' is not logged; logged are val/loss, val/mae; did you mean"
+        " 'val/loss'?"
+    )
 
 
 def test_a_key_with_a_condition_is_set_where_it_holds(tmp_path: Path) -> None:

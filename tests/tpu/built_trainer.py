@@ -21,8 +21,8 @@ _BEGINNING = "pytorch_lightning.trainer.call._call_and_handle_interrupt"
 """What `Trainer.fit` begins with; its own signature is what the command line is made of."""
 
 
-def _tell(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
-    told = {
+def _print_settings(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
+    settings = {
         "accelerator": type(trainer.accelerator).__name__,
         "strategy": type(trainer.strategy).__name__,
         "launcher": type(trainer.strategy.launcher).__name__,
@@ -31,7 +31,7 @@ def _tell(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
         "devices": trainer.num_devices,
         "PJRT_DEVICE": os.environ.get("PJRT_DEVICE"),
     }
-    print("built", json.dumps(told), flush=True)
+    print("built", json.dumps(settings), flush=True)
     os._exit(0)
 
 
@@ -45,7 +45,7 @@ def main() -> int:
     def find_xla(environ: Mapping[str, str], version: str | None) -> Xla:
         return Xla(version, environ.get("PJRT_DEVICE") or None, count, count)
 
-    with patch("lightkit.hardware.machine.find_xla", find_xla), patch(_BEGINNING, _tell):
+    with patch("lightkit.hardware.machine.find_xla", find_xla), patch(_BEGINNING, _print_settings):
         return lightkit()
 
 

@@ -119,15 +119,15 @@ def place(folder: Path, **changes: Any) -> Path:
 
     Args:
         folder: Where.
-        changes: Sections of the config to replace; mappings are laid over those of `JOB`.
+        changes: Sections of the config to replace; mappings are merged into those of `JOB`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
-    laid = {
+    sections = {
         key: {**JOB.get(key, {}), **value} if isinstance(value, dict) else value
         for key, value in changes.items()
     }
-    (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, **laid}), encoding="utf-8")
+    (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, **sections}), encoding="utf-8")
     return folder
 
 

@@ -24,11 +24,11 @@ def fit(
 
 
 def built(end: Result) -> dict[str, Any]:
-    """What built_trainer.py told."""
+    """Return the settings that built_trainer.py printed."""
     assert end.code == 0, end.err
     (line,) = (line for line in end.out.splitlines() if line.startswith("built "))
-    told: dict[str, Any] = json.loads(line.removeprefix("built "))
-    return told
+    settings: dict[str, Any] = json.loads(line.removeprefix("built "))
+    return settings
 
 
 def test_eight_cores_are_lightnings_xla_strategy_on_pjrts_tpu(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightkit.cli.argument_lookup import describe_owner, list_class_names
 from lightkit.cli.command_line import FILES, FOLDERS, Command, Option, parse_command
-from lightkit.cli.command_table import COMMANDS, GENERAL_OPTIONS, WITH_MODEL
+from lightkit.cli.command_table import COMMANDS, GENERAL, WITH_MODEL
 from lightkit.cli.config_loader import load_config
 from lightkit.config import CLASS_SECTIONS, NAMED_CLASSES, Origin, Problems
 from lightkit.config.packaged import PREFIX, packaged_configs
@@ -84,9 +84,10 @@ def _list_choices_of(
 
 def _list_commands(previous: str) -> Sequence[str]:
     """List the commands, or the values of an option before them."""
-    option = Command("", options=GENERAL_OPTIONS).find_option(previous)
-    if option is not None and option.completes:
-        return _complete_option(option)
+    option = GENERAL.find_option(previous)
+    choices = [] if option is None else _complete_option(GENERAL, option)
+    if choices:
+        return choices
     return [*COMMANDS, "help", "--help", "--version"]
 
 
@@ -116,17 +117,17 @@ def _list_values_of(command: Command, name: str, tree: MappingNode) -> Sequence[
     """List the values of an option or of a key."""
     option = command.find_option(name)
     if option is not None and not option.suffixes:
-        return _complete_option(option)
+        return _complete_option(command, option)
     if not command.takes_config:
         return ()
     key = command.key_aliases.get(name, name.lstrip("-"))
     return _KEY_VALUES.get(key) or _list_values(key, tree)
 
 
-def _complete_option(option: Option) -> Sequence[str]:
+def _complete_option(command: Command, option: Option) -> Sequence[str]:
     if option.name == "-c":
         return [FILES, *(f"{PREFIX}{name}" for name in packaged_configs())]
-    return [*option.choices, *option.completes]
+    return [*option.choices, *command.find_switches(option.name), *option.completes]
 
 
 def _list_words(command: Command, current: str, tree: MappingNode) -> Sequence[str]:
@@ -146,9 +147,7 @@ def _list_options(command: Command) -> list[str]:
     names = ["--help"]
     for option in command.options:
         if not option.is_hidden or option.key == "ckpt_path":
-            names.append(option.name)
-        if option.spelling:
-            names.append(option.spelling.split()[0])
+            names += [option.name, *option.value_of[:1]]
     return names
 
 
@@ -161,21 +160,23 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
         above: The section, or an entry in it; empty for the top of a config.
         tree: The config so far.
     """
-    schema = load_schema()
-    section, _, entry = above.partition(".")
     if not above:
-        single = ["accelerator", *CLASS_SECTIONS, *schema.top]
-        return [
-            *(f"{name}." for name in schema.section_names),
-            *(f"{name}=" for name in single if name != "ckpt_path"),
-        ]
+        return _list_top_keys()
+    section, _, entry = above.partition(".")
     if section in NAMED_CLASSES and not entry:
         entries = getattr(find(tree, (section,)), "entries", {})
         return [f"{above}.{name}." for name in {*NAMED_CLASSES[section], *entries}]
     keys = [*describe_owner(tree, tuple(above.split(".")), imports=False).arguments]
-    if section in schema.bases and not above.endswith(".init_args"):
+    if section in load_schema().bases and not above.endswith(".init_args"):
         keys.append("class_path")
     return [f"{above}.{name}=" for name in keys]
+
+
+def _list_top_keys() -> list[str]:
+    schema = load_schema()
+    sections = [f"{name}." for name in schema.section_names]
+    single = ["accelerator", *CLASS_SECTIONS, *schema.top]
+    return [*sections, *(f"{name}=" for name in single if name != "ckpt_path")]
 
 
 def _list_values(key: str, tree: MappingNode) -> Sequence[str]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from lightkit.config.accelerator.block import BLOCK_KEYS
 from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, count_devices
 from lightkit.config.accelerator.vocabulary import (
     ALL,
-    BLOCK_KEYS,
     OLD_TRAINER_KEYS,
-    TRAINER_DEFAULTS,
+    TRAINER_KEYS,
     XLA_STRATEGIES,
 )
 from lightkit.config.accelerator.words import (
@@ -28,7 +28,7 @@ from lightkit.config.accelerator.words import (
 from lightkit.config.bounds import is_int
 from lightkit.config.origins import error_at
 from lightkit.config.resolved import Resolved
-from lightkit.config.tree import MappingNode, find, to_plain
+from lightkit.config.tree import MappingNode, entries_of, to_plain
 from lightkit.errors import format_count, near
 from lightkit.hardware import Machine
 
@@ -38,8 +38,41 @@ _INSTALL = (
     " constraints-tpu.txt"
 )
 _LAST_XLA = "2.9"  # the last version of torch-xla
+_CPU_BY_SECTION = {"accelerator": "gpus: 0 for the CPU", "trainer": "trainer.accelerator: cpu"}
+"""Keys that ask for the CPU instead, by the section that asks for more."""
+_REMOTE_ENGINES = ("spark", "ray", "slurm")
 _OTHER_KEY = re.compile(r"\$\{(?!\s*oc\.env:)")
 _CALLBACKS = ("scale_lr", "warmup_epochs")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The keys of the launcher that hardware depends on.
+
+    Args:
+        engine_by: Setting of the engine.
+        processes: Setting of the number of processes, unless it is null.
+        has_hosts: Whether hosts are named, each with its number of processes.
+    """
+
+    engine_by: Setting | None = None
+    processes: Setting | None = None
+    has_hosts: bool = False
+
+    @property
+    def engine(self) -> Any:
+        """Name of the engine; None where none is set."""
+        return None if self.engine_by is None else self.engine_by.value
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether the processes run on machines that the launcher chooses."""
+        return self.engine in _REMOTE_ENGINES
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether other machines than this one train, too."""
+        return self.is_remote or self.has_hosts
 
 
 @dataclass(frozen=True)
@@ -48,7 +81,7 @@ class Requirements:
 
     Args:
         kind: Kind of device; None where none is named.
-        kind_by: Setting that names it, or says ``auto``.
+        kind_by: Setting that names it.
         count: Number of devices, `ALL`, a tuple with their numbers, or ``auto``; None where there
             is none.
         count_by: Setting that decides it.
@@ -56,7 +89,7 @@ class Requirements:
         strategy_by: Setting that decides it.
         num_nodes: Number of machines.
         nodes_by: Setting that decides it.
-        engine_by: Setting of the launcher's engine.
+        launch: Keys of the launcher.
     """
 
     kind: str | None = None
@@ -67,12 +100,17 @@ class Requirements:
     strategy_by: Setting | None = None
     num_nodes: Any = 1
     nodes_by: Setting | None = None
-    engine_by: Setting | None = None
+    launch: Launch = field(default_factory=Launch)
 
     @property
     def is_launched(self) -> bool:
         """Return whether the number of devices is that of the launcher's processes."""
         return self.count_by is not None and self.count_by.path[0] == "launch"
+
+    @property
+    def devices(self) -> Any:
+        """Number of devices for the trainer; torchrun's processes learn it from their launcher."""
+        return None if self.is_launched and self.launch.engine == "torchrun" else self.count
 
     @property
     def has_known_strategy(self) -> bool:
@@ -108,31 +146,33 @@ def list_block(resolved: Resolved) -> list[Setting]:
 
 def list_written(resolved: Resolved) -> list[Setting]:
     """List the trainer's hardware settings of its section as they are written, old and new."""
-    settings = []
-    for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
-        node = find(resolved.tree, ("trainer", key))
-        if node is not None and node.origin.word is None:
-            settings.append(Setting(("trainer", key), node))
-    return settings
+    trainer = entries_of(resolved.tree.entries.get("trainer"))
+    written = {key: trainer[key] for key in TRAINER_KEYS if key in trainer}
+    return [
+        Setting(("trainer", key), node) for key, node in written.items() if node.origin.word is None
+    ]
 
 
-def check_settings(settings: Sequence[Setting], resolved: Resolved, num_cores: int | None) -> None:
+def check_settings(
+    settings: Sequence[Setting], resolved: Resolved, machine: Machine | None
+) -> None:
     """Check the value of each setting.
 
     Args:
         settings: Those of the block and of the trainer.
         resolved: The config.
-        num_cores: Cores of the machine's TPU; None where it is another machine.
+        machine: The machine that trains; None where it is another one.
 
     Raises:
         ConfigError: If a value is none of the forms, or GPUs and TPU cores are both set, in
             whichever layers.
     """
+    num_cores = TPU_CORES if machine is None else machine.xla.tpu_cores or TPU_CORES
     for setting in settings:
         _check_reference(setting, resolved)
         list_wishes(setting)
         if setting.subject == "tpu_cores":
-            _check_tpu_cores(setting, num_cores or TPU_CORES)
+            _check_tpu_cores(setting, num_cores)
     gpus = _find_asking(settings, "gpus")
     cores = _find_asking(settings, "tpu_cores")
     if gpus is not None and cores is not None:
@@ -157,15 +197,12 @@ def _check_reference(setting: Setting, resolved: Resolved) -> None:
         or setting.is_strategy_word
     )
     text = str(resolved.texts.get(setting.path, ""))
-    if is_translated and setting.subject in _TRANSLATED and _OTHER_KEY.search(text):
+    if is_translated and setting.subject in TRAINER_KEYS and _OTHER_KEY.search(text):
         advice = (
             "write the value out, or ${oc.env:NAME}; a hardware key is"
             " translated before keys refer to others"
         )
-        raise error_at(f"{setting}: expected a value, got {text}; {advice}", setting.origin)
-
-
-_TRANSLATED = (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)
+        raise setting.refuse(f"expected a value, got {text}; {advice}")
 
 
 def _check_tpu_cores(setting: Setting, most: int) -> None:
@@ -196,9 +233,7 @@ def check_combination(asked: Requirements, kind: str | None) -> None:
     for one, other, advice in _list_conflicts(asked, kind):
         if other is not None:
             raise contradiction(one, other, advice)
-        raise error_at(
-            f"{one}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}", one.origin
-        )
+        raise one.refuse(f"Lightning finds {_FOUND[str(kind)]} on this machine; {advice}")
 
 
 def _is_number(count: Any) -> bool:
@@ -212,13 +247,12 @@ def _list_conflicts(
 
     Without the second it is the machine.
     """
-    kind_by = asked.kind_by if asked.kind else None
     if asked.count_by is not None and kind == "cpu" and _is_of_gpus(asked):
-        yield asked.count_by, kind_by, "on CPUs it is the number of processes, such as 2"
+        yield asked.count_by, asked.kind_by, "on CPUs it is the number of processes, such as 2"
     if asked.strategy_by is not None:
         reason = _find_reason(asked, kind)
         if reason:
-            yield asked.strategy_by, kind_by, reason
+            yield asked.strategy_by, asked.kind_by, reason
         yield from _list_launch_conflicts(asked, asked.strategy_by)
 
 
@@ -230,11 +264,19 @@ def _list_launch_conflicts(
         yield own, asked.count_by, "it trains on one device; for several there is ddp"
     if asked.strategy == "horovod" and asked.num_nodes > 1:
         yield own, asked.nodes_by, "for Horovod the machines stand under launch.hosts: 'a:4,b:4'"
-    engine = None if asked.engine_by is None else asked.engine_by.value
-    if engine == "horovod" and asked.strategy != "horovod":
-        yield own, asked.engine_by, "Horovod's launcher starts processes for strategy: horovod only"
-    if engine in ("torchrun", "ray", "local") and asked.strategy == "horovod":
-        yield own, asked.engine_by, "Horovod's processes are started by the engine horovod or spark"
+    launch = asked.launch
+    if launch.engine == "horovod" and asked.strategy != "horovod":
+        yield (
+            own,
+            launch.engine_by,
+            "Horovod's launcher starts processes for strategy: horovod only",
+        )
+    if launch.engine in ("torchrun", "ray", "local") and asked.strategy == "horovod":
+        yield (
+            own,
+            launch.engine_by,
+            "Horovod's processes are started by the engine horovod or spark",
+        )
 
 
 def _is_of_gpus(asked: Requirements) -> bool:
@@ -313,26 +355,18 @@ def check_machine(
         ConfigError: If it has fewer devices, and says which there are; or if its torch cannot use
             them.
     """
-    kind_by = asked.kind_by if asked.kind else None
-    by = asked.count_by or kind_by
+    by = asked.count_by or asked.kind_by
     if by is None or kind not in ("gpu", "mps", "tpu"):
         return
-    if kind == "tpu" and kind_by is not None:
-        _check_xla(kind_by, machine)
+    if kind == "tpu" and asked.kind_by is not None:
+        _check_xla(asked.kind_by, machine)
     num_there = count_visible(kind, machine)
     if num_there is None or num_there >= _count_wanted(asked.count):
         return
-    cpu = "accelerator.gpus: 0 for the CPU"
-    if by.path[0] == "accelerator":
-        cpu = "gpus: 0 for the CPU"
-    elif by.path[0] == "trainer":
-        cpu = "trainer.accelerator: cpu"
     fewer = f"at most {num_there}, or " if num_there else ""
-    text = (
-        f"{by}: {_describe_devices(kind, num_there, machine, environ)}; say"
-        f" {fewer}{cpu}, or leave it out"
-    )
-    raise error_at(text, by.origin)
+    cpu = _CPU_BY_SECTION.get(by.path[0], "accelerator.gpus: 0 for the CPU")
+    there = _describe_devices(kind, num_there, machine, environ)
+    raise by.refuse(f"{there}; say {fewer}{cpu}, or leave it out")
 
 
 def _count_wanted(count: Any) -> int:
@@ -350,9 +384,7 @@ def _check_xla(by: Setting, machine: Machine) -> None:
     if xla is not None and torch.split(".")[:2] == needed.split("."):
         return
     there = f"here are torch-xla {xla or '(not installed)'} and torch {torch or '(not installed)'}"
-    raise error_at(
-        f"{by}: TPUs need torch-xla and torch {needed}, and {there}; {_INSTALL}", by.origin
-    )
+    raise by.refuse(f"TPUs need torch-xla and torch {needed}, and {there}; {_INSTALL}")
 
 
 def _describe_devices(
@@ -361,20 +393,22 @@ def _describe_devices(
     """Write which devices of a kind the machine has."""
     if kind == "tpu":
         return f"this machine has {num_there or 'no'} TPU cores"
-    if kind == "mps" or machine.mps:
-        return (
-            "this machine has one GPU, Apple's"
-            if machine.mps
-            else "this machine has no GPU of Apple's"
-        )
-    gpus = machine.gpus or ()
+    if machine.mps:
+        return "this machine has one GPU, Apple's"
+    if kind == "mps":
+        return "this machine has no GPU of Apple's"
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
-    torch = machine.versions.get("torch", "")
-    text = "this machine shows no GPU"
-    if gpus:
-        names = ", ".join(
-            f"{gpu.index}: {gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB)" for gpu in gpus
-        )
-        text = f"this machine shows {format_count(len(gpus), 'GPU')}, {names}"
-        text += f", and torch {torch} is built for CPUs only" if "+cpu" in torch else ""
+    text = f"this machine shows {_describe_gpus(machine)}"
     return text if hidden is None else f"{text} (CUDA_VISIBLE_DEVICES is {hidden!r})"
+
+
+def _describe_gpus(machine: Machine) -> str:
+    """Write which of NVIDIA's GPUs the machine shows, and that its torch cannot use them."""
+    if not machine.gpus:
+        return "no GPU"
+    names = ", ".join(
+        f"{gpu.index}: {gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB)" for gpu in machine.gpus
+    )
+    torch = machine.versions.get("torch", "")
+    unused = f", and torch {torch} is built for CPUs only" if "+cpu" in torch else ""
+    return f"{format_count(len(machine.gpus), 'GPU')}, {names}{unused}"

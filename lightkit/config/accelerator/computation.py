@@ -4,69 +4,27 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, make_node
-from lightkit.config.bounds import is_int
+from lightkit.config.accelerator.vocabulary import TRAINER_KEYS
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, dotted, error_at
 from lightkit.config.resolved import Resolved
-from lightkit.config.schema import Argument, load_schema
-from lightkit.config.tree import Node, find, to_plain
-from lightkit.errors import format_count, near
+from lightkit.config.schema import Argument, accepts, describe_refused, load_schema
+from lightkit.config.tree import Node, find
+from lightkit.errors import format_count
 from lightkit.hardware import Machine
 from lightkit.hardware.cores import find_user_threads, workers_by_rule
 from lightkit.hardware.processor import is_bf16_fast
 
-
-@dataclass(frozen=True)
-class AcceleratorSettings:
-    """How steps are computed. `auto` takes a table's value by hardware; `lightkit tune` measures.
-
-    Args:
-        memory_format: Of weights and images in memory: `channels_last` is faster for convolutions
-            in mixed precision.
-        compile: Whether torch.compile compiles, for training, the layers that are attributes of the
-            model and have parameters, each by itself; the code of the steps around them is not
-            compiled.
-        tf32: Whether matrix products on CUDA round float32 to TensorFloat-32. `null`: as torch has
-            it.
-        fused: Whether the optimizer updates all parameters in one kernel. `null`: as the optimizer
-            has it.
-    """
-
-    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    compile: bool = False
-    tf32: bool | None = None
-    fused: bool | None = None
-
-
 Targets = dict[KeyPath, tuple[Node, Setting]]
 """Values by the key that takes them, each with the setting that asks for it."""
 
-_SWITCH = (lambda value: isinstance(value, bool), "auto, true or false")
-_COMPUTING: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "precision": (lambda value: value == AUTO, ""),  # a fixed one is parsed with the trainer's
-    "memory_format": (
-        lambda value: value in ("contiguous", "channels_last"),
-        "auto, contiguous or channels_last",
-    ),
-    **dict.fromkeys(("compile", "tf32", "fused"), _SWITCH),
-    "threads": (lambda value: is_int(value, 1), "auto, or a number of threads from 1"),
-    "num_workers": (lambda value: is_int(value, 0), "auto, or a number of processes from 0"),
-    "batch_size": (lambda value: is_int(value, 1), "a number of samples from 1"),
-    "learning_rate": (
-        lambda value: type(value) in (int, float) and 0 < value < math.inf,
-        "a number above 0",
-    ),
-}
-"""Keys for computing: which fixed values each takes, and what is expected."""
-_WORDS = (AUTO, "contiguous", "channels_last")
 _MEASURED = ("batch_size", "learning_rate")
 """Keys for which no rule is any good: `lightkit tune` measures them."""
 _HOMES: dict[str, KeyPath] = {
@@ -74,6 +32,8 @@ _HOMES: dict[str, KeyPath] = {
     "threads": ("launch", "threads"),
 }
 """Keys that others than the block take, whatever the classes are."""
+_OTHER_DEVICES = {"mps": "Apple's GPU", "tpu": "XLA"}
+"""In words, devices for which no value is chosen by hardware."""
 _WITHOUT_EFFECT = {
     "tpu": ("precision", "memory_format", "compile", "tf32", "fused"),
     "cpu": ("tf32",),
@@ -117,9 +77,7 @@ def resolve_computing(
             the value.
     """
     found = Computation()
-    for setting in settings:
-        if not _is_for_computing(setting):
-            continue
+    for setting in filter(_is_for_computing, settings):
         _check_value(setting)
         target = target_key(str(setting.path[-1]), setting, resolved)
         if target is None or not _counts(setting, target, resolved):
@@ -134,26 +92,24 @@ def _is_for_computing(setting: Setting) -> bool:
 
     A fixed precision is translated with the trainer's keys.
     """
-    key = str(setting.path[-1])
-    if setting.path[0] != "accelerator" or key not in _COMPUTING or setting.value is None:
-        return False
-    return key != "precision" or setting.value == AUTO
+    if setting.subject in TRAINER_KEYS:
+        return setting.subject == "precision" and setting.value == AUTO
+    return setting.value is not None
 
 
 def _check_value(setting: Setting) -> None:
+    """Check a value by the type of its key in `AcceleratorBlock`."""
     key = str(setting.path[-1])
-    value = setting.value
-    accepts, expected = _COMPUTING[key]
-    if key in _MEASURED and value == AUTO:
+    if key in _MEASURED and setting.value == AUTO:
         option = key.replace("_", "-")
-        text = (
-            f"{setting}: no training measures; `lightkit tune --{option}` finds a number, and"
-            " writes it into a layer"
+        raise setting.refuse(
+            f"no training measures; `lightkit tune --{option}` finds a number, and writes it into"
+            " a layer"
         )
+    schema = load_schema().sections["accelerator"].arguments[key].schema
+    if not accepts(schema, setting.value):
+        text = f"{dotted(setting.path)}: {describe_refused(schema, setting.value)}"
         raise error_at(text, setting.origin)
-    if value != AUTO and not accepts(value):
-        choices = [word for word in _WORDS if word in expected]
-        raise setting.expect(expected, near(str(value).lower(), choices))
 
 
 def _counts(setting: Setting, target: KeyPath, resolved: Resolved) -> bool:
@@ -245,28 +201,23 @@ def choose_settings(
     }
     if kind == "cpu":
         is_fast = is_bf16_fast(machine.instruction_sets, machine.cpu_vendor, environ)
-        words = (
-            f"CPU with{'' if is_fast else 'out'} fast bf16 instructions,"
-            f" {format_count(share, 'core')}"
-        )
-        values["threads"] = None if find_user_threads(environ) else share
+        words = f"CPU {_with(is_fast)} fast bf16 instructions, {format_count(share, 'core')}"
+        values["precision"] = "bf16-mixed" if is_fast else "32-true"
         values["memory_format"] = "channels_last"
-        if is_fast:
-            values["precision"] = "bf16-mixed"
+        values["threads"] = None if find_user_threads(environ) else share
     elif kind == "gpu":
-        has_bf16 = bool(machine.gpus) and all(
-            gpu.capability >= (8, 0) for gpu in machine.gpus or ()
-        )
-        words = f"CUDA with{'' if has_bf16 else 'out'} bf16"
-        values |= {
-            "precision": "bf16-mixed" if has_bf16 else "16-mixed",
-            "memory_format": "channels_last",
-        }
+        capabilities = [gpu.capability for gpu in machine.gpus or ()]
+        has_bf16 = bool(capabilities) and min(capabilities) >= (8, 0)
+        words = f"CUDA {_with(has_bf16)} bf16"
+        values["precision"] = "bf16-mixed" if has_bf16 else "16-mixed"
+        values["memory_format"] = "channels_last"
     else:
-        words = {"mps": "Apple's GPU", "tpu": "XLA"}.get(
-            str(kind), "a device that only torch can name"
-        )
+        words = _OTHER_DEVICES.get(str(kind), "a device that only torch can name")
     return words, values
+
+
+def _with(has_it: bool) -> str:
+    return "with" if has_it else "without"
 
 
 def target_key(key: str, setting: Setting, resolved: Resolved) -> KeyPath | None:
@@ -289,32 +240,23 @@ def target_key(key: str, setting: Setting, resolved: Resolved) -> KeyPath | None
     if key not in ("num_workers", *_MEASURED):
         return _HOMES.get(key, ("accelerator", key))
     section, names = _find_section(key, resolved)
-    node = find(resolved.tree, (section,))
     # its class is fixed in Python, and it holds the arguments directly
     if section not in resolved.class_sections:
         return section, _find_given(resolved, (section,), names) or names[0]
-    if node is None or to_plain(node) is None:
-        is_left_out = resolved.is_incomplete or any(path[0] == section for path in resolved.removed)
-        if setting.value == AUTO or is_left_out:
-            return None
-        raise error_at(
-            f"{setting}: nothing takes it, because {section} is not set; name its class",
-            setting.origin,
-        )
-    given = _find_given(resolved, (section, "init_args"), names)
-    return (
-        section,
-        "init_args",
-        given or _find_argument(setting, str(class_of(node)), section, names),
-    )
+    if resolved.value_of(section) is not None:
+        given = _find_given(resolved, (section, "init_args"), names)
+        return section, "init_args", given or _find_argument(setting, resolved, section, names)
+    is_left_out = resolved.is_incomplete or any(path[0] == section for path in resolved.removed)
+    if setting.value == AUTO or is_left_out:
+        return None
+    raise setting.refuse(f"nothing takes it, because {section} is not set; name its class")
 
 
 def _find_section(key: str, resolved: Resolved) -> tuple[str, list[str]]:
     """Return the section that takes a key of the block, and the names that it may have there."""
     if key != "learning_rate":
         return "data", [key]
-    optimizer = find(resolved.tree, ("optimizer",))
-    has_optimizer = optimizer is not None and to_plain(optimizer) is not None
+    has_optimizer = resolved.value_of("optimizer") is not None
     return ("optimizer", ["lr"]) if has_optimizer else ("model", ["learning_rate", "lr"])
 
 
@@ -325,21 +267,19 @@ def _find_given(resolved: Resolved, above: KeyPath, names: Sequence[str]) -> str
     return None
 
 
-def _find_argument(setting: Setting, named: str, section: str, names: Sequence[str]) -> str:
-    """Return the argument of a class that takes a setting.
+def _find_argument(setting: Setting, resolved: Resolved, section: str, names: Sequence[str]) -> str:
+    """Return the argument of a section's class that takes a setting.
 
     Raises:
         ConfigError: If it has none.
     """
+    named = str(class_of(find(resolved.tree, (section,))))
     arguments = _list_arguments(named, section)
     known = [name for name in names if name in arguments]
     if not known and "**" not in arguments:
-        text = (
-            f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that"
-            " nothing takes it"
-        )
-        raise error_at(
-            f"{text}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin
+        raise setting.refuse(
+            f"{named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that nothing"
+            f" takes it\narguments of {named}: {', '.join(arguments) or 'none'}"
         )
     return (known or names)[0]
 

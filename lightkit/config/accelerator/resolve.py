@@ -8,11 +8,13 @@ depends on more than one key is decided here: the number of processes, the preci
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lightkit.config.accelerator.block import KINDS
 from lightkit.config.accelerator.checks import (
+    Launch,
     Requirements,
     check_combination,
     check_machine,
@@ -33,25 +35,26 @@ from lightkit.config.accelerator.setting import (
 from lightkit.config.accelerator.vocabulary import (
     ALL,
     HOROVOD,
-    KINDS,
     OLD_STRATEGIES,
     OLD_TRAINER_KEYS,
     TRAINER_DEFAULTS,
+    TRAINER_KEYS,
     XLA_PRECISIONS,
 )
 from lightkit.config.accelerator.words import find_kind, find_strategy, make_horovod, read_count
 from lightkit.config.bounds import is_int
 from lightkit.config.merge import class_of
-from lightkit.config.origins import KeyPath, Origin, dotted, error_at
+from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.resolved import Resolved
-from lightkit.config.tree import Leaf, MappingNode, Node, find, put, rebuild, to_plain
+from lightkit.config.tree import Leaf, MappingNode, Node, entries_of, find, put, rebuild, to_plain
 from lightkit.hardware import Machine
 
-_REMOTE_ENGINES = ("spark", "ray", "slurm")
 _DEVICES: KeyPath = ("trainer", "devices")
 _PRECISION: KeyPath = ("trainer", "precision")
 _STRATEGY: KeyPath = ("trainer", "strategy")
 _PROCESSES: KeyPath = ("launch", "processes")
+_OLD_KEYS: list[KeyPath] = [("accelerator",), *(("trainer", key) for key in OLD_TRAINER_KEYS)]
+"""Hardware keys that stand for others."""
 
 Changes = dict[KeyPath, tuple[Node | None, Setting]]
 """Values by the key that takes them, each with the setting that asks for it; None where a key is
@@ -110,11 +113,7 @@ def resolve_hardware(
     launch = _read_launch(resolved)
     that_trains = None if launch.is_elsewhere else machine
     block = list_block(resolved)
-    written = list_written(resolved)
-    check_settings(
-        [*block, *written], resolved, None if that_trains is None else that_trains.xla.tpu_cores
-    )
-    _check_trainer(resolved, block)
+    check_settings([*block, *list_written(resolved)], resolved, that_trains)
 
     asked = _read_requirements(resolved, launch)
     kind = asked.kind or find_default_kind(that_trains)
@@ -123,24 +122,23 @@ def resolve_hardware(
     check_combination(asked, kind)
 
     changes: Changes = _leave_out_defaults(resolved)
-    changes |= _resolve_precision(resolved, on_xla=kind == "tpu", environ=environ)
+    if kind == "tpu":
+        changes |= _resolve_xla_precision(resolved, environ)
     changes |= _resolve_strategy(resolved, asked)
     processes = _count_horovods(asked, that_trains)
-    changes |= _resolve_number(resolved, asked, launch, processes)
-    words, computing = _resolve_computing(block, resolved, asked, launch, machine, environ)
-    changes |= computing.targets
-    changes |= _leave_out_auto(resolved, changes)
-
-    completed = _write(resolved, changes)
-    count = _count_devices(asked, launch)
+    changes |= _resolve_number(resolved, asked, processes)
+    words, computing = _resolve_computing(block, resolved, asked, machine, environ)
+    completed = _write(resolved, changes | computing.targets)
+    named_kind = asked.kind if asked.kind in KINDS.values() else None
+    needs_variable = kind == "tpu" and not environ.get("PJRT_DEVICE")
     return Hardware(
         completed,
         processes=processes,
         strategy=asked.strategy if asked.has_known_strategy else None,
-        kind=kind if kind == "tpu" else asked.kind if asked.kind in KINDS.values() else None,
-        devices=1 if asked.strategy == "horovod" else count,
+        kind="tpu" if kind == "tpu" else named_kind,
+        devices=1 if asked.strategy == "horovod" else asked.devices,
         notices=(*_format_notices(resolved, completed), *computing.notices),
-        environment={} if kind != "tpu" or environ.get("PJRT_DEVICE") else {"PJRT_DEVICE": "TPU"},
+        environment={"PJRT_DEVICE": "TPU"} if needs_variable else {},
         chosen=computing.chosen,
         chosen_by=words if computing.chosen else "",
     )
@@ -149,124 +147,138 @@ def resolve_hardware(
 # -- requirements ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """The keys of the launcher that hardware depends on.
-
-    Args:
-        engine: Setting of the engine.
-        processes: Setting of the number of processes, unless it is null.
-        has_hosts: Whether hosts are named, each with its number of processes.
-    """
-
-    engine: Setting | None = None
-    processes: Setting | None = None
-    has_hosts: bool = False
-
-    @property
-    def is_remote(self) -> bool:
-        """Return whether the processes run on machines that the launcher chooses."""
-        return self.engine is not None and self.engine.value in _REMOTE_ENGINES
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Return whether other machines than this one train, too."""
-        return self.is_remote or self.has_hosts
-
-    def is_engine(self, name: str) -> bool:
-        """Return whether the engine is the one of that name."""
-        return self.engine is not None and self.engine.value == name
+def _read_launch(resolved: Resolved) -> Launch:
+    found = {
+        key: Setting(("launch", key), node)
+        for key, node in entries_of(resolved.tree.entries.get("launch")).items()
+        if to_plain(node) is not None
+    }
+    return Launch(found.get("engine"), found.get("processes"), "hosts" in found)
 
 
-def _read_launch(resolved: Resolved) -> _Launch:
-    found = dict[str, Setting]()
-    for key in ("engine", "processes", "hosts"):
-        node = find(resolved.tree, ("launch", key))
-        if node is not None and to_plain(node) is not None:
-            found[key] = Setting(("launch", key), node)
-    return _Launch(found.get("engine"), found.get("processes"), "hosts" in found)
-
-
-def _check_trainer(resolved: Resolved, block: Sequence[Setting]) -> None:
-    """Check that the section that takes the block's keys is one."""
-    trainer = resolved.tree.entries.get("trainer")
-    is_taken = any(setting.subject in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS) for setting in block)
-    if (
-        is_taken
-        and trainer is not None
-        and not isinstance(trainer, MappingNode)
-        and to_plain(trainer) is not None
-    ):
-        raise error_at(f"trainer: expected a mapping, got {to_plain(trainer)!r}", trainer.origin)
+def _find_given(resolved: Resolved, key: str) -> Setting | None:
+    """Return a key of the trainer as it stands there; None where it is null."""
+    path = ("trainer", key)
+    node = find(resolved.tree, path)
+    return None if node is None or to_plain(node) is None else Setting(path, node)
 
 
 def _find_setting(resolved: Resolved, key: str) -> Setting | None:
     """Return the setting that decides a key of the trainer."""
     path = ("trainer", key)
     node = find(resolved.tree, path)
-    if node is None:
-        return None
+    return None if node is None else _setting_of(path, node)
+
+
+def _setting_of(path: KeyPath, node: Node) -> Setting:
+    """Return the setting that asked for a value: in other words, or at its own place."""
     word = node.origin.word
     return word if isinstance(word, Setting) else Setting(path, node)
 
 
-def _read_requirements(resolved: Resolved, launch: _Launch) -> Requirements:
+def _read_requirements(resolved: Resolved, launch: Launch) -> Requirements:
     """Read the hardware that a config asks for from the keys of its trainer and its launcher."""
-    kind = None
-    accelerator = find(resolved.tree, ("trainer", "accelerator"))
-    if accelerator is not None:
-        kind = find_kind(Setting(("trainer", "accelerator"), accelerator))
+    accelerator = _find_given(resolved, "accelerator")
+    kind = None if accelerator is None else find_kind(accelerator)
+    nodes = _find_given(resolved, "num_nodes")
+    strategy, strategy_by = _read_strategy(resolved, launch)
+    number = _find_number(resolved, launch, is_horovod=strategy == "horovod")
     asked = Requirements(
-        kind=None if kind == AUTO else kind,
-        kind_by=_find_setting(resolved, "accelerator"),
-        engine_by=launch.engine,
+        kind=kind,
+        kind_by=None if kind is None else _find_setting(resolved, "accelerator"),
+        count=None if number is None else number.count,
+        count_by=None if number is None else number.by,
+        strategy=strategy,
+        strategy_by=strategy_by,
+        num_nodes=1 if nodes is None else nodes.value,
+        nodes_by=_find_setting(resolved, "num_nodes"),
+        launch=launch,
     )
-    nodes = find(resolved.tree, ("trainer", "num_nodes"))
-    if nodes is not None and to_plain(nodes) is not None:
-        number = Setting(("trainer", "num_nodes"), nodes)
-        asked = replace(
-            asked, num_nodes=number.value, nodes_by=_find_setting(resolved, "num_nodes")
-        )
-
-    # the strategy, which says what the number of devices means
-    strategy = find(resolved.tree, _STRATEGY)
-    if strategy is not None and to_plain(strategy) not in (None, AUTO):
-        name = find_strategy(Setting(_STRATEGY, strategy))
-        asked = replace(asked, strategy=name, strategy_by=_find_setting(resolved, "strategy"))
-    elif launch.is_engine("horovod"):
-        asked = replace(asked, strategy="horovod", strategy_by=launch.engine)
-
-    # the number of devices, or of processes
-    is_horovod = asked.strategy == "horovod"
-    devices = _list_horovods(resolved, launch) if is_horovod else _list_devices(resolved)
-    asked = _choose_number(asked, devices[:1], resolved, launch)
-    by = asked.count_by
-    is_of_processes = by is not None and by.path[-1] in ("num_processes", "processes")
-    is_several = is_int(_count_devices(asked, launch), 2)
-    is_open = strategy is None or to_plain(strategy) is None  # an `auto` is Lightning's to resolve
-    if (
-        is_of_processes
-        and is_several
-        and is_open
-        and not asked.strategy
-        and asked.kind not in ("tpu", "mps")
-    ):
-        asked = replace(asked, strategy="ddp", strategy_by=by)
+    # an `auto` of the strategy is Lightning's to resolve
+    if _find_given(resolved, "strategy") is None and _needs_ddp(asked):
+        return replace(asked, strategy="ddp", strategy_by=asked.count_by)
     return asked
 
 
-def _list_devices(resolved: Resolved) -> list[tuple[Any, Node]]:
-    """List the number of the trainer's devices with its value; none where there is no number."""
+def _read_strategy(resolved: Resolved, launch: Launch) -> tuple[str, Setting | None]:
+    """Return the strategy, which says what the number of devices means, and what decides it."""
+    given = _find_given(resolved, "strategy")
+    if given is not None and given.value != AUTO:
+        return find_strategy(given), _find_setting(resolved, "strategy")
+    return ("horovod", launch.engine_by) if launch.engine == "horovod" else ("", None)
+
+
+def _needs_ddp(asked: Requirements) -> bool:
+    """Return whether a number of processes asks for a strategy that none names."""
+    by = asked.count_by
+    return (
+        by is not None
+        and by.path[-1] in ("num_processes", "processes")
+        and is_int(asked.devices, 2)
+        and not asked.strategy
+        and asked.kind not in ("tpu", "mps")
+    )
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A number of devices or processes as parsed.
+
+    Args:
+        count: The number.
+        node: The value that sets it.
+        by: The setting that asks for it.
+    """
+
+    count: Any
+    node: Node
+    by: Setting
+
+
+def _find_number(resolved: Resolved, launch: Launch, *, is_horovod: bool) -> _Number | None:
+    """Return the number that counts of those of the trainer and of ``launch.processes``.
+
+    Raises:
+        ConfigError: If one layer sets two numbers.
+    """
     node = find(resolved.tree, _DEVICES)
+    devices = _find_horovods(node, launch) if is_horovod else _find_devices(node)
+    processes = _find_processes(launch, is_horovod=is_horovod)
+    if devices is None or processes is None:
+        return devices or processes
+    return devices if _is_above(devices, processes, resolved) else processes
+
+
+def _is_above(devices: _Number, processes: _Number, resolved: Resolved) -> bool:
+    """Return whether the number of the trainer counts, and not that of the launcher.
+
+    Raises:
+        ConfigError: If one layer sets them to different numbers.
+    """
+    if devices.count == ALL:
+        return False
+    rank = resolved.rank_of(devices.node.origin)
+    rank_of_launch = resolved.rank_of(processes.node.origin)
+    if count_devices(devices.count) == count_devices(processes.count):
+        return isinstance(devices.count, tuple) or rank >= rank_of_launch
+    if rank == rank_of_launch and not _is_weak(devices):
+        raise contradiction(devices.by, processes.by, "say one of them, or the same number")
+    return rank > rank_of_launch
+
+
+def _number_of(count: Any, node: Node) -> _Number:
+    return _Number(count, node, _setting_of(_DEVICES, node))
+
+
+def _find_devices(node: Node | None) -> _Number | None:
+    """Return the number of the trainer's devices; None where there is no number."""
     if node is None or to_plain(node) is None:
-        return []
-    return [(AUTO if to_plain(node) == AUTO else read_count(Setting(_DEVICES, node)), node)]
+        return None
+    return _number_of(read_count(Setting(_DEVICES, node)), node)
 
 
-def _list_horovods(resolved: Resolved, launch: _Launch) -> list[tuple[Any, Node]]:
-    """List the numbers of Horovod's processes that device keys have set in any layer.
-
-    The one that counts comes first.
+def _find_horovods(node: Node | None, launch: Launch) -> _Number | None:
+    """Return the number of Horovod's processes that device keys have set in any layer.
 
     One device is what each process has, as in Lightning 1.x. With ``launch.hosts``, which has a
     number for each host, the keys of one machine set none.
@@ -274,74 +286,37 @@ def _list_horovods(resolved: Resolved, launch: _Launch) -> list[tuple[Any, Node]
     Raises:
         ConfigError: If GPUs are named by their numbers.
     """
-    node = find(resolved.tree, _DEVICES)
     if node is None:
-        return []
+        return None
     numbers = read_count(Setting(_DEVICES, node))
     if isinstance(numbers, tuple):
-        raise _refuse_numbers(_setting_of(node), numbers)
+        raise _refuse_numbers(_setting_of(_DEVICES, node), numbers)
     if launch.has_hosts:
-        return []
-    found = []
+        return None
+    of_all = None
     for each in (node, *reversed(node.replaced)):
         count = read_count(Setting(_DEVICES, each))
-        if is_int(count) and count != 1:
-            found.append((count, each))
-    return sorted(found, key=lambda pair: pair[0] == ALL)
+        if is_int(count) and count not in (1, ALL):
+            return _number_of(count, each)
+        if of_all is None and count == ALL:  # a number says more
+            of_all = _number_of(count, each)
+    return of_all
 
 
 def _refuse_numbers(setting: Setting, numbers: Sequence[int]) -> Exception:
     listed = ",".join(map(str, numbers))
-    text = f"{setting}: Horovod's processes take the visible GPUs in their order; set the variable "
+    text = "Horovod's processes take the visible GPUs in their order; set the variable "
     advice = f"CUDA_VISIBLE_DEVICES={listed}, and say gpus: {len(numbers)}"
-    return error_at(f"{text}{advice}", setting.origin)
+    return setting.refuse(f"{text}{advice}")
 
 
-def _setting_of(node: Node) -> Setting:
-    word = node.origin.word
-    return word if isinstance(word, Setting) else Setting(_DEVICES, node)
-
-
-def _choose_number(
-    asked: Requirements, devices: Sequence[tuple[Any, Node]], resolved: Resolved, launch: _Launch
-) -> Requirements:
-    """Add the number of devices, which the trainer and ``launch.processes`` may both set.
-
-    The higher layer counts.
-
-    Raises:
-        ConfigError: If one layer sets two numbers.
-    """
-    processes = _find_processes(asked, launch)
-    if processes is None:
-        return (
-            replace(asked, count=devices[0][0], count_by=_setting_of(devices[0][1]))
-            if devices
-            else asked
-        )
-    by_launch = replace(asked, count=processes.value, count_by=processes)
-    if not devices or devices[0][0] == ALL:
-        return by_launch
-
-    count, node = devices[0]
-    by_trainer = replace(asked, count=count, count_by=_setting_of(node))
-    rank = resolved.rank_of(node.origin)
-    rank_of_launch = resolved.rank_of(processes.origin)
-    if count_devices(count) == count_devices(processes.value):
-        return by_trainer if isinstance(count, tuple) or rank >= rank_of_launch else by_launch
-    if rank == rank_of_launch and not _is_weak(node):
-        raise contradiction(_setting_of(node), processes, "say one of them, or the same number")
-    return by_trainer if rank > rank_of_launch else by_launch
-
-
-def _find_processes(asked: Requirements, launch: _Launch) -> Setting | None:
-    """Return the setting of the launcher's processes where their number is that of the devices.
+def _find_processes(launch: Launch, *, is_horovod: bool) -> _Number | None:
+    """Return the number of the launcher's processes where it is that of the devices.
 
     Raises:
         ConfigError: If it is below 0 for others than Horovod.
     """
     setting = launch.processes
-    is_horovod = asked.strategy == "horovod"
     if setting is None or not is_int(setting.value) or not setting.value:
         return None
     # each process sees the devices that its launcher gives it
@@ -351,26 +326,16 @@ def _find_processes(asked: Requirements, launch: _Launch) -> Setting | None:
         raise setting.expect(
             "a number from 1; one below 0 has a meaning for launch.engine: spark only"
         )
-    return setting
+    return _Number(setting.value, setting.node, setting)
 
 
-def _is_weak(devices: Node) -> bool:
+def _is_weak(devices: _Number) -> bool:
     """Return whether a number of devices gives way to that of the processes.
 
     ``auto``, or the default of 1.x.
     """
-    setting = _setting_of(devices)
-    return _says_nothing(devices, "devices") or (
-        setting.subject == "num_processes" and setting.value == 1
-    )
-
-
-def _count_devices(asked: Requirements, launch: _Launch) -> Any:
-    """Return the number of devices for the trainer.
-
-    Torchrun's processes learn it from their launcher.
-    """
-    return None if asked.is_launched and launch.is_engine("torchrun") else asked.count
+    is_default = devices.by.subject == "num_processes" and devices.by.value == 1
+    return is_default or _says_nothing(devices.node, "devices")
 
 
 def _count_processes(count: Any) -> int | None:
@@ -395,9 +360,7 @@ def _count_horovods(asked: Requirements, machine: Machine | None) -> int | None:
         return int(asked.count)
     number = count_visible(asked.kind, machine)
     if machine is not None and number is None:
-        raise error_at(
-            f"{by}: this machine's GPUs cannot be counted without CUDA; set their number", by.origin
-        )
+        raise by.refuse("this machine's GPUs cannot be counted without CUDA; set their number")
     return number
 
 
@@ -435,52 +398,48 @@ def _leave_out(resolved: Resolved, key: str, by: Setting) -> Changes:
 
 
 def _leave_out_defaults(resolved: Resolved) -> Changes:
-    """Leave out the keys of the trainer that were set to nothing in other words."""
+    """Leave out the keys of the trainer that were set to nothing in other words.
+
+    The hardware may decide a precision of ``auto`` then.
+    """
     changes: Changes = {}
     for key in TRAINER_DEFAULTS:
         node = find(resolved.tree, ("trainer", key))
-        word = None if node is None else node.origin.word
-        if node is not None and word is not None and _says_nothing(node, key):
-            is_block_auto = key == "precision" and to_plain(node) == AUTO  # the hardware decides
-            changes |= {} if is_block_auto else _leave_out(resolved, key, word)
+        if node is not None and node.origin.word is not None and _says_nothing(node, key):
+            changes |= _leave_out(resolved, key, node.origin.word)
     return changes
 
 
-def _resolve_precision(resolved: Resolved, *, on_xla: bool, environ: Mapping[str, str]) -> Changes:
-    """Resolve the precision on a TPU, where ``XLA_USE_BF16`` counts, too; others need nothing more.
+def _resolve_xla_precision(resolved: Resolved, environ: Mapping[str, str]) -> Changes:
+    """Resolve the precision on a TPU, where ``XLA_USE_BF16`` counts, too.
 
     Raises:
         ConfigError: If XLA has it not, or two places set different ones.
     """
-    if not on_xla:
-        return {}
     by = _find_setting(resolved, "precision")
-    word = None
-    if by is not None and by.value not in (None, AUTO):
-        word = XLA_PRECISIONS.get(str(by.value))
-        if word is None:
-            why = "16-true computes in float32 there without a word, and mixed precision is refused"
-            text = f"{by}: on a TPU expected 32-true or bf16-true; {why}; set precision: bf16-true"
-            raise error_at(text, by.origin)
-    variable = environ.get("XLA_USE_BF16", "")
-    if variable.lower() in ("1", "true", "yes"):
-        source = Setting(("XLA_USE_BF16",), Leaf(variable, Origin("variable", "XLA_USE_BF16")))
-        if by is not None and word not in (None, "bf16-true"):
-            raise contradiction(by, source, "say precision: bf16-true, or unset the variable")
-        if word is None:
-            return {_PRECISION: (Leaf("bf16-true", source.origin), source)}
-    if by is None or word is None or (by.path[0] == "trainer" and not by.is_old_precision):
-        return {}
-    return {_PRECISION: (make_node(word, by), by)}
+    if by is not None and by.value in (None, AUTO):
+        by = None
+    variable = _find_xla_variable(environ)
+    if by is None:
+        if variable is None:
+            return {}
+        return {_PRECISION: (Leaf("bf16-true", variable.origin), variable)}
+    word = XLA_PRECISIONS.get(str(by.value))
+    if word is None:
+        why = "16-true computes in float32 there without a word, and mixed precision is refused"
+        raise by.refuse(f"on a TPU expected 32-true or bf16-true; {why}; set precision: bf16-true")
+    if variable is not None and word != "bf16-true":
+        raise contradiction(by, variable, "say precision: bf16-true, or unset the variable")
+    is_written = by.path[0] == "trainer" and not by.is_old_precision
+    return {} if is_written else {_PRECISION: (make_node(word, by), by)}
 
 
-def _leave_out_auto(resolved: Resolved, changes: Changes) -> Changes:
-    """Leave the precision out where it is ``auto``, and the hardware has decided none."""
-    node = find(resolved.tree, _PRECISION)
-    by = None if node is None else node.origin.word
-    if node is None or by is None or to_plain(node) != AUTO or _PRECISION in changes:
-        return {}
-    return {_PRECISION: (None, by)}
+def _find_xla_variable(environ: Mapping[str, str]) -> Setting | None:
+    """Return the variable that asks XLA for bf16; None where it does not."""
+    value = environ.get("XLA_USE_BF16", "")
+    if value.lower() not in ("1", "true", "yes"):
+        return None
+    return Setting(("XLA_USE_BF16",), Leaf(value, Origin("variable", "XLA_USE_BF16")))
 
 
 def _resolve_strategy(resolved: Resolved, asked: Requirements) -> Changes:
@@ -496,48 +455,40 @@ def _resolve_strategy(resolved: Resolved, asked: Requirements) -> Changes:
     return {_STRATEGY: (Leaf(asked.strategy, by.origin), by)}
 
 
-def _resolve_number(
-    resolved: Resolved, asked: Requirements, launch: _Launch, processes: int | None
-) -> Changes:
+def _resolve_number(resolved: Resolved, asked: Requirements, processes: int | None) -> Changes:
     """Set the devices of the trainer and the processes of the launcher, which follow each other."""
     changes: Changes = {}
     by = asked.count_by
     if asked.strategy == "horovod" and asked.strategy_by is not None:
         changes[_DEVICES] = Leaf(1, asked.strategy_by.origin), asked.strategy_by
     elif by is not None and asked.is_launched:
-        count = _count_devices(asked, launch)
         changes |= (
             _leave_out(resolved, "devices", by)
-            if count is None
-            else {_DEVICES: (make_node(count, by), by)}
+            if asked.devices is None
+            else {_DEVICES: (make_node(asked.devices, by), by)}
         )
     if by is None or asked.is_launched:
         return changes
 
     if processes is not None:
         changes[_PROCESSES] = make_node(processes, by), by
-    elif _is_followed(asked, launch):
+    elif _is_followed(asked):
         changes[_PROCESSES] = make_node(_count_processes(asked.count), by), by
     return changes
 
 
-def _is_followed(asked: Requirements, launch: _Launch) -> bool:
+def _is_followed(asked: Requirements) -> bool:
     """Return whether the launcher has another number of processes than the devices that count."""
-    number = None if launch.processes is None else launch.processes.value
-    is_taken = asked.strategy == "horovod" or not launch.is_remote
-    return (
-        is_taken
-        and is_int(number)
-        and number != 0
-        and count_devices(number) != count_devices(asked.count)
-    )
+    if asked.launch.processes is None or (asked.launch.is_remote and asked.strategy != "horovod"):
+        return False
+    number = asked.launch.processes.value
+    return is_int(number) and count_devices(number) not in (0, count_devices(asked.count))
 
 
 def _resolve_computing(
     block: Sequence[Setting],
     resolved: Resolved,
     asked: Requirements,
-    launch: _Launch,
     machine: Machine | None,
     environ: Mapping[str, str],
 ) -> tuple[str, Computation]:
@@ -547,14 +498,14 @@ def _resolve_computing(
     """
     if machine is None:
         return "", resolve_computing(block, resolved, asked.kind, {})
-    kind = asked.kind or find_default_kind(None if launch.is_elsewhere else machine)
+    kind = asked.kind or find_default_kind(None if asked.launch.is_elsewhere else machine)
     local = environ.get("LOCAL_WORLD_SIZE", "")
-    number = int(local) if local.isdigit() else _count_processes(_count_devices(asked, launch))
+    number = int(local) if local.isdigit() else _count_processes(asked.devices)
     if not number and kind == "gpu":
         number = count_visible(kind, machine)
     kind_here = kind or find_default_kind(machine)
     words, values = choose_settings(kind_here, machine, processes=number or 1, environ=environ)
-    if launch.is_elsewhere:
+    if asked.launch.is_elsewhere:
         values["threads"] = None  # each machine shares its own cores out
     return words, resolve_computing(block, resolved, kind, values)
 
@@ -571,39 +522,40 @@ def _write(resolved: Resolved, changes: Changes) -> Resolved:
     Raises:
         ConfigError: If what a value goes into is no mapping.
     """
-    removed = {("accelerator",), *(("trainer", key) for key in OLD_TRAINER_KEYS)}
+    removed = {path for path in _OLD_KEYS if find(resolved.tree, path) is not None}
     removed |= {path for path, (node, _) in changes.items() if node is None}
-    removed = {path for path in removed if find(resolved.tree, path) is not None}
-    written = {path: (node, by) for path, (node, by) in changes.items() if node is not None}
-    if not written and not removed:
+    changed = {*changes, *removed}
+    if not changed:
         return resolved
     tree = rebuild(resolved.tree, lambda path, node: None if path in removed else node)
     assert isinstance(tree, MappingNode)
-    references = _drop_references(resolved.references, [*removed, *written])
-    for path, (node, by) in written.items():
+    references = _drop_references(resolved.references, changed)
+    for path, (node, by) in changes.items():
+        if node is None:
+            continue
         old = find(resolved.tree, path)
-        is_own = path == by.path and node is by.node
-        marked = replace(node.origin, word=None if is_own else by)
-        tree = put(
-            tree, path, replace(node, origin=marked, replaced=_list_replaced(old, node, path, by))
-        )
-        if str(to_plain(by.node)) == str(to_plain(node)):
-            references |= _move_references(resolved.references, by.path, path)
+        tree = put(tree, path, _with_history(node, path, by, old))
+        references |= _move_references(resolved.references, node, path, by)
     return replace(resolved, tree=tree, references=references)
 
 
 def _move_references(
-    references: Mapping[KeyPath, str], source: KeyPath, target: KeyPath
+    references: Mapping[KeyPath, str], node: Node, path: KeyPath, by: Setting
 ) -> dict[KeyPath, str]:
-    """Return the references at and below one path, as they are below another."""
-    length = len(source)
+    """Return the references at and below a setting, as they are below the key that takes it.
+
+    There are none where the value is another one there.
+    """
+    if str(to_plain(by.node)) != str(to_plain(node)):
+        return {}
+    length = len(by.path)
     return {
-        (*target, *key[length:]): text for key, text in references.items() if key[:length] == source
+        (*path, *key[length:]): text for key, text in references.items() if key[:length] == by.path
     }
 
 
 def _drop_references(
-    references: Mapping[KeyPath, str], paths: Sequence[KeyPath]
+    references: Mapping[KeyPath, str], paths: Collection[KeyPath]
 ) -> dict[KeyPath, str]:
     return {
         key: text
@@ -612,19 +564,20 @@ def _drop_references(
     }
 
 
-def _list_replaced(old: Node | None, node: Node, path: KeyPath, by: Setting) -> tuple[Node, ...]:
-    """List the values that a new one replaces at its place.
+def _with_history(node: Node, path: KeyPath, by: Setting, old: Node | None) -> Node:
+    """Return a value with the setting that asks for it, and with the values that it replaces.
 
-    Also list those that its setting had replaced at its own.
+    Those are the values at its place, and those that its setting had replaced at its own.
     """
+    word = None if path == by.path and node is by.node else by
     replaced: tuple[Node, ...] = ()
-    if old is not None:
-        replaced = (
-            old.replaced
-            if old.origin == node.origin
-            else (*old.replaced, replace(old, replaced=()))
-        )
-    return replaced if path == by.path else (*replaced, *by.node.replaced)
+    if old is not None and old.origin == node.origin:
+        replaced = old.replaced
+    elif old is not None:
+        replaced = (*old.replaced, replace(old, replaced=()))
+    if path != by.path:
+        replaced = (*replaced, *by.node.replaced)
+    return replace(node, origin=replace(node.origin, word=word), replaced=replaced)
 
 
 # -- old spellings ---------------------------------------------------------------------------------
@@ -649,7 +602,7 @@ def _list_old(resolved: Resolved) -> list[Setting]:
     Those that count, and those that say nothing.
     """
     found = list[Setting]()
-    for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
+    for key in TRAINER_KEYS:
         node = find(resolved.tree, ("trainer", key))
         if node is None or (node.origin.word is not None and to_plain(node) is None):
             continue
@@ -659,22 +612,25 @@ def _list_old(resolved: Resolved) -> list[Setting]:
     return sorted(found, key=lambda setting: str(setting.path[0]))
 
 
-def _format_notices(resolved: Resolved, completed: Resolved) -> list[str]:
-    """Write a sentence for each spelling of Lightning 1.x, with its place and the new spelling."""
-    today = list[tuple[Setting, str]]()
+def _list_todays(completed: Resolved) -> list[tuple[Setting, str]]:
+    """List the keys of a completed config that were set in other words, with their values."""
+    today = []
     for path in (*(("trainer", key) for key in TRAINER_DEFAULTS), _PROCESSES):
         node = find(completed.tree, path)
         if node is not None and node.origin.word is not None:
             named = class_of(node)
             shown = "horovod" if named == HOROVOD else named or to_plain(node)
             today.append((node.origin.word, f"{dotted(path)}: {shown}"))
+    return today
+
+
+def _format_notices(resolved: Resolved, completed: Resolved) -> list[str]:
+    """Write a sentence for each spelling of Lightning 1.x, with its place and the new spelling."""
+    today = _list_todays(completed)
     notices = []
     for setting in _list_old(resolved):
-        keys = sorted(
-            text
-            for word, text in today
-            if (word.path, word.origin) == (setting.path, setting.origin)
-        )
+        place = (setting.path, setting.origin)
+        keys = sorted(text for word, text in today if (word.path, word.origin) == place)
         if keys or setting.value in (None, 0, 1, "", []):  # else a higher layer has replaced it
             text = (
                 f"{setting} is a spelling of Lightning 1.x; today:"

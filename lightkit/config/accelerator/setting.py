@@ -68,6 +68,10 @@ class Setting:
         )
         return f"{dotted(self.path[:1] if is_short else self.path)}: {_format_value(self.node)}"
 
+    def refuse(self, reason: str) -> ConfigError:
+        """Build the error that shows the setting with a reason."""
+        return error_at(f"{self}: {reason}", self.origin)
+
     def expect(self, expected: str, hint: str = "") -> ConfigError:
         """Build the error that names the expected form, with a hint at the likely value."""
         return error_at(

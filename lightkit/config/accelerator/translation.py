@@ -16,22 +16,21 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from lightkit.config.accelerator.block import BLOCK_KEYS
 from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, count_devices
 from lightkit.config.accelerator.vocabulary import (
     ALL,
-    BLOCK_KEYS,
     HOROVOD,
-    OLD_TRAINER_KEYS,
     TRAINER_DEFAULTS,
+    TRAINER_KEYS,
 )
 from lightkit.config.accelerator.words import ORDER, Wish, find_kind, list_wishes
 from lightkit.config.interpolation import interpolate
 from lightkit.config.merge import MergeRules, class_of
 from lightkit.config.origins import KeyPath, Origin, Problems
-from lightkit.config.tree import Leaf, MappingNode, Node, find, to_plain
+from lightkit.config.tree import Leaf, MappingNode, Node, entries_of, find, text_of, to_plain
 from lightkit.errors import ConfigError
 
-_TRAINER_KEYS = (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)
 _ADVICE = {
     "accelerator": "a run is on one kind of device, not on {} and {}",
     "devices": "say one of them, or the same number",
@@ -114,7 +113,7 @@ def _choose_all(
 
 
 def _is_section(node: Node | None) -> bool:
-    return node is None or isinstance(node, MappingNode) or to_plain(node) is None
+    return isinstance(node, MappingNode) or to_plain(node) is None
 
 
 def _merge_sections(parts: Sequence[MappingNode]) -> MappingNode:
@@ -126,9 +125,9 @@ def _merge_sections(parts: Sequence[MappingNode]) -> MappingNode:
             key: part.entries[key] for key in ("accelerator", "launch") if key in part.entries
         }
         trainer = part.entries.get("trainer")
-        if isinstance(trainer, MappingNode):
-            keys = {key: node for key, node in trainer.entries.items() if key in _TRAINER_KEYS}
-            entries |= {"trainer": replace(trainer, entries=keys)} if keys else {}
+        keys = {key: node for key, node in entries_of(trainer).items() if key in TRAINER_KEYS}
+        if keys:
+            entries["trainer"] = MappingNode(keys, part.origin)
         if entries:
             own = rules.merge(own, MappingNode(entries, part.origin))
     assert isinstance(own, MappingNode)
@@ -148,12 +147,8 @@ def _write(
 
 
 def _list_keys(own: MappingNode) -> list[str]:
-    trainer = own.entries.get("trainer")
-    return [
-        key
-        for key in TRAINER_DEFAULTS
-        if isinstance(trainer, MappingNode) and key in trainer.entries
-    ]
+    keys = entries_of(own.entries.get("trainer")).keys()
+    return [key for key in TRAINER_DEFAULTS if key in keys]
 
 
 def _drop_keys(part: MappingNode, keys: Collection[str]) -> MappingNode:
@@ -171,7 +166,7 @@ def _drop_keys(part: MappingNode, keys: Collection[str]) -> MappingNode:
 def _list_wishes(own: MappingNode, below: MappingNode, environ: Mapping[str, str]) -> list[Wish]:
     """List the keys of the trainer that a layer's settings ask for, those of the block first."""
     paths = [("accelerator", key) for key in BLOCK_KEYS] + [
-        ("trainer", key) for key in _TRAINER_KEYS
+        ("trainer", key) for key in TRAINER_KEYS
     ]
     wishes = list[Wish]()
     for path in paths:
@@ -203,7 +198,7 @@ def read_setting(tree: MappingNode, path: KeyPath, environ: Mapping[str, str]) -
         None where it is not set, or is to be translated and refers to other keys.
     """
     node = find(tree, path)
-    if not isinstance(node, Leaf) or not isinstance(node.value, str) or "${" not in node.value:
+    if node is None or "${" not in (text_of(node) or ""):
         return None if node is None else Setting(path, node)
     alone = interpolate(MappingNode({"value": node}, node.origin), environ, Problems())
     if alone.unresolved:
@@ -239,7 +234,7 @@ def _is_horovod(wishes: Sequence[Wish], own: MappingNode, below: MappingNode) ->
     if strategy is not None and class_of(strategy) == HOROVOD:
         return True
     engines = [find(tree, ("launch", "engine")) for tree in (own, below)]
-    return any(node is not None and to_plain(node) == "horovod" for node in engines)
+    return any(to_plain(node) == "horovod" for node in engines)
 
 
 def _choose(wishes: Sequence[Wish]) -> Wish | None:
@@ -390,8 +385,8 @@ def _changes_kind(wish: Wish, below: MappingNode, environ: Mapping[str, str]) ->
     if number is None or number.value is None:
         return False
     kind = read_setting(below, ("trainer", "accelerator"), environ)
-    before = AUTO if kind is None else find_kind(kind)
-    if before != AUTO:
+    before = None if kind is None else find_kind(kind)
+    if before is not None:
         return bool(wish.value != before)
     is_of_gpus = number.value == ALL or isinstance(number.value, list) or "," in str(number.value)
     return wish.value == "cpu" and is_of_gpus

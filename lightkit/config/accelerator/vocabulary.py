@@ -6,8 +6,6 @@ HOROVOD = "lightkit.distributed.HorovodStrategy"
 ALL = -1
 """Number of devices that stands for every visible one."""
 
-KINDS = {"auto": None, "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "mps": "mps", "tpu": "tpu"}
-"""Lightning's words for ``trainer.accelerator``, each with the kind of device that it means."""
 ACCELERATOR_CLASSES = {
     "CPUAccelerator": "cpu",
     "CUDAAccelerator": "gpu",
@@ -36,31 +34,7 @@ TRAINER_DEFAULTS = {
     "precision": "32-true",
 }
 """Today's keys of the trainer for hardware, with their defaults."""
-KEY_HELP = {
-    "kind": "auto, cpu, gpu, mps or tpu; default: auto, the best that the machine has",
-    "gpus": "2: that many; [0, 3]: those; -1 or all: every visible one; 0 or null: the CPU",
-    "tpu_cores": "1 or 8: that many cores; [5]: that core; auto: all",
-    "num_processes": "that many processes on the CPU, with ddp unless a strategy is given",
-    "strategy": "how devices train together: ddp, fsdp, deepspeed, horovod, ...; default: auto",
-    "num_nodes": "number of machines, for launchers that Lightning knows itself; default: 1",
-    "precision": (
-        "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ..., or auto; default: 32-true"
-    ),
-    "memory_format": "contiguous, channels_last or auto: of images in memory; default: contiguous",
-    "compile": "true, false or auto: the model goes through torch.compile; default: false",
-    "tf32": "true or false: TensorFloat-32 on CUDA; default: null, as torch has it",
-    "fused": "true or false: the optimizer in one kernel; default: null, as it has it",
-    "threads": (
-        "number of each process, which is launch.threads, or auto; default: null, shared out"
-    ),
-    "num_workers": "processes that load, or auto; the data's argument; default: the data's",
-    "batch_size": "samples of a batch; the data's argument; default: the data's",
-    "learning_rate": "a number; the optimizer's argument, else the model's; default: theirs",
-    "ipus": "refused unless 0: Lightning dropped IPUs",
-    "hpus": "refused unless 0: Lightning dropped HPUs",
-}
-"""Help of each key of the block ``accelerator``, which no class takes."""
-BLOCK_KEYS = tuple(KEY_HELP)
+TRAINER_KEYS = (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)
 
 OLD_STRATEGIES: dict[str, tuple[str, str | None]] = {
     "ddp_cpu": ("ddp", "cpu"),

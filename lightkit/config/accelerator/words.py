@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightkit.config.accelerator.block import KINDS
 from lightkit.config.accelerator.setting import AUTO, Setting, make_node
 from lightkit.config.accelerator.vocabulary import (
     ACCELERATOR_CLASSES,
@@ -13,7 +14,6 @@ from lightkit.config.accelerator.vocabulary import (
     GONE_DEVICES,
     GONE_STRATEGIES,
     HOROVOD,
-    KINDS,
     OLD_STRATEGIES,
     PRECISIONS,
     STRATEGY_CLASSES,
@@ -33,6 +33,8 @@ _STRATEGY_BELOW = "; a strategy stands below it, as in accelerator: {strategy: d
 _GPUS = (
     "a number of GPUs, their numbers such as [0, 3] or '0,3', or -1 or all for every visible one"
 )
+_EVERY = {"gpus": ALL, "tpu_cores": AUTO}
+"""Numbers that stand for every device, by the key that says ``all`` or ``auto``."""
 TPU_CORES = 8
 """Cores of a TPU v2 or v3; the machine's own number counts where it is known."""
 
@@ -91,7 +93,7 @@ def _read_kind(setting: Setting) -> list[Wish]:
     if setting.path[0] == "accelerator" and str(value) not in KINDS:
         raise expect_kind(setting.node, near(str(value), KINDS) or _STRATEGY_BELOW)
     if str(value) in GONE_DEVICES:
-        raise error_at(f"{setting}: {GONE_DEVICES[str(value)]}", setting.origin)
+        raise setting.refuse(GONE_DEVICES[str(value)])
     return [Wish(setting, "accelerator", find_kind(setting), setting.node)]
 
 
@@ -101,16 +103,16 @@ def expect_kind(node: Node, hint: str = "") -> ConfigError:
     return error_at(f"accelerator: expected {expected}, got {to_plain(node)!r}{hint}", node.origin)
 
 
-def find_kind(setting: Setting) -> str:
+def find_kind(setting: Setting) -> str | None:
     """Return the kind of device that a value of ``trainer.accelerator`` means.
 
-    A class of the user's by its path.
+    None where Lightning decides. A class of the user's by its path.
     """
     named = class_of(setting.node)
     if named is not None:
         return ACCELERATOR_CLASSES.get(named.rpartition(".")[2], named)
     word = AUTO if setting.value is None else str(setting.value)
-    return KINDS.get(word) or word
+    return KINDS.get(word, word)
 
 
 def _read_gpus(setting: Setting) -> list[Wish]:
@@ -170,8 +172,8 @@ def read_count(setting: Setting) -> Any:
         ConfigError: If a device stands twice in a list.
     """
     value = _split_list(setting.value)
-    if value in ("all", AUTO) and setting.subject != "devices":
-        return ALL if setting.subject == "gpus" else AUTO
+    if value in ("all", AUTO):
+        return _EVERY.get(setting.subject, value)
     if value == [] and setting.subject == "gpus":
         return 0
     if not isinstance(value, list) or not value:
@@ -193,9 +195,7 @@ def _split_list(value: Any) -> Any:
 
 def _read_gone(setting: Setting) -> list[Wish]:
     if setting.value not in _NOTHING:
-        raise error_at(
-            f"{setting}: {GONE_DEVICES[setting.subject.removesuffix('s')]}", setting.origin
-        )
+        raise setting.refuse(GONE_DEVICES[setting.subject.removesuffix("s")])
     return []
 
 

@@ -837,7 +837,7 @@ def _hash_rows(
         if values.labels is None
         else map(repr, values.labels.take(pa.array(rows)).to_pylist())
     )
-    features = values.features[rows]
+    features = values.features[rows] + np.float32(0)  # -0.0, which equals 0.0, becomes it
     return [
         sha256(row.tobytes() + text.encode()).digest()
         for row, text in zip(features, texts, strict=True)

@@ -110,7 +110,7 @@ class Table(IndexedSplits, LoadingModule):
     """Arguments that must be tables which are there already, unless they are addresses."""
     sample_arguments = (
         *("path", "train", "val", "test", "format", "version", "timestamp", "storage_options"),
-        *("filter", "split", "key", "val_fraction", "test_fraction"),
+        *("filter", "weight", "split", "key", "val_fraction", "test_fraction"),
         *("on_bad_image", "max_bad_fraction"),
     )
 

@@ -103,12 +103,12 @@ def test_a_value_goes_where_it_is_for_and_the_higher_layer_wins(
 WRONG = [
     (
         "memory_format: chanels_last",
-        r"memory_format: expected auto, contiguous or .* did you mean 'channels_last'",
+        r"memory_format: expected 'auto', 'contiguous' or .* did you mean 'channels_last'",
     ),
-    ("compile: 3", r"compile: expected auto, true or false, got 3"),
-    ("threads: 0", r"threads: expected auto, or a number of threads from 1, got 0"),
-    ("num_workers: -1", r"num_workers: expected auto, or a number of processes from 0"),
-    ("batch_size: 2.5", r"batch_size: expected a number of samples from 1"),
+    ("compile: 3", r"compile: expected 'auto', true or false or null, got 3"),
+    ("threads: 0", r"threads: expected 1 or more, 'auto' or null, got 0"),
+    ("num_workers: -1", r"num_workers: expected 0 or more, 'auto' or null, got -1"),
+    ("batch_size: 2.5", r"batch_size: expected an integer or null, got 2.5"),
     ("threads: atuo", r"got 'atuo'; did you mean 'auto'"),
     (
         "batch_size: auto",
@@ -256,8 +256,8 @@ def test_a_fixed_value_without_effect_is_reported_once(tmp_path: Path) -> None:
     block = "accelerator: {tpu_cores: 1, memory_format: channels_last, compile: false, tf32: true}"
     hardware = layered(tmp_path, block, machine=TPU)
     assert "accelerator" not in hardware.resolved.values
-    told = [notice.partition(" (")[0] for notice in hardware.notices]
-    assert told == [
+    notices = [notice.partition(" (")[0] for notice in hardware.notices]
+    assert notices == [
         "accelerator.memory_format: channels_last has no effect on a TPU",
         "accelerator.tf32: true has no effect on a TPU",
     ]

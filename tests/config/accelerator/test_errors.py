@@ -114,7 +114,6 @@ WRONG = [
         "accelerator: {strategy: horovod, gpus: [0, 3]}",
         r"the variable CUDA_VISIBLE_DEVICES=0,3, and say gpus: 2",
     ),
-    ("accelerator: {gpus: 1}\ntrainer: cpu", r"trainer: expected a mapping, got 'cpu'"),
 ]
 
 

@@ -192,12 +192,12 @@ def test_any_combination_is_one_trainer_or_one_clear_error(
     try:
         hardware = resolved_hardware(file, config, MACHINES[machine], flag)
     except ConfigError as error:
-        told = str(error)
+        message = str(error)
     else:
         check_idempotence(hardware, file, MACHINES[machine])
         return
-    assert f"  --> {file}:" in told or (flag and f"  --> --{flag[0]}=" in told)
-    assert len(told.splitlines()[0]) > 20
+    assert f"  --> {file}:" in message or (flag and f"  --> --{flag[0]}=" in message)
+    assert len(message.splitlines()[0]) > 20
 
 
 def check_idempotence(hardware: Hardware, file: Path, machine: Machine | None) -> None:

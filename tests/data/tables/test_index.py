@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ LETTERS = {"x": [float(x) for x in range(6)], "label": ["b", "a", "b", "a", "b",
 def indexed(
     table: Path,
     *,
-    features: str | None = "x",
+    features: str | Sequence[str] | None = "x",
     index: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> Index:
@@ -175,6 +175,17 @@ def test_equal_features_and_labels_go_the_same_way(write_parquet: WriteParquet) 
     found = [{float(row.features[0]) for row in selected(index, split)} for split in SPLITS]
     assert sum(len(numbers) for numbers in found) == 10
     assert sum(index.counts.values()) == 60
+
+
+def test_features_that_differ_in_the_sign_of_a_zero_go_the_same_way(
+    write_parquet: WriteParquet,
+) -> None:
+    cells = {"x": [0.0, -0.0] * 100, "z": [number // 2 for number in range(200)]}
+    table = write_parquet({**cells, "label": [0] * 200}, rows=13)
+    index = indexed(table, features=["x", "z"], index={"val_fraction": 0.3, "test_fraction": 0.2})
+    found = [{float(row.features[1]) for row in selected(index, split)} for split in SPLITS]
+    assert sum(len(numbers) for numbers in found) == 100
+    assert sum(index.counts.values()) == 200
 
 
 def test_tables_may_be_a_split_each(write_parquet: WriteParquet, tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.rank_zero import make_on_rank_zero
 
 
-def rank(number: int, told: list[Any]) -> Any:
-    """A trainer of two ranks, whose rank 0 puts into ``told`` what the other takes out."""
+def rank(number: int, sent: list[Any]) -> Any:
+    """A trainer of two ranks, whose rank 0 puts into ``sent`` what the other takes out."""
 
     def broadcast(value: Any) -> Any:
         if number == 0:
-            told.append(value)
+            sent.append(value)
             return value
-        return told.pop(0)
+        return sent.pop(0)
 
     return SimpleNamespace(
         world_size=2,
@@ -29,35 +29,35 @@ def rank(number: int, told: list[Any]) -> Any:
 
 
 def test_all_ranks_have_the_table_of_rank_0_though_it_has_grown() -> None:
-    told: list[Any] = []
-    assert make_on_rank_zero(lambda: 3, rank(0, told)) == 3
-    assert make_on_rank_zero(lambda: 4, rank(1, told)) == 3
+    sent: list[Any] = []
+    assert make_on_rank_zero(lambda: 3, rank(0, sent)) == 3
+    assert make_on_rank_zero(lambda: 4, rank(1, sent)) == 3
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError])
 def test_what_rank_0_cannot_do_is_reported_by_every_rank(kind: type[Exception]) -> None:
-    told: list[Any] = []
+    sent: list[Any] = []
 
     def fail() -> int:
         raise kind("in words")
 
     with pytest.raises(kind, match="in words"):
-        make_on_rank_zero(fail, rank(0, told))
+        make_on_rank_zero(fail, rank(0, sent))
     with pytest.raises(kind, match="in words"):
-        make_on_rank_zero(lambda: pytest.fail("not asked for"), rank(1, told))
+        make_on_rank_zero(lambda: pytest.fail("not asked for"), rank(1, sent))
 
 
 @pytest.mark.parametrize("kind", [OSError, MemoryError, KeyError])
 def test_whatever_ends_rank_0_is_reported_by_every_rank(kind: type[Exception]) -> None:
-    told: list[Any] = []
+    sent: list[Any] = []
 
     def fail() -> Any:
         raise kind("in words")
 
     with pytest.raises(kind, match="in words"):
-        make_on_rank_zero(fail, rank(0, told))
+        make_on_rank_zero(fail, rank(0, sent))
     with pytest.raises(DataError, match=rf"rank 0 failed \({kind.__name__}: '?in words'?\)"):
-        make_on_rank_zero(fail, rank(1, told))
+        make_on_rank_zero(fail, rank(1, sent))
 
 
 def test_one_process_asks_nobody() -> None:
