@@ -390,7 +390,9 @@ def test_a_check_refuses_a_file_for_a_stage_that_writes_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", "test", "--output", "x.csv"]) == 2
-    assert "check: --output is no option of test; name the stage" in capsys.readouterr().err
+    assert "--output: expected json, got 'x.csv'" in capsys.readouterr().err
+    assert main(["check", "test", "--top-k", "3"]) == 2
+    assert "check: --top-k is no option of test; name the stage" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("key", [key for key in _KEYS if "=" in key])
