@@ -15,8 +15,8 @@ import pytest
 from lightkit.config import Hardware, resolve, resolve_hardware
 from lightkit.errors import ConfigError
 from lightkit.hardware import Gpu, Machine
-from tests.config.accelerator.test_precedence import layered
 from tests.config.accelerator.test_resolve import NOTHING, TPU
+from tests.config.accelerator.test_resolve_precedence import layered
 
 CLASSES = (
     "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers,"

@@ -14,8 +14,8 @@ import pytest
 from lightkit.cli.command_table import parse
 from lightkit.config import resolve, resolve_hardware
 from lightkit.errors import ConfigError
-from tests.config.accelerator.test_precedence import layered
 from tests.config.accelerator.test_resolve import trainer_of, two
+from tests.config.accelerator.test_resolve_precedence import layered
 
 
 def test_the_keys_of_the_trainer_are_there_after_the_merge(tmp_path: Path) -> None:
