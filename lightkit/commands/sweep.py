@@ -96,7 +96,7 @@ def sweep(invocation: Invocation) -> int:
 
 
 def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
-    """Add the grid of ``--space`` as a layer.
+    """Add the grid of ``--space`` as flags.
 
     Raises:
         ConfigError: If it is none.
@@ -120,11 +120,15 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
                 f" model.learning_rate=1e-3,1e-2, got {word!r}"
             )
         space[key].append(value if is_pair else word)
-    from lightkit.config import dump_yaml, read_scalar
 
-    values = {key: [read_scalar(each) for each in listed] for key, listed in space.items()}
-    layer = dump_yaml({"sweep": {"sampler": "grid", "space": values}})
-    changed = fit._replace(files=(*fit.files, layer))
+    # Below the other flags, which may set another sampler.
+    from lightkit.config import Flag, dump_yaml, read_scalar
+
+    flags = [Flag("sweep.sampler", "grid", "--space")]
+    for key, words in space.items():
+        values = dump_yaml({key: [read_scalar(word) for word in words]})
+        flags.append(Flag("sweep.space", values, f"--space {key}={','.join(words)}"))
+    changed = fit._replace(overrides=(*flags, *fit.overrides))
     return changed._replace(words=tuple(changed.spell()))
 
 
