@@ -145,7 +145,9 @@ def _sweep(
     if uses_mlflow:
         modules.append("mlflow")
     on_gpu = stage_config.hardware.kind == "gpu"
-    with StageProcesses(preloads=not on_gpu, modules=modules, overlaps=not on_gpu) as processes:
+    with StageProcesses(
+        preloads=not on_gpu, modules=modules, overlaps=not on_gpu, deadline=deadline
+    ) as processes:
         notifier.begin(
             stage_config.resolved, stage_config.job_name, runs_stage=not stage_config.only_prints
         )
@@ -401,7 +403,7 @@ class Sweep:
         )
         self._trials = TrialProcesses(self._job, plan, processes)
         self._trials.metric = record.head.get("found_metric") or plan.metric
-        left_s = 0.0 if deadline is None else deadline.left_s
+        left_s = 0.0 if deadline is None else max(0.0, deadline.left_s)
         self._reserve_s = min(_RESERVE_S, _RESERVE_SHARE * left_s)
         self._display = Display(stage_config.mode, self._folder.name, plan)
 
@@ -436,14 +438,15 @@ class Sweep:
         self._resume_unfinished()
         self._fill()
         while self._trials.active:
+            # Before the look at ends: a trial whose start was given up late counts as interrupted.
+            is_over = self._is_late() or self._trials.fatal is not None
+            if is_over and not self._trials.is_stopping:
+                self._trials.interrupt()
             finished = self._trials.poll()
             for trial in finished:
                 self._finish(trial)
             if any(each.values for each in self._trials.active):
                 self._has_advanced = True
-            is_over = self._is_late() or self._trials.fatal is not None
-            if is_over and not self._trials.is_stopping:
-                self._trials.interrupt()
             self._fill()
             if finished:  # while the next trial starts
                 self._write_outputs()

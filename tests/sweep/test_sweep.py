@@ -10,6 +10,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -705,6 +707,38 @@ def test_a_deadline_saves_the_trials_and_ends_with_75(tmp_path: Path) -> None:
     code, text = run(tmp_path, "--deadline=20s")
     assert code == 75, text
     assert "the same command goes on with trial 1 of config" in text
+
+
+def test_a_deadline_while_torch_is_imported_leaves_the_trial_to_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """Nor does the process that imports it hold the output open, for whose end a pipe waits."""
+    write(tmp_path, trials=3, sampler="random", space=RATES)
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    program = (
+        "import sys\n"
+        "from lightkit.cli import stage_processes\n"
+        "from lightkit.main import main\n"
+        "stage_processes.OF_TRAINING[:] = ['slow']\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "sweep", "-c", "config.yaml", "--deadline=5s"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == (
+        "error: The deadline is near; the same command goes on with trial 0 of config, and has no"
+        " more time. Name a longer --deadline.\n"
+    )
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 3
 
 
 def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
