@@ -57,7 +57,7 @@ from lightkit.sweep.results import (
 )
 from lightkit.sweep.search import Search, describe_space, require_optuna
 from lightkit.sweep.settings import Plan, find_mode, read_seed, require_space
-from lightkit.sweep.space import Space
+from lightkit.sweep.space import Space, identify_point
 
 _log = logging.getLogger("lightkit")
 _CHECKPOINTS = ("Checkpoint", "ModelCheckpoint")
@@ -236,12 +236,26 @@ def _read_plan(fit: Invocation, resolved: Resolved, options: Mapping[str, Any]) 
     require_optuna(plan)
     if plan.sampler != "seeds":
         check_space(fit, resolved, plan, imports=False)
+        plan = replace(plan, num_trials=_count_trials(resolved, plan))
     if plan.metric is None:
         monitored = [each for each in list_monitors(resolved) if each.name in _CHECKPOINTS]
         plan = replace(plan, metric=monitored[0].metric if monitored else None)
     if plan.metric is not None:
         plan = replace(plan, mode=find_mode(plan.metric, plan, find_config_modes(resolved)))
     return plan
+
+
+def _count_trials(resolved: Resolved, plan: Plan) -> int:
+    """Count the trials of a search, which ends early once all points of its space are tried.
+
+    The config itself is one of them, or one more.
+    """
+    if not plan.space.is_finite:
+        return plan.num_trials
+    own = identify_point(read_own_values(resolved, plan.space))
+    points = itertools.islice(plan.space.iterate_points(), plan.num_trials)
+    tried = {own, *map(identify_point, points)}
+    return min(plan.num_trials, len(tried))
 
 
 def describe_search(plan: Plan) -> dict[str, Any]:

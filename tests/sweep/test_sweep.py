@@ -701,6 +701,18 @@ def test_a_grid_needs_no_file_and_no_metric(tmp_path: Path) -> None:
     assert [(each["model.learning_rate"], each["model.hidden"]) for each in found] == expected
 
 
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+def test_the_status_counts_no_more_trials_than_the_space_has_points(
+    sampler: str, tmp_path: Path
+) -> None:
+    """The config itself, whose net has 32 neurons, is one of the two."""
+    write(tmp_path, sampler=sampler, space={"model.hidden": [8, 32]})
+    assert run(tmp_path)[0] == 0
+    code, text = run(tmp_path, "--status")
+    assert code == 0, text
+    assert text.startswith("config: 2 of 2 trials (2 complete)\n")
+
+
 def test_a_deadline_saves_the_trials_and_ends_with_75(tmp_path: Path) -> None:
     write(tmp_path, trials=30, sampler="random", space=RATES)
     hold(tmp_path, "config/1")
