@@ -30,6 +30,7 @@ import psutil
 from lightkit.cli.console import print_error, printed_errors
 from lightkit.config import Resolved
 from lightkit.errors import Interrupted, exit_code_of, format_interruption
+from lightkit.runs.deadline import Deadline
 
 _log = logging.getLogger("lightkit")
 _SIGNALS = tuple(
@@ -64,7 +65,7 @@ def list_packages_of(resolved: Resolved) -> list[str]:
 
 
 class _GivenUp(Exception):
-    """A signal came while the fork server was imported: no command is running."""
+    """A signal or the deadline came while the fork server was imported: no command is running."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,8 @@ class StageProcesses:
         modules: The modules that it imports.
         overlaps: Whether a command that has done its work counts as ended while its process still
             frees its memory. It is not for a GPU, whose memory the next command needs.
+        deadline: Moment from which no command is waited for that the fork server, which still
+            imports, has not started; it does not end one that runs.
     """
 
     def __init__(
@@ -277,15 +280,19 @@ class StageProcesses:
         preloads: bool = True,
         modules: Sequence[str] | None = None,
         overlaps: bool = False,
+        deadline: Deadline | None = None,
     ) -> None:
         self.received: int | None = None
         """The first signal that came."""
+        self.is_late = False
+        """Whether the deadline is over."""
         self.reason = ""
         """Why the last command ended as it did, in its own words; empty if it has printed no
         error."""
         self._preloads = preloads and sys.platform == "linux"  # elsewhere torch survives no fork
         self._modules = modules
         self._overlaps = overlaps
+        self._deadline = deadline
         self._running: list[CommandProcess] = []
         self._ending: list[CommandProcess] = []  # whose code is known
         self._waiting: _Waiting | None = None
@@ -300,6 +307,9 @@ class StageProcesses:
             if signal.getsignal(each) != signal.SIG_IGN or each == signal.SIGTERM
         ]
         self._before = {signum: signal.signal(signum, self._handle) for signum in handled}
+        if self._deadline is not None:
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._handle_deadline)
+            signal.setitimer(signal.ITIMER_REAL, max(self._deadline.left_s, _POLL_S))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -307,16 +317,30 @@ class StageProcesses:
             self._waiting.end()
             self._waiting = None
         self._wait_for_ending()
+        if self._deadline is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         self.received = self.received or signum
+        self._give_up_start()
+        for each in [*self._running, *self._ending]:
+            each.send_signal(signum)
+
+    def _handle_deadline(self, _signum: int, _frame: FrameType | None) -> None:
+        self.is_late = True
+        self._give_up_start()
+
+    def _give_up_start(self) -> None:
+        """End the wait for a command that is being started, where no other one runs.
+
+        Raises:
+            _GivenUp: If there is such a wait.
+        """
         if self._is_starting and not self._running:
             self._is_starting = False
             raise _GivenUp
-        for each in [*self._running, *self._ending]:
-            each.send_signal(signum)
 
     def start(
         self, args: Sequence[str], environment: Mapping[str, str], *, output: Path | None = None
@@ -355,9 +379,10 @@ class StageProcesses:
     def prepare(self) -> None:
         """Fork the process of the next command while another runs, in which it waits.
 
-        Do nothing where one waits already, after a signal, and without a fork server.
+        Do nothing where one waits already, after a signal or the deadline, and without a fork
+        server.
         """
-        if self._waiting is None and self.received is None:
+        if self._waiting is None and self.received is None and not self.is_late:
             with suppress(_GivenUp, EOFError, OSError):
                 self._waiting = self._fork()
 
@@ -379,7 +404,7 @@ class StageProcesses:
         """Fork a process that waits for its command.
 
         Raises:
-            _GivenUp: If a signal has come, and no other command runs that it concerns.
+            _GivenUp: If a signal or the deadline has come, and no other command runs.
             EOFError, OSError: If the fork server is gone.
         """
         context = multiprocessing.get_context("forkserver")
@@ -402,12 +427,12 @@ class StageProcesses:
         """Start a process by way of the fork server.
 
         Raises:
-            _GivenUp: If a signal has come, and no other command runs that it concerns.
+            _GivenUp: If a signal or the deadline has come, and no other command runs.
             EOFError, OSError: If the fork server is gone.
         """
         self._is_starting = True
-        if self.received is not None and not self._running:
-            raise _GivenUp
+        if self.received is not None or self.is_late:
+            self._give_up_start()
 
         # Blocked in the fork server too, which a signal to all processes of a job must not end: it
         # would seem to be the end of the stage. The tracker, if it is not running yet, would

@@ -57,7 +57,7 @@ from lightkit.sweep.results import (
 )
 from lightkit.sweep.search import Search, describe_space, require_optuna
 from lightkit.sweep.settings import Plan, find_mode, read_seed, require_space
-from lightkit.sweep.space import Space
+from lightkit.sweep.space import Space, identify_point
 
 _log = logging.getLogger("lightkit")
 _CHECKPOINTS = ("Checkpoint", "ModelCheckpoint")
@@ -96,7 +96,7 @@ def sweep(invocation: Invocation) -> int:
 
 
 def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
-    """Add the grid of ``--space`` as a layer.
+    """Add the grid of ``--space`` as flags.
 
     Raises:
         ConfigError: If it is none.
@@ -120,11 +120,15 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
                 f" model.learning_rate=1e-3,1e-2, got {word!r}"
             )
         space[key].append(value if is_pair else word)
-    from lightkit.config import dump_yaml, read_scalar
 
-    values = {key: [read_scalar(each) for each in listed] for key, listed in space.items()}
-    layer = dump_yaml({"sweep": {"sampler": "grid", "space": values}})
-    changed = fit._replace(files=(*fit.files, layer))
+    # Below the other flags, which may set another sampler.
+    from lightkit.config import Flag, dump_yaml, read_scalar
+
+    flags = [Flag("sweep.sampler", "grid", "--space")]
+    for key, words in space.items():
+        values = dump_yaml({key: [read_scalar(word) for word in words]})
+        flags.append(Flag("sweep.space", values, f"--space {key}={','.join(words)}"))
+    changed = fit._replace(overrides=(*flags, *fit.overrides))
     return changed._replace(words=tuple(changed.spell()))
 
 
@@ -141,7 +145,9 @@ def _sweep(
     if uses_mlflow:
         modules.append("mlflow")
     on_gpu = stage_config.hardware.kind == "gpu"
-    with StageProcesses(preloads=not on_gpu, modules=modules, overlaps=not on_gpu) as processes:
+    with StageProcesses(
+        preloads=not on_gpu, modules=modules, overlaps=not on_gpu, deadline=deadline
+    ) as processes:
         notifier.begin(
             stage_config.resolved, stage_config.job_name, runs_stage=not stage_config.only_prints
         )
@@ -230,12 +236,26 @@ def _read_plan(fit: Invocation, resolved: Resolved, options: Mapping[str, Any]) 
     require_optuna(plan)
     if plan.sampler != "seeds":
         check_space(fit, resolved, plan, imports=False)
+        plan = replace(plan, num_trials=_count_trials(resolved, plan))
     if plan.metric is None:
         monitored = [each for each in list_monitors(resolved) if each.name in _CHECKPOINTS]
         plan = replace(plan, metric=monitored[0].metric if monitored else None)
     if plan.metric is not None:
         plan = replace(plan, mode=find_mode(plan.metric, plan, find_config_modes(resolved)))
     return plan
+
+
+def _count_trials(resolved: Resolved, plan: Plan) -> int:
+    """Count the trials of a search, which ends early once all points of its space are tried.
+
+    The config itself is one of them, or one more.
+    """
+    if not plan.space.is_finite:
+        return plan.num_trials
+    own = identify_point(read_own_values(resolved, plan.space))
+    points = itertools.islice(plan.space.iterate_points(), plan.num_trials)
+    tried = {own, *map(identify_point, points)}
+    return min(plan.num_trials, len(tried))
 
 
 def describe_search(plan: Plan) -> dict[str, Any]:
@@ -397,7 +417,7 @@ class Sweep:
         )
         self._trials = TrialProcesses(self._job, plan, processes)
         self._trials.metric = record.head.get("found_metric") or plan.metric
-        left_s = 0.0 if deadline is None else deadline.left_s
+        left_s = 0.0 if deadline is None else max(0.0, deadline.left_s)
         self._reserve_s = min(_RESERVE_S, _RESERVE_SHARE * left_s)
         self._display = Display(stage_config.mode, self._folder.name, plan)
 
@@ -432,14 +452,15 @@ class Sweep:
         self._resume_unfinished()
         self._fill()
         while self._trials.active:
+            # Before the look at ends: a trial whose start was given up late counts as interrupted.
+            is_over = self._is_late() or self._trials.fatal is not None
+            if is_over and not self._trials.is_stopping:
+                self._trials.interrupt()
             finished = self._trials.poll()
             for trial in finished:
                 self._finish(trial)
             if any(each.values for each in self._trials.active):
                 self._has_advanced = True
-            is_over = self._is_late() or self._trials.fatal is not None
-            if is_over and not self._trials.is_stopping:
-                self._trials.interrupt()
             self._fill()
             if finished:  # while the next trial starts
                 self._write_outputs()

@@ -27,7 +27,7 @@ class Flag:
     Args:
         key: Dotted key.
         value: Its value as typed.
-        text: The flag as typed, for its origin.
+        text: The flag as typed, for its origin; it may be another flag that stands for this one.
         append: Whether it was ``key+=value``.
     """
 
@@ -45,8 +45,7 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
     layers = []
     for flag in flags:
         with problems.noted():
-            shown = mask_line(f"{flag.key}={flag.value}").removeprefix(f"{flag.key}=")
-            origin = Origin("flag", flag.text.removesuffix(flag.value) + shown)
+            origin = Origin("flag", _mask_flag(flag))
             keys = flag.key.split(".")
             if not all(keys):
                 raise ConfigError(
@@ -56,6 +55,14 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
             keys[-1] += "+" if flag.append else ""
             layers.append(nest(keys, _read_value(flag.value, origin), origin))
     return layers
+
+
+def _mask_flag(flag: Flag) -> str:
+    """Return a flag as typed, with a secret value masked."""
+    if not flag.text.endswith(flag.value):  # one that stands for several keys, as `--space` does
+        return mask_line(flag.text)
+    shown = mask_line(f"{flag.key}={flag.value}").removeprefix(f"{flag.key}=")
+    return flag.text.removesuffix(flag.value) + shown
 
 
 def is_layer(variable: str) -> bool:

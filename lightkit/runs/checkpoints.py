@@ -73,8 +73,9 @@ def write_aside(
 
     A kill at any moment leaves the old or the new file, verified.
 
-    Two renames cannot be one, so the digest file names the old and the new content while the file
-    changes over.
+    So does a loss of power. Two renames cannot be one, so the digest file names the old and the new
+    content while the file changes over: from before the flush of the folder that comes before it,
+    until after the one that comes after it.
 
     Args:
         path: The file to write or replace; its folder is made.
@@ -88,7 +89,7 @@ def write_aside(
         OSError: If the file cannot be written, or does not read back as it was written; nothing is
             replaced.
     """
-    with atomic_write(path) as aside:
+    with atomic_write(path, is_flushed=True) as aside:
         written = writer(aside)
         on_progress()
         flush(aside)
@@ -96,12 +97,24 @@ def write_aside(
         _forget_cached(aside)
         if digest(aside) != written:
             raise OSError("it does not read back as it was written")
+        identity = _identify(aside)
         on_progress()
-        if previous is not None:
-            _keep(path, previous)
-            on_progress()
+        kept = None if previous is None else _digest_whole(path)
+        on_progress()
+
+        # Of both files before either is renamed: one flush of the folder is for both.
+        if previous is not None and kept is not None:
+            _write_digests(previous, [*_read_digests(previous), kept], flushes_folder=False)
         _write_digests(path, [*_read_digests(path), written])
-    _write_digests(path, [written])
+        if previous is not None and kept is not None:
+            _keep(path, previous)
+
+    # The renames are on the disk by now.
+    if previous is not None and kept is not None:
+        _write_digests(previous, [kept], flushes_folder=False)
+    _write_digests(path, [written], flushes_folder=False)
+    if previous is not None:
+        _written[path] = (identity, written)
 
 
 def write_link(path: Path, name: Path) -> None:
@@ -124,7 +137,7 @@ def write_link(path: Path, name: Path) -> None:
         return
     digests = _read_digests(path)
     value = digests[0] if len(digests) == 1 else digest(path)
-    with atomic_write(name) as aside:
+    with atomic_write(name, is_flushed=True) as aside:
         try:
             os.link(path, aside)
         except OSError:  # a file system without links
@@ -134,7 +147,7 @@ def write_link(path: Path, name: Path) -> None:
             if digest(aside) != value:
                 raise OSError(f"it does not read back as {path.name}") from None
         _write_digests(name, [*_read_digests(name), value])
-    _write_digests(name, [value])
+    _write_digests(name, [value], flushes_folder=False)
 
 
 def _link_folder(folder: Path, name: Path) -> None:
@@ -161,23 +174,38 @@ def _write_renamed_digests(folder: Path, name: Path) -> None:
     write_text(sidecar(name), lines.replace(f"  {folder.name}/", f"  {name.name}/"))
 
 
-def _keep(path: Path, previous: Path) -> None:
-    """Keep a file under another name too, with its digest, before it is replaced.
+_written: dict[Path, tuple[tuple[int, ...], str]] = {}
+"""Digest that this process has read back from a file, with what identifies that content."""
 
-    It takes no more space.
 
-    Nothing happens where there is no file, or its content differs from its digest: the file that
-    was kept before is worth more then.
+def _identify(path: Path) -> tuple[int, ...]:
+    """Return what differs once another content stands in a file."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _digest_whole(path: Path) -> str | None:
+    """Return the digest of a file that is as it was written.
+
+    None where there is no file, or its content differs from its digest: a file that was kept before
+    is worth more then. A file that this process has written, and nobody has touched since, is not
+    read again.
     """
-    if not path.is_file() or (value := digest(path)) not in _read_digests(path):
-        return
+    if not path.is_file():
+        return None
+    identity, value = _written.get(path, ((), ""))
+    if identity != _identify(path):
+        value = digest(path)
+    return value if value in _read_digests(path) else None
+
+
+def _keep(path: Path, previous: Path) -> None:
+    """Keep a file under another name too, before it is replaced. It takes no more space."""
     with atomic_write(previous, durable=False) as aside:
-        _write_digests(previous, [*_read_digests(previous), value])
         try:
             os.link(path, aside)
         except OSError:  # a file system without links
             path.replace(aside)
-    _write_digests(previous, [value])
 
 
 def _forget_cached(path: Path) -> None:
@@ -239,10 +267,9 @@ def _read_digests(path: Path) -> list[str]:
     return [line.split()[0] for line in lines if line.strip()]
 
 
-def _write_digests(path: Path, digests: list[str]) -> None:
-    write_text(
-        sidecar(path), "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests))
-    )
+def _write_digests(path: Path, digests: list[str], *, flushes_folder: bool = True) -> None:
+    text = "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests))
+    write_text(sidecar(path), text, flushes_folder=flushes_folder)
 
 
 def write_digest(path: Path) -> None:

@@ -29,7 +29,9 @@ _damaged: dict[str, str] = {}
 
 
 @contextmanager
-def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def atomic_write(
+    path: Path, *, durable: bool = True, is_flushed: bool = False, flushes_folder: bool = True
+) -> Iterator[Path]:
     """Yield another path on the same disk.
 
     What the block writes there replaces ``path``, unless it fails.
@@ -41,6 +43,9 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
         path: The file; its folder is made.
         durable: Return once it is on the disk, so that it outlives a loss of power and not only a
             kill.
+        is_flushed: Whether the block itself has flushed what it has written.
+        flushes_folder: Whether ``durable`` is meant of the name too. Else a loss of power leaves
+            the old or the new file there, each whole, until the next flush of the folder.
 
     Raises:
         RunLocked: If this process has lost the lock of the job that the file belongs to.
@@ -54,12 +59,12 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
         if fence is not None:
             aside = fence.aside_of(path)
         yield aside
-        if durable:
+        if durable and not is_flushed:
             flush(aside)
         if fence is not None:
             fence.check()
         aside.replace(path)
-        if durable:
+        if durable and flushes_folder:
             flush(path.parent)
     except OSError as error:
         if fence is not None:
@@ -72,12 +77,12 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
             aside.unlink()
 
 
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+def write_text(path: Path, text: str, *, durable: bool = True, flushes_folder: bool = True) -> None:
     """Replace a small file as a whole, without a digest.
 
     The arguments are those of `atomic_write`.
     """
-    with atomic_write(path, durable=durable) as aside:
+    with atomic_write(path, durable=durable, flushes_folder=flushes_folder) as aside:
         aside.write_text(text, encoding="utf-8")
 
 

@@ -210,5 +210,6 @@ def test_each_phase_of_a_long_checkpoint_is_a_sign_of_life(
     for _ in range(2):
         beat.enter("checkpoint")
         VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), tmp_path / "last.ckpt")
+        checkpoints._written.clear()  # as in a process that goes on, which reads the old file too
     assert len(silent_s) >= 8
-    assert max(silent_s) <= 200.0  # `_keep` reads the old file too
+    assert max(silent_s) <= 100.0

@@ -223,6 +223,31 @@ def test_a_signal_while_the_fork_server_imports_ends_the_command_at_once(tmp_pat
     )
 
 
+def test_a_deadline_while_the_fork_server_imports_ends_the_wait_for_a_command(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    program = (
+        "from lightkit.cli.stage_processes import StageProcesses\n"
+        "from lightkit.runs.deadline import parse_deadline\n"
+        "deadline = parse_deadline('0.5s')\n"
+        "with StageProcesses(modules=['slow'], deadline=deadline) as processes:\n"
+        "    for _ in range(2):\n"
+        "        print(processes.start(['test'], {}).poll(), processes.is_late, flush=True)\n"
+        "print(deadline.left_s < 0, processes.received)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == ["-9 True", "-9 True", "True None"]
+
+
 def test_a_fit_that_begins_again_for_other_data_keeps_its_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

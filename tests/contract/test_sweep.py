@@ -639,6 +639,18 @@ def test_words_that_say_nothing_of_a_sweep_are_an_error_and_leave_nothing(
     assert not (workspace.folder / "sweeps").exists()
 
 
+def test_a_mistake_in_the_grid_of_the_command_line_names_its_option(workspace: Workspace) -> None:
+    words = ("--space", "model.hidden=4,8", "--space", "model.learning_rat=1e-3,1e-2")
+    result = workspace.run("sweep", "-c", "lightkit:temperatures", *words)
+    assert result.code == 2, result.out
+    assert result.err == (
+        "error: sweep.space.model.learning_rat: model.init_args.learning_rat: Regressor has no such"
+        " argument; did you mean 'learning_rate'?\n"
+        "  --> --space model.learning_rat=1e-3,1e-2\n"
+    )
+    assert not (workspace.folder / "sweeps").exists()
+
+
 def test_a_searched_key_that_a_flag_sets_is_an_error(workspace: Workspace) -> None:
     workspace.write("grid.yaml", GRID)
     result = workspace.run(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lightkit import runs
+from lightkit.runs import checkpoints, files
 
 HERE = Path(__file__).parents[2]
 
@@ -105,6 +107,62 @@ def test_a_death_between_the_two_renames_leaves_a_file_that_verifies(
     _save(path, b"newer")
     assert _is_whole(path)
     assert len(runs.sidecar(path).read_text().splitlines()) == 1
+
+
+def test_a_loss_of_power_at_any_moment_leaves_files_that_verify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a flush a name may be on the disk or not, in any order, and no content surely is."""
+    flushed: set[tuple[int, int]] = set()
+    on_disk: dict[str, bytes | None] = {}
+    pending: dict[str, list[bytes | None]] = {}
+    replace = Path.replace
+    flush = files.flush
+    seen: list[int] = []
+
+    def identify(path: Path) -> tuple[int, int]:
+        return path.stat().st_ino, path.stat().st_mtime_ns
+
+    def check() -> None:
+        names = sorted({*on_disk, *pending})
+        choices = [[on_disk.get(name), *pending.get(name, [])] for name in names]
+        for contents in itertools.product(*choices):
+            state = dict(zip(names, contents, strict=True))
+            for name in ("last.ckpt", "last-1.ckpt", "best.ckpt"):
+                content = state.get(name)
+                if content is not None:
+                    digests = state[f"{name}.sha256"]
+                    assert digests is not None
+                    assert hashlib.sha256(content).hexdigest() in digests.decode()
+                    seen.append(1)
+
+    def note_replace(self: Path, target: Path) -> Path:
+        content = self.read_bytes() if identify(self) in flushed else b"cut"
+        result = replace(self, target)
+        pending.setdefault(target.name, []).append(content)
+        check()
+        return result
+
+    def note_flush(path: Path) -> None:
+        flush(path)
+        if path.is_dir():
+            on_disk.update({name: contents[-1] for name, contents in pending.items()})
+            pending.clear()
+        else:
+            flushed.add(identify(path))
+
+    monkeypatch.setattr(Path, "replace", note_replace)
+    monkeypatch.setattr(files, "flush", note_flush)
+    monkeypatch.setattr(checkpoints, "flush", note_flush)
+    last = tmp_path / "last.ckpt"
+    for content in (b"first", b"second", b"third", b"fourth"):
+        _save(last, content, previous=tmp_path / "last-1.ckpt")
+        if content != b"third":
+            runs.write_link(last, tmp_path / "best.ckpt")
+    assert len(seen) > 100
+    assert (tmp_path / "last-1.ckpt").read_bytes() == b"third"
+    for name in ("last.ckpt", "last-1.ckpt", "best.ckpt"):
+        assert len(runs.sidecar(tmp_path / name).read_text().splitlines()) == 1
 
 
 WRITER = """

@@ -10,6 +10,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -699,12 +701,56 @@ def test_a_grid_needs_no_file_and_no_metric(tmp_path: Path) -> None:
     assert [(each["model.learning_rate"], each["model.hidden"]) for each in found] == expected
 
 
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+def test_the_status_counts_no_more_trials_than_the_space_has_points(
+    sampler: str, tmp_path: Path
+) -> None:
+    """The config itself, whose net has 32 neurons, is one of the two."""
+    write(tmp_path, sampler=sampler, space={"model.hidden": [8, 32]})
+    assert run(tmp_path)[0] == 0
+    code, text = run(tmp_path, "--status")
+    assert code == 0, text
+    assert text.startswith("config: 2 of 2 trials (2 complete)\n")
+
+
 def test_a_deadline_saves_the_trials_and_ends_with_75(tmp_path: Path) -> None:
     write(tmp_path, trials=30, sampler="random", space=RATES)
     hold(tmp_path, "config/1")
     code, text = run(tmp_path, "--deadline=20s")
     assert code == 75, text
     assert "the same command goes on with trial 1 of config" in text
+
+
+def test_a_deadline_while_torch_is_imported_leaves_the_trial_to_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """Nor does the process that imports it hold the output open, for whose end a pipe waits."""
+    write(tmp_path, trials=3, sampler="random", space=RATES)
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    program = (
+        "import sys\n"
+        "from lightkit.cli import stage_processes\n"
+        "from lightkit.main import main\n"
+        "stage_processes.OF_TRAINING[:] = ['slow']\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "sweep", "-c", "config.yaml", "--deadline=5s"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == (
+        "error: The deadline is near; the same command goes on with trial 0 of config, and has no"
+        " more time. Name a longer --deadline.\n"
+    )
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 3
 
 
 def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
