@@ -74,12 +74,17 @@ def fetch_baseline(
         if (run := find_run_folder(registry, version)) is not None:
             yield run / tags.get("checkpoint", ""), run / "config.yaml"
         if kept := tags.get(KEPT):
-            with registry.attempt(f"download {kept}"):
-                copy = Path(
-                    download_artifacts(
-                        kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri
+            try:
+                with registry.attempt(f"download {kept}"):
+                    copy = Path(
+                        download_artifacts(
+                            kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri
+                        )
                     )
-                )
+            except ConfigError as error:
+                raise ConfigError(
+                    f"gate.baseline: {name} cannot be scored: {error} {advice.capitalize()}"
+                ) from error
             yield next(copy.glob("*.ckpt"), copy), copy / "config.yaml"
 
     for checkpoint, config in find_files():

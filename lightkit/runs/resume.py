@@ -113,9 +113,9 @@ def choose_start(
     """
     assert settings.name is not None
     if settings.resume not in ("auto", "never"):
-        found = open_named_run(settings.resume, settings.root, settings.name)
-        start = _resume_named(found)
-        other = _describe_values(found, config, lambda key: key not in by_rule)
+        named = open_named_run(settings.resume, settings.root, settings.name)
+        start = _resume_named(named)
+        other = _describe_values(named, config, lambda key: key not in by_rule)
         return _add_notice(start, "with this config", other)
     found = (
         None

@@ -209,6 +209,16 @@ def test_a_run_root_that_was_moved_or_copied_has_its_champions(
         assert {run: read_json(run / "promoted.json") for run in before} == before
 
 
+def test_a_champion_of_which_nothing_is_left_is_named_with_what_to_do(earlier: Workspace) -> None:
+    champion, _, newest = runs_of(earlier, "net")
+    shutil.rmtree(champion)
+    shutil.rmtree(earlier.folder / "runs" / "mlflow-artifacts")
+    refused = earlier.run("gate", str(newest))
+    assert refused.code == 2
+    assert "error: gate.baseline: net version 1 (champion) cannot be scored: " in refused.err
+    assert "Name another with --gate.baseline, or give --gate.baseline=null" in refused.err
+
+
 def test_a_gate_judges_against_the_champion_of_an_earlier_version(earlier: Workspace) -> None:
     champion, second, _ = runs_of(earlier, "net")
     decision = earlier.run("gate", str(second)).ok().out
