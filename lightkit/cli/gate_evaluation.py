@@ -134,7 +134,7 @@ def _open_registry(settings: GateSettings, address: Address) -> Iterator[Registr
     """Connect to MLflow; None where the settings need none, or nothing was registered yet."""
     has_registry = address.database is None or address.database.is_file()
     if settings.needs_registry and has_registry:
-        with open_registry(address, creates=False) as registry:
+        with open_registry(address, creates=False, writes=False) as registry:
             yield registry
     else:
         yield None

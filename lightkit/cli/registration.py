@@ -25,7 +25,13 @@ from lightkit.loggers.mlflow_address import Address
 from lightkit.registry.model_version import collect_exports, origin_tags, write_version
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
 from lightkit.registry.row_model import describe_interface
-from lightkit.registry.store import WEIGHTS, address_of_run, check_name, open_registry
+from lightkit.registry.store import (
+    CHECKPOINT,
+    WEIGHTS,
+    address_of_run,
+    check_name,
+    open_registry,
+)
 from lightkit.reports.facts import read_facts, select_checkpoint
 from lightkit.reports.pages import describe_model, render_card
 
@@ -85,13 +91,13 @@ def register_run(
         }
         folder = Path(temporary) / "model"
         exports = Path(temporary) / "exports"
-        for left_out in collect_exports(run, tags["checkpoint_sha256"], exports):
+        for left_out in collect_exports(run, tags[CHECKPOINT], exports):
             on_step(left_out)
         on_step(f"writing the model for MLflow ({form})")
         write_package(subject, folder, form=form)
         facts = read_facts(run)
-        if facts.sha256 != tags["checkpoint_sha256"]:
-            facts = select_checkpoint(facts, tags["checkpoint_sha256"])
+        if facts.sha256 != tags[CHECKPOINT]:
+            facts = select_checkpoint(facts, tags[CHECKPOINT])
         (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
         version, has_exports = write_version(
             registry,

@@ -308,7 +308,7 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
     with noted_at("run.name"):
         if name is not None:
             runs.check_name(name)
-    with noted_at("run.root"):
+    with noted_at("run.root" if section.get("root") else ""):  # a default stands nowhere
         if command != "export" and isinstance(root, str):  # an export makes no run
             _check_writable(root)
     with noted_at("run.resume"):

@@ -222,7 +222,7 @@ def _ask_registries(
     for address in _list_addresses(root, tracking_uri, entries):
         if address.database is not None and not address.database.is_file():
             continue  # nothing was ever registered there
-        with open_registry(address, creates=False) as registry:
+        with open_registry(address, creates=False, writes=False) as registry:
             needed |= needed_runs(registry)
             answered.add(mask(registry.uri, hides_users=True))
     return needed | {

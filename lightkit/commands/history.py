@@ -33,7 +33,7 @@ def history(invocation: Invocation) -> int:
     options = invocation.options
     address = address_of_root(options.get("tracking-uri"), find_run_root(options.get("root")))
     quiet_libraries()
-    with open_registry(address, creates=False) as registry:
+    with open_registry(address, creates=False, writes=False) as registry:
         if not invocation.inputs:
             _print_models(
                 list_models(registry), is_json=invocation.has("json"), where=address.shown

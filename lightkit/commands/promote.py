@@ -41,6 +41,7 @@ from lightkit.registry.promotion import (
     require_no_hold,
 )
 from lightkit.registry.store import (
+    CHECKPOINT,
     KEPT,
     WEIGHTS,
     Registry,
@@ -214,7 +215,7 @@ class _Request:
         """
         found = None
         for version in list_versions(registry, self.name):
-            if version.tags.get("checkpoint_sha256") == self.sha256:
+            if version.tags.get(CHECKPOINT) == self.sha256:
                 found = version
         return found
 
@@ -565,11 +566,7 @@ def _read_weights(tags: Mapping[str, str] | None) -> str | None:
     None without its checkpoint.
     """
     checkpoint = Path((tags or {}).get("run_folder", ""), (tags or {}).get("checkpoint", ""))
-    if (
-        not tags
-        or not checkpoint.is_file()
-        or runs.digest(checkpoint) != tags.get("checkpoint_sha256")
-    ):
+    if not tags or not checkpoint.is_file() or runs.digest(checkpoint) != tags.get(CHECKPOINT):
         return None
     return _digest_weights(str(checkpoint))
 

@@ -55,7 +55,13 @@ from lightkit.registry.promotion import (
     read_moves,
     require_no_hold,
 )
-from lightkit.registry.store import address_of_job, list_versions, open_registry, read_aliases
+from lightkit.registry.store import (
+    address_of_job,
+    find_run_folder,
+    list_versions,
+    open_registry,
+    read_aliases,
+)
 from lightkit.runs.ci_report import Case, CiReport, is_failure, markdown_table
 from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, parse_duration
 from lightkit.runs.index import flatten
@@ -506,6 +512,7 @@ class Retrain:
         Each with its run folder if known, unless the champion is held.
 
         Raises:
+            ConfigError: If the registry refuses, or its database can only be read.
             GateFailed: If it is held.
             ServerAway: If MLflow does not answer.
         """
@@ -520,9 +527,8 @@ class Retrain:
             require_no_hold(registry, name, _ALIAS)
             versions = list_versions(registry, name)
             rejections = list_rejections(read_moves(registry, name), _ALIAS, versions)
-        folders = {str(each.version): each.tags.get("run_folder") for each in versions}
-        found = ((each, folders.get(each.version)) for each in rejections)
-        return [(each, Path(folder) if folder else None) for each, folder in found]
+            folders = {str(each.version): find_run_folder(registry, each) for each in versions}
+        return [(each, folders.get(each.version)) for each in rejections]
 
     def _repeats(self, rejection: Rejection, folder: Path | None) -> bool:
         """Return whether a training now would have the inputs of a model that was rolled back.
@@ -801,7 +807,7 @@ class Retrain:
             self._ask_registry()
         except GateFailed:
             return True
-        except ServerAway:
+        except (ConfigError, ServerAway):
             return False
         return False
 

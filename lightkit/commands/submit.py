@@ -30,8 +30,7 @@ def submit_fit(invocation: Invocation) -> int:
     if invocation.has("dry-run"):
         print(script, end="")
         return 0
-    Path(output).parent.mkdir(parents=True, exist_ok=True)  # Slurm makes no folders
-    number = submit(script)
+    number = submit(script, output=Path(output))
     print(f"job   {number}\nlog   {shown_path(Path(output.replace('%j', number)))}")
     return 0
 

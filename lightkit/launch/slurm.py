@@ -108,8 +108,12 @@ def _read_word(value: Any) -> Any:
     return _WORDS.get(value, value) if isinstance(value, str) else value
 
 
-def submit(script: str) -> str:
+def submit(script: str, *, output: Path) -> str:
     """Hand a script to `sbatch` and return the job's number.
+
+    Args:
+        script: The batch script.
+        output: File that takes its output; Slurm makes no folders, so that its folder is made here.
 
     Raises:
         ConfigError: If there is no `sbatch` here.
@@ -120,6 +124,7 @@ def submit(script: str) -> str:
             "submit: there is no sbatch on the PATH; run this on a login node of the Slurm cluster,"
             " or print the script with --dry-run"
         )
+    output.parent.mkdir(parents=True, exist_ok=True)
     ended = subprocess.run(
         ["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False
     )

@@ -46,7 +46,7 @@ from lightkit.loggers.mlflow_address import (
     manifest_tags,
     send_model_files,
 )
-from lightkit.loggers.mlflow_database import prepare_database
+from lightkit.loggers.mlflow_database import prepare_database, require_writable
 from lightkit.loggers.mlflow_errors import can_pass, find_status
 from lightkit.runs.fence import check_fences
 from lightkit.runs.index import flatten
@@ -373,6 +373,7 @@ class MLflow(Logger):
             if self._address.artifacts is not None:
                 self._address.artifacts.parent.mkdir(parents=True, exist_ok=True)
             prepare_database(self._address)
+            require_writable(self._address, option="logger.mlflow.init_args.tracking_uri")
             client = MlflowClient(self._address.uri)
             is_continued = self._continue_run(client)
             if not is_continued:

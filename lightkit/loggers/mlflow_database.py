@@ -134,6 +134,33 @@ def require_known_schema(address: Address) -> None:
     )
 
 
+def require_writable(address: Address, *, option: str) -> None:
+    """Refuse a local database that this user can only read, before hours of training.
+
+    SQLite needs its folder, too: it writes a journal beside the file.
+
+    Args:
+        address: Address of MLflow; nothing happens for a server.
+        option: Setting that names another address.
+
+    Raises:
+        ConfigError: If the file or its folder cannot be written.
+    """
+    if not _is_file(address):
+        return
+    assert address.database is not None
+    path = address.database.resolve()
+    if not path.exists():
+        return
+    for place in (path, path.parent):
+        if not os.access(place, os.W_OK):
+            raise ConfigError(
+                f"MLflow's database {address.database} cannot be written: this user may only read"
+                f" {place}. Its address comes from {address.origin}; change the permissions, or"
+                f" name another with {option}."
+            )
+
+
 def _is_file(address: Address) -> bool:
     """Check whether an address is a local database whose URI has no options.
 

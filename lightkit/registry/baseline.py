@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError
-from lightkit.registry.store import KEPT, Registry
+from lightkit.registry.store import CHECKPOINT, KEPT, Registry, find_run_folder
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -61,7 +61,7 @@ def fetch_baseline(
     tags = version.tags
     name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
     advice = f"name another with --gate.baseline, or {THRESHOLDS_ALONE}"
-    sha256 = tags.get("checkpoint_sha256")
+    sha256 = tags.get(CHECKPOINT)
     run_folder = tags.get("run_folder")
     if not sha256 or not run_folder:
         raise ConfigError(
@@ -71,14 +71,20 @@ def fetch_baseline(
 
     def find_files() -> Iterator[tuple[Path, Path]]:
         """Yield the files of checkpoint and config where they may be."""
-        yield Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
+        if (run := find_run_folder(registry, version)) is not None:
+            yield run / tags.get("checkpoint", ""), run / "config.yaml"
         if kept := tags.get(KEPT):
-            with registry.attempt(f"download {kept}"):
-                copy = Path(
-                    download_artifacts(
-                        kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri
+            try:
+                with registry.attempt(f"download {kept}"):
+                    copy = Path(
+                        download_artifacts(
+                            kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri
+                        )
                     )
-                )
+            except ConfigError as error:
+                raise ConfigError(
+                    f"gate.baseline: {name} cannot be scored: {error} {advice.capitalize()}"
+                ) from error
             yield next(copy.glob("*.ckpt"), copy), copy / "config.yaml"
 
     for checkpoint, config in find_files():

@@ -59,7 +59,9 @@ def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) ->
         raise ConfigError(f"--run: expected {_EXPECTED}, got {uri!r}.")
     option = "--run.root or the environment variable MLFLOW_TRACKING_URI"
     with (
-        open_registry(address_of_root(None, root), option=option, creates=False) as registry,
+        open_registry(
+            address_of_root(None, root), option=option, creates=False, writes=False
+        ) as registry,
         tempfile.TemporaryDirectory(prefix="lightkit-logged-") as temporary,
     ):
         from mlflow.artifacts import download_artifacts  # 2 s

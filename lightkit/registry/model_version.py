@@ -21,7 +21,7 @@ from lightkit.loggers.mlflow_address import (
     manifest_tags,
     send_model_files,
 )
-from lightkit.registry.store import Registry, read_aliases, tracked_run
+from lightkit.registry.store import CHECKPOINT, Registry, read_aliases, tracked_run
 from lightkit.runs.files import write_json
 from lightkit.runs.scores import find_best_checkpoint
 from lightkit.version import __version__
@@ -44,7 +44,8 @@ def write_version(
 ) -> tuple[str, bool]:
     """Write a new version of a registered model.
 
-    The aliases move last: until everything is there they point to where they did.
+    The aliases move last: until everything is there they point to where they did. A process that is
+    killed before leaves a version without the digest of its checkpoint, which no promotion takes.
 
     Args:
         registry: MLflow.
@@ -80,13 +81,14 @@ def write_version(
             name,
             model_id=model.model_id,
             run_id=run_id,
-            tags=tags,
+            tags={key: value for key, value in tags.items() if key != CHECKPOINT},
             description=description[:_MAX_DESCRIPTION_CHARS],
         )
         where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
         has_exports = _send_exports(client, run_id, exports, where)
         if has_exports:
             client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{where}")
+        client.set_model_version_tag(name, version, CHECKPOINT, tags[CHECKPOINT])
         for alias in aliases:
             client.set_registered_model_alias(name, alias, version)
     return version, has_exports
@@ -115,7 +117,7 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         "checkpoint": str(
             path.relative_to(run.folder) if path.is_relative_to(run.folder) else path
         ),
-        "checkpoint_sha256": metadata.source.get("sha256") or runs.digest_checkpoint(checkpoint),
+        CHECKPOINT: metadata.source.get("sha256") or runs.digest_checkpoint(checkpoint),
         "lightkit": __version__,
         "output_kind": metadata.output_kind,
     }

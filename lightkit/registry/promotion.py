@@ -24,7 +24,13 @@ from typing import Any
 from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, GateFailed, RunLocked
 from lightkit.loggers.mlflow_database import exclusive
-from lightkit.registry.store import WEIGHTS, Registry, list_versions, read_aliases
+from lightkit.registry.store import (
+    WEIGHTS,
+    Registry,
+    find_run_folder,
+    list_versions,
+    read_aliases,
+)
 from lightkit.runs.files import find_value, finite, read_json, write_json
 from lightkit.runs.index import PROMOTED
 
@@ -297,10 +303,13 @@ def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
     """
     uri = mask(registry.uri, hides_users=True)
     for version in list_versions(registry, name):
-        file = Path(version.tags.get("run_folder", "")) / PROMOTED
+        folder = find_run_folder(registry, version)
+        if folder is None:
+            continue
+        file = folder / PROMOTED
         is_champion = str(version.version) == move.to
         noted = read_json(file) or {}
-        if not file.parent.is_absolute() or not (file.parent.is_dir() if is_champion else noted):
+        if not is_champion and not noted:
             continue
         others = {*noted.get("aliases", [])} - {move.alias}
         noted["aliases"] = sorted(others | {move.alias} if is_champion else others)

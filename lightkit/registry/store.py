@@ -19,7 +19,7 @@ from lightkit.config import Resolved, near, shown_path
 from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, ServerAway
 from lightkit.loggers.mlflow_address import CONNECT_SETTINGS, Address, find_address
-from lightkit.loggers.mlflow_database import prepare_database
+from lightkit.loggers.mlflow_database import prepare_database, require_writable
 from lightkit.loggers.mlflow_errors import STORAGE_CLIENTS, can_pass
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 KEPT = "checkpoint_artifact"
 """Tag of a version: address of its checkpoint and its config in MLflow."""
+CHECKPOINT = "checkpoint_sha256"
+"""Tag of a version: digest of its checkpoint. It is set once model and exports are there, so that
+what is found by it is whole."""
 WEIGHTS = "weights_sha256"
 """Tag of a version: digest of its weights alone, as `digest_weights` computes it."""
 NO_MODELS = "there is none yet; `lightkit register` makes one"
@@ -231,7 +234,7 @@ class Registry:
 
 @contextmanager
 def open_registry(
-    address: Address, *, option: str = _OPTION, creates: bool = True
+    address: Address, *, option: str = _OPTION, creates: bool = True, writes: bool = True
 ) -> Iterator[Registry]:
     """Connect, and send a first request.
 
@@ -244,10 +247,11 @@ def open_registry(
         address: Address of MLflow.
         option: Setting that names another address, for errors.
         creates: Whether a local database is created if missing; reading needs none.
+        writes: Whether anything will be written; reading needs no permission for it.
 
     Raises:
-        ConfigError: If it refuses, or is a database that cannot be opened or, without ``creates``,
-            does not exist.
+        ConfigError: If it refuses, or is a database that cannot be opened, with ``writes`` cannot
+            be written or, without ``creates``, does not exist.
         ServerAway: If it does not answer.
     """
     if not creates and address.database is not None and not address.database.is_file():
@@ -255,6 +259,8 @@ def open_registry(
             f"There is no database of MLflow at {address.database}; its place comes from"
             f" {address.origin}. `lightkit register` makes one, or name another with {option}."
         )
+    if writes:
+        require_writable(address, option=option)
     import mlflow  # 2 s
     from mlflow.tracking import MlflowClient
 
@@ -307,6 +313,21 @@ def list_versions(registry: Registry, name: str) -> list[ModelVersion]:
     with registry.attempt(f"list the versions of {name!r}"):
         found = list(registry.client.search_model_versions(f"name='{quoted}'", max_results=1000))
     return sorted(found, key=lambda version: int(version.version))
+
+
+def find_run_folder(registry: Registry, version: ModelVersion) -> Path | None:
+    """Find the folder of a version's run; None where this machine does not have it.
+
+    A run root that was moved or copied with its database has it beside that database, and not where
+    it was at the registration: there another copy may be.
+    """
+    run = version.tags.get("run", "")
+    if registry.address.database is not None and run:
+        beside = registry.address.database.absolute().parent / run
+        if (beside / "manifest.json").is_file():
+            return beside
+    recorded = Path(version.tags.get("run_folder", ""))
+    return recorded if recorded.is_absolute() and recorded.is_dir() else None
 
 
 def find_version(registry: Registry, name: str, reference: str) -> ModelVersion | None:

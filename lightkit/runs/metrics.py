@@ -122,19 +122,22 @@ def _read_file(path: Path) -> tuple[dict[int, dict[str, float]], bool]:
     if not path.is_file():
         return {}, path.exists()
     rows = {}
-    is_damaged = False
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        table = csv.reader(file, strict=True)
-        try:
-            names = next(table, [])
-            for cells in table:
-                row = _parse_row(names, cells)
-                if row is None:
-                    is_damaged = True
-                else:
-                    rows[int(row["epoch"])] = row
-        except csv.Error:  # such as a field without an end
-            is_damaged = True
+        text = file.read()
+    # The last line of a file that was cut may end with a part of a number, which is another one.
+    is_damaged = not text.endswith("\n")
+    whole_lines = text[: text.rfind("\n") + 1]
+    table = csv.reader(io.StringIO(whole_lines, newline=""), strict=True)
+    try:
+        names = next(table, [])
+        for cells in table:
+            row = _parse_row(names, cells)
+            if row is None:
+                is_damaged = True
+            else:
+                rows[int(row["epoch"])] = row
+    except csv.Error:  # such as a field without an end
+        is_damaged = True
     return rows, is_damaged
 
 

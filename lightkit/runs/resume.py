@@ -9,10 +9,15 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.config.bounds import NonNegativeFloat, PositiveFloat
+from lightkit.config.display import format_inline
 from lightkit.config.identity import is_in_identity, select_identity
 from lightkit.config.resolved import DEFAULT_ROOT
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten, read_config
+
+_MOST_SHOWN = 5
+"""Keys of a config that a notice names at most."""
+_LONGEST_VALUE = 40
 
 
 @dataclass
@@ -108,7 +113,10 @@ def choose_start(
     """
     assert settings.name is not None
     if settings.resume not in ("auto", "never"):
-        return _resume_named(open_named_run(settings.resume, settings.root, settings.name))
+        named = open_named_run(settings.resume, settings.root, settings.name)
+        start = _resume_named(named)
+        other = _describe_values(named, config, lambda key: key not in by_rule)
+        return _add_notice(start, "with this config", other)
     found = (
         None
         if fresh or settings.resume == "never"
@@ -120,9 +128,8 @@ def choose_start(
             found, config=config, ckpt_path=ckpt_path, environment=environment, by_rule=by_rule
         )
         if not changed:
-            start = resume_run(found)
-            if other := _describe_other_hardware(found, config=config, by_rule=by_rule):
-                start = replace(start, notice=f"{start.notice}; {other}")
+            other = _describe_values(found, config, lambda key: key in by_rule)
+            start = _add_notice(resume_run(found), "auto chooses otherwise on this machine", other)
             return (
                 start
                 if start.checkpoint
@@ -139,36 +146,48 @@ def choose_start(
 
 
 def _describe_changes(run: runs.Run, changed: Sequence[str]) -> str:
-    keys = ", ".join([*changed[:5], *(["..."] if len(changed) > 5 else [])])
+    shown = changed[:_MOST_SHOWN]
+    keys = ", ".join([*shown, *(["..."] if len(changed) > _MOST_SHOWN else [])])
     return (
         f"begins a new run: {run.folder} was interrupted, but had another config ({keys}); "
         f"--run.resume={run.folder} goes on there with this one"
     )
 
 
-def _describe_other_hardware(
-    run: runs.Run, *, config: Mapping[str, Any], by_rule: Collection[str]
-) -> str:
-    """Write the values that `auto` chooses on this machine otherwise than on the one before.
+def _add_notice(start: RunStart, what: str, values: str) -> RunStart:
+    """Add the values of the config that differ to the notice of a start, if there are any."""
+    return replace(start, notice=f"{start.notice}; {what}: {values}") if values else start
 
-    Empty if there is none.
+
+def _describe_values(
+    run: runs.Run, config: Mapping[str, Any], is_described: Callable[[str], bool]
+) -> str:
+    """Write the values of the identity that differ from those of the run's config.
+
+    Args:
+        run: The run; nothing can be said where its config cannot be read.
+        config: The resolved config as it would be saved.
+        is_described: Whether a dotted key is written.
+
+    Returns:
+        Each key with its value, and the run's; of more than five the first ones. Empty if no value
+        differs.
     """
     saved = read_config(run)
+    if not saved:
+        return ""
     before = _flatten(saved)
     now = _flatten(config)
-    differing = [
-        f"{key} {_format_value(now.get(key))} (was {_format_value(before.get(key))})"
-        for key in compare_configs(saved, config)
-        if key in by_rule
+    keys = [key for key in compare_configs(saved, config) if is_described(key)]
+    shown = [
+        f"{key} {_write_value(now.get(key))} (was {_write_value(before.get(key))})"
+        for key in keys[:_MOST_SHOWN]
     ]
-    return f"auto chooses otherwise on this machine: {', '.join(differing)}" if differing else ""
+    return ", ".join([*shown, *(["..."] if len(keys) > _MOST_SHOWN else [])])
 
 
-def _format_value(value: Any) -> str:
-    """Write a value as YAML has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)
+def _write_value(value: Any) -> str:
+    return format_inline(value, longest=_LONGEST_VALUE)
 
 
 def _list_changes(

@@ -122,6 +122,17 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
                 " -c configs/x.yaml"
             ),
         ),
+        (
+            "fit lightkit:flowers",
+            (
+                f"unexpected argument 'lightkit:flowers': {UNEXPECTED}; a config file comes after"
+                " -c: -c lightkit:flowers"
+            ),
+        ),
+        (
+            "serve latest",
+            "serve: unexpected argument 'latest'; a run comes after --run: --run latest",
+        ),
         ("test trianer", f"unexpected argument 'trianer': {UNEXPECTED}; did you mean 'trainer'?"),
         (
             "test latest",

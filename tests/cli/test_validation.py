@@ -30,3 +30,14 @@ def test_text_that_is_neither_class_nor_file_is_repeated_in_the_error(house: Hou
     done = house("check", "-c", "small.yaml", "--model=my_models/net.Net")
     assert done.code == 2
     assert "Unexpected import path format: my_models/net.Net" in done.err
+
+
+def test_a_run_root_that_no_layer_sets_is_reported_without_a_place(house: House) -> None:
+    house.write("quiet.yaml", "run: {report: false}\n")
+    house.write("runs", "a file")
+    done = house("check", "-c", "small.yaml", "-c", "quiet.yaml")
+    assert done.code == 2
+    assert "run.root: cannot write runs: Not a directory" in done.err
+    assert "quiet.yaml" not in done.err
+    named = house("check", "-c", "small.yaml", "-c", "quiet.yaml", "--run.root=runs")
+    assert "--> --run.root=runs" in named.err

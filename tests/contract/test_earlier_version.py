@@ -185,6 +185,40 @@ def test_the_registry_of_an_earlier_version_is_read_and_moved(earlier: Workspace
     assert read_registry(earlier)["net"]["aliases"]["champion"] == "1"
 
 
+@pytest.mark.parametrize("way", ["moved", "copied"])
+def test_a_run_root_that_was_moved_or_copied_has_its_champions(
+    way: str, earlier: Workspace
+) -> None:
+    before = {run: read_json(run / "promoted.json") for run in runs_of(earlier, "net")[:2]}
+    root = earlier.folder / way
+    if way == "moved":
+        (earlier.folder / "runs").rename(root)
+    else:
+        shutil.copytree(earlier.folder / "runs", root, symlinks=True)
+    first, second, newest = sorted((root / "net").glob("2*"))
+    earlier.run("rollback", "net", "--to", "2", "--root", way).ok()
+    marks = json.loads(earlier.run("runs", "net", "--json", "--root", way).ok().out)
+    assert {mark["id"]: mark["aliases"] for mark in marks} == {
+        first.name: [],
+        second.name: ["champion"],
+        newest.name: [],
+    }
+    decision = earlier.run("gate", str(newest), "--root", way).ok().out
+    assert "0.8000" in decision, "the accuracy of the second"
+    if way == "copied":  # whose original is another registry's
+        assert {run: read_json(run / "promoted.json") for run in before} == before
+
+
+def test_a_champion_of_which_nothing_is_left_is_named_with_what_to_do(earlier: Workspace) -> None:
+    champion, _, newest = runs_of(earlier, "net")
+    shutil.rmtree(champion)
+    shutil.rmtree(earlier.folder / "runs" / "mlflow-artifacts")
+    refused = earlier.run("gate", str(newest))
+    assert refused.code == 2
+    assert "error: gate.baseline: net version 1 (champion) cannot be scored: " in refused.err
+    assert "Name another with --gate.baseline, or give --gate.baseline=null" in refused.err
+
+
 def test_a_gate_judges_against_the_champion_of_an_earlier_version(earlier: Workspace) -> None:
     champion, second, _ = runs_of(earlier, "net")
     decision = earlier.run("gate", str(second)).ok().out

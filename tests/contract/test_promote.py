@@ -6,8 +6,11 @@ An alias moves to what has passed, and the log tells the truth.
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +21,14 @@ import pytest
 
 from tests.contract.conftest import copy_of
 from tests.contract.registry import read_registry
-from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json
+from tests.contract.workspace import (
+    LIGHTKIT,
+    ForkServer,
+    Result,
+    Workspace,
+    read_events,
+    read_json,
+)
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine
 
@@ -440,6 +450,45 @@ def test_a_hold_takes_the_name_of_a_model(weeks: Weeks) -> None:
     assert weeks.results["hold of no model"].code == 2
     assert "did you mean 'net'" in weeks.results["hold of no model"].err
     assert weeks.results["hold and run"].code == 2
+
+
+NO_PRIVILEGES = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""Root without the right to pass over the permissions of files."""
+
+
+def run_as_user(workspace: Workspace, *words: str) -> Result:
+    """Run a command to which the permissions of files apply."""
+    prefix = NO_PRIVILEGES if os.geteuid() == 0 else ()
+    ended = subprocess.run(
+        [*prefix, LIGHTKIT, *words],
+        cwd=workspace.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Result(ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="root may write everything")
+@pytest.mark.parametrize(
+    "words",
+    [("rollback", "net"), ("promote", "--hold", "net"), ("promote", "RUN", "--force"), RETRAIN],
+    ids=["rollback", "hold", "promote", "retrain"],
+)
+def test_a_registry_that_can_only_be_read_is_refused_before_anything_is_judged(
+    planted: Workspace, words: tuple[str, ...]
+) -> None:
+    database = planted.folder / "runs" / "mlflow.db"
+    database.chmod(0o444)
+    words = tuple(word.replace("RUN", str(planted.runs[1])) for word in words)
+    num_runs = len(planted.runs)
+    refused = run_as_user(planted, *words)
+    assert refused.code == 2, refused.err
+    assert "mlflow.db cannot be written: this user may only read " in refused.err
+    assert "scores run" not in refused.out
+    assert len(planted.runs) == num_runs
+    history = run_as_user(planted, "history", "net")
+    assert read_moves(history) == [("promote", "-", "1")]
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])

@@ -197,9 +197,10 @@ def test_a_fast_dev_run_in_between_leaves_the_interrupted_run_to_be_resumed(
 
 
 def test_a_path_goes_on_in_that_run_with_another_config(killed: Workspace) -> None:
-    killed.run(*WORDS, "--run.resume=runs/job/latest", "--trainer.max_epochs=4").ok()
+    result = killed.run(*WORDS, "--run.resume=runs/job/latest", "--trainer.max_epochs=4").ok()
     run = killed.only_run
     assert [row["epoch"] for row in read_metrics(run)] == ["0", "1", "2", "3"]
+    assert "from last.ckpt; with this config: trainer.max_epochs 4 (was 3)\n" in result.err
     assert "max_epochs: 4" in (run / "config.yaml").read_text(encoding="utf-8")
 
 

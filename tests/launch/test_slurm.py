@@ -89,4 +89,5 @@ def test_without_sbatch_there_is_the_dry_run(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"there is no sbatch on the PATH.*--dry-run"):
-        submit("")
+        submit("", output=tmp_path / "runs" / "net" / "slurm-%j.out")
+    assert not (tmp_path / "runs").exists()

@@ -10,8 +10,9 @@ from lightkit import __version__, runs
 from lightkit.errors import RunLocked
 from lightkit.export.exporter import lock_folder
 from lightkit.export.metadata import Metadata
-from lightkit.registry.model_version import collect_exports, origin_tags
-from lightkit.registry.store import tracked_run
+from lightkit.loggers.mlflow_address import find_address
+from lightkit.registry.model_version import collect_exports, origin_tags, write_version
+from lightkit.registry.store import list_versions, open_registry, read_aliases, tracked_run
 
 METADATA = Metadata("torch_export", "Net", (), (), "probabilities", ("daisy", "roses"))
 
@@ -51,6 +52,52 @@ def test_tags_lead_back_to_the_run(run: runs.Run) -> None:
         "best.val/loss": "0.25",
         "class_names": '["daisy", "roses"]',
     }
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # as in test_store.py
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_registration_that_ends_midway_leaves_no_version_of_the_checkpoint(
+    database: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: runs.Run = request.getfixturevalue("run")  # beside the database
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "MLmodel").write_text("flavors: {}\n")
+    exports = tmp_path / "exports"
+    exports.mkdir()
+    (exports / "export.json").write_text("{}")
+    with open_registry(find_address(database)) as registry:
+
+        def register() -> None:
+            write_version(
+                registry,
+                run,
+                "daisies",
+                ["challenger"],
+                files=model,
+                exports=exports,
+                tags=origin_tags(run, run.checkpoints / "best.ckpt", METADATA),
+                description="",
+                on_step=lambda _: None,
+            )
+
+        def end(*_args: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(registry.client, "log_artifact", end)  # the exports are sent with it
+            with pytest.raises(KeyboardInterrupt):
+                register()
+        (partial,) = list_versions(registry, "daisies")
+        assert "checkpoint_sha256" not in partial.tags
+        assert not read_aliases(registry, "daisies")
+        register()
+        whole = list_versions(registry, "daisies")[-1]
+        digest = runs.digest(run.checkpoints / "best.ckpt")
+        assert whole.tags["checkpoint_sha256"] == digest
+        assert whole.tags["exports"].endswith("export/daisies-2")
+        assert read_aliases(registry, "daisies") == {"challenger": "2"}
 
 
 def test_a_checkpoint_from_elsewhere_has_its_whole_path_and_no_score(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import mlflow
 import pytest
@@ -12,7 +13,13 @@ from sqlalchemy.exc import OperationalError
 
 from lightkit.errors import ConfigError, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import find_address
-from lightkit.registry.store import Registry, check_alias, check_name, open_registry
+from lightkit.registry.store import (
+    Registry,
+    check_alias,
+    check_name,
+    list_models,
+    open_registry,
+)
 
 pytestmark = [
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector.
@@ -45,6 +52,24 @@ def test_what_mlflow_refuses_is_reported_in_its_words_and_without_secrets(databa
         registry.attempt("find it"),
     ):
         registry.client.get_registered_model("http://me:sesame@host")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read_only", ["mlflow.db", "."], ids=["file", "folder"])
+def test_a_database_that_can_only_be_read_is_refused_where_it_would_be_written(
+    read_only: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path("runs", read_only).resolve()
+    has_access = os.access
+    monkeypatch.setattr(  # root may write everything
+        os, "access", lambda path, mode: Path(path) != place and has_access(path, mode)
+    )
+    address = find_address(database)
+    says = rf"mlflow\.db cannot be written: this user may only read {place}\..* --tracking-uri"
+    with pytest.raises(ConfigError, match=says), open_registry(address):
+        pass
+    with open_registry(address, creates=False, writes=False) as registry:
+        assert list_models(registry) == {}
 
 
 def of_storage(name: str) -> Exception:

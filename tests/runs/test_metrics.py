@@ -76,6 +76,25 @@ def test_at_each_length_the_rows_are_those_of_the_events(tmp_path: Path) -> None
         assert all(math.isnan(row["b"]) == (row["epoch"] == 1) for row in rows)
 
 
+@pytest.mark.parametrize("has_events", [True, False], ids=["events", "table-alone"])
+def test_a_part_of_the_last_number_is_no_number(
+    has_events: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = runs.MetricsTable(tmp_path / "metrics.csv")
+    for epoch in range(2):
+        row = {"a": 12.5 + epoch}
+        if has_events:
+            events = runs.EventStream(tmp_path / "events.jsonl")
+            events.write("epoch", epoch=epoch, step=epoch + 1, metrics=row, seconds=1.0)
+        table.record(epoch, epoch + 1, row)
+    whole = table.path.read_text()
+    assert whole.endswith("1,2,13.5\n")
+    table.path.write_text(whole.removesuffix("3.5\n"))
+    values = [row["a"] for row in runs.MetricsTable(table.path).rows]
+    assert values == ([12.5, 13.5] if has_events else [12.5])
+    assert "metrics.csv is damaged" in caplog.text
+
+
 def test_a_digit_that_changed_is_that_of_the_event(tmp_path: Path) -> None:
     table = write_epochs(tmp_path, 4)
     whole = table.path.read_text()
