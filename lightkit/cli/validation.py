@@ -430,11 +430,8 @@ def find_missing_forward(resolved: Resolved, *, is_registered: bool) -> ConfigEr
     Raises:
         ConfigError: If the class cannot be imported.
     """
-    path = resolved.class_named("model")
-    if path is None or "." not in path or path.startswith("lightkit."):
-        return None
-    cls = import_class(path)
-    if not isinstance(cls, type) or not lacks_forward(cls):
+    cls = _import_own_model(resolved)
+    if cls is None or not lacks_forward(cls):
         return None
     caller = "an exported model is called"
     otherwise = "an export: lightkit fit, or lightkit retrain --skip export"
@@ -447,6 +444,35 @@ def find_missing_forward(resolved: Resolved, *, is_registered: bool) -> ConfigEr
         f" {cls.__name__}; or train without {otherwise}",
         resolved.origin_of(("model", "class_path")),
     )
+
+
+def require_prediction(resolved: Resolved) -> None:
+    """Refuse to predict by a model that has neither `predict_step` nor `forward`.
+
+    Raises:
+        ConfigError: If the model lacks both, or its class cannot be imported.
+    """
+    cls = _import_own_model(resolved)
+    if cls is None or not (lacks_forward(cls) and _is_lightnings(cls, "predict_step")):
+        return
+    raise error_at(
+        f"model: {cls.__name__} has neither predict_step nor forward, by which predict computes."
+        f" Add forward(self, inputs) to {cls.__name__}, or predict_step(self, batch, batch_idx)",
+        resolved.origin_of(("model", "class_path")),
+    )
+
+
+def _import_own_model(resolved: Resolved) -> type | None:
+    """Import the class of a config's model; None for one of lightkit's, and for a function.
+
+    Raises:
+        ConfigError: If it cannot be imported.
+    """
+    path = resolved.class_named("model")
+    if path is None or "." not in path or path.startswith("lightkit."):
+        return None
+    cls = import_class(path)
+    return cls if isinstance(cls, type) else None
 
 
 def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: str) -> None:
@@ -478,5 +504,10 @@ def lacks_forward(cls: type) -> bool:
 
     No torch, as the class was imported.
     """
-    forward = getattr(cls, "forward", None)
-    return getattr(forward, "__module__", None) == "pytorch_lightning.core.module"
+    return _is_lightnings(cls, "forward")
+
+
+def _is_lightnings(cls: type, method: str) -> bool:
+    """Return whether a class of modules has a method from Lightning alone."""
+    found = getattr(cls, method, None)
+    return getattr(found, "__module__", None) == "pytorch_lightning.core.module"
