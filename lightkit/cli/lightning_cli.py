@@ -361,7 +361,7 @@ class LightkitCLI(LightningCLI):
             fixed["data"] = _name_class(self.datamodule_class)
         sections = [section for section in config.CLASS_SECTIONS if section not in fixed]
         problems = config.Problems()
-        stage_config, loaded = load_stage_config(
+        stage_config = load_stage_config(
             invocation,
             problems,
             class_sections=sections,
@@ -369,7 +369,7 @@ class LightkitCLI(LightningCLI):
             is_script=True,
             fixed_classes=fixed,
         )
-        problems.raise_any(loaded.resolved.masked)
+        problems.raise_any(stage_config.given.masked)
         stage_config = replace(stage_config, resolved=_leave_command_out(stage_config.resolved))
         if (
             (path := stage_config.ckpt_path)

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.argument_lookup import describe_imported, import_class
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
 from lightkit.cli.heap import freezing_imports
@@ -32,42 +33,39 @@ from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 
-def validate(loaded: LoadedConfig, resolved: Resolved, problems: Problems) -> ValidationResult:
+def validate(loaded: LoadedConfig, given: Resolved, problems: Problems) -> ValidationResult:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
-        loaded: The command line and its config.
-        resolved: The config with today's hardware keys.
+        loaded: The command line and its config, with its hardware keys resolved.
+        given: The config before they were.
         problems: Takes the errors.
 
     Returns:
         What was found, with the places that only an import can judge.
     """
     command = loaded.invocation.command
-    _check_run_paths(command, resolved, loaded.invocation.options.get("ckpt_path"), problems)
+    named = loaded.invocation.options.get("ckpt_path")
+    _check_run_paths(command, loaded.resolved, named, problems)
     if command != "export":  # which records nothing
-        _check_tracking(resolved, problems)
-    schema = load_schema()
-    findings = _findings(loaded.resolved, schema, problems)
+        _check_tracking(loaded.resolved, problems)
+    findings = _findings(given, load_schema(), problems)
     for _, problem in findings.problems:
         problems.add(problem)
-    if (
-        command in WITH_MODEL
-        and not problems.is_incomplete
-        and loaded.resolved.value_of("model") is None
-    ):
-        problems.add(_missing_model(loaded))
+    is_missing = command in WITH_MODEL and given.value_of("model") is None
+    if is_missing and not problems.is_incomplete:
+        problems.add(_missing_model(loaded.invocation, given))
     return findings
 
 
-def _missing_model(loaded: LoadedConfig) -> ConfigError:
+def _missing_model(invocation: Invocation, resolved: Resolved) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     text = "model: missing"
-    command = loaded.invocation.command
-    files = loaded.invocation.files
-    if files and not any(origin.file for origin in loaded.resolved.origins.values()):
+    command = invocation.command
+    files = invocation.files
+    if files and not any(origin.file for origin in resolved.origins.values()):
         text += f"; {', '.join(files)} sets nothing"
-    checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.value_of("ckpt_path"))
+    checkpoint = invocation.options.get("ckpt_path", resolved.value_of("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
         text += f"; --ckpt_path {checkpoint} brings weights, not the config"
