@@ -31,19 +31,19 @@ from lightkit.registry.gate import read_gate
 from lightkit.sweep.settings import read_sweep
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoadedConfig:
-    """A command line and its config.
+    """A command line and its config, on any machine.
 
     Args:
         invocation: The command line, parsed.
-        resolved: The merged config, before its hardware keys are resolved.
+        resolved: The merged config.
         base: Run that `--run` names.
     """
 
     invocation: Invocation
     resolved: config.Resolved
-    base: runs.Run | None
+    base: runs.Run | None = None
 
     @property
     def default_name(self) -> str:
@@ -157,7 +157,7 @@ def load_config(
         )
     if base is not None:
         resolved = replace(resolved, tree=drop_masked_addresses(resolved.tree))
-    return LoadedConfig(invocation, resolved, base)
+    return LoadedConfig(invocation=invocation, resolved=resolved, base=base)
 
 
 def _find_base(reference: str, section: MappingNode) -> runs.Run:

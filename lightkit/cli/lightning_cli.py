@@ -59,8 +59,9 @@ from lightkit.cli.session import Session, StageProcess, join_ranks
 from lightkit.cli.stage_config import StageConfig, load_stage_config
 from lightkit.cli.threads import set_threads
 from lightkit.cli.trainer_components import as_list, build_components, finish_trainer
-from lightkit.cli.validation import check_inputs, validate_signatures
+from lightkit.cli.validation import check_inputs, require_prediction, validate_signatures
 from lightkit.config.accelerator.block import AcceleratorSettings
+from lightkit.config.merge import appends_to_signature
 from lightkit.config.resolved import collect_errors
 from lightkit.config.schedule import (
     SECTION,
@@ -293,6 +294,11 @@ class LightkitCLI(LightningCLI):
         """
         parse = partial(self._parse, command)
         resolved = self._loaded.resolved
+        if not self._loaded.is_script and any(map(appends_to_signature, resolved.origins)):
+            # the defaults of somebody's own classes are known by now, and jsonargparse drops them
+            problems = config.Problems()
+            validate_signatures(resolved, problems)
+            problems.raise_any(resolved.masked)
         parsed: Namespace | None
         try:
             parsed = parse(resolved)
@@ -322,13 +328,15 @@ class LightkitCLI(LightningCLI):
         """Warn of a schedule without effect, and check what the config names outside of itself.
 
         Raises:
-            ConfigError: If an input is missing.
+            ConfigError: If an input is missing, or the model cannot predict.
             Checked: If only that was asked.
         """
         stage_config = self._loaded
         trains = command == "fit"
         if trains and not stage_config.resolved.removed:  # else errors are to be reported first
             self._warn_of_schedule(section)
+        if command == "predict" and not stage_config.is_script:
+            require_prediction(stage_config.resolved)
         if command and not stage_config.images:  # images need none of the data
             starts = stage_config.only_checks and trains and stage_config.ckpt_path is None
             check_inputs(stage_config.resolved, starts_training=starts, parsed=section)
@@ -353,7 +361,7 @@ class LightkitCLI(LightningCLI):
             fixed["data"] = _name_class(self.datamodule_class)
         sections = [section for section in config.CLASS_SECTIONS if section not in fixed]
         problems = config.Problems()
-        stage_config, loaded = load_stage_config(
+        stage_config = load_stage_config(
             invocation,
             problems,
             class_sections=sections,
@@ -361,7 +369,7 @@ class LightkitCLI(LightningCLI):
             is_script=True,
             fixed_classes=fixed,
         )
-        problems.raise_any(loaded.resolved.masked)
+        problems.raise_any(stage_config.given.masked)
         stage_config = replace(stage_config, resolved=_leave_command_out(stage_config.resolved))
         if (
             (path := stage_config.ckpt_path)

@@ -36,12 +36,14 @@ ROW_DATA = ("TableData", "TextData")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageConfig:
-    """One command line and its config, resolved for this machine.
+class StageConfig(LoadedConfig):
+    """The config of a stage or an export, with its hardware keys resolved for this machine.
+
+    Its command is `fit`, `validate`, `test`, `predict` or `export`, and empty where a script runs
+    none.
 
     Args:
-        invocation: The command line; its command is `fit`, `validate`, `test`, `predict` or
-            `export`, and empty where a script runs none.
+        given: The config before its hardware keys were resolved.
         print_config: What to leave out of the config that is printed instead of a run:
             `skip_default`, `skip_unset` or `skip_null`, the first two as in LightningCLI; None runs
             the stage.
@@ -49,28 +51,22 @@ class StageConfig:
             there are.
         only_checks: Whether the invocation ends once its config is parsed, before anything is
             built.
-        resolved: The config.
         hardware: The resolved hardware keys.
         launch: The config's `launch` section.
-        job_name: Name of the job.
         needs_imports: Whether classes must be imported for a complete verdict on the config.
-        base: Run that `--run` names.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or None.
         deadline: Moment by which a fit has to be done, if there is one.
         mode: Output mode of the screen.
         inputs_now: Digests of the inputs of the fit, where they have been computed.
     """
 
-    invocation: Invocation
+    given: config.Resolved
     print_config: tuple[str, ...] | None = None
     is_script: bool = False
     only_checks: bool = False
-    resolved: config.Resolved
     hardware: Hardware
     launch: LaunchSettings = field(default_factory=LaunchSettings)
-    job_name: str = "default"
     needs_imports: bool = True
-    base: runs.Run | None = None
     ckpt_path: str | None = None
     deadline: Deadline | None = None
     mode: OutputMode = "plain"
@@ -138,7 +134,7 @@ def load_stage_config(
     is_script: bool = False,
     fixed_classes: Mapping[str, str] = MappingProxyType({}),
     machine: Machine | Literal["this"] | None = "this",
-) -> tuple[StageConfig, LoadedConfig]:
+) -> StageConfig:
     """Merge the layers of a command line, and resolve them for this machine.
 
     Args:
@@ -150,9 +146,6 @@ def load_stage_config(
         fixed_classes: Classes that a script fixes, so that its config has their arguments alone, by
             their sections.
         machine: Machine whose hardware the config must fit; None to check against none.
-
-    Returns:
-        The config of the stage, and the config before its hardware keys were resolved.
 
     Raises:
         ConfigError: If the config cannot be read.
@@ -191,19 +184,18 @@ def load_stage_config(
     ckpt_path: str | None = None
     with problems.noted():
         ckpt_path = _find_named_checkpoint(invocation.options, resolved, loaded.base)
-    stage_config = StageConfig(
+    return StageConfig(
         invocation=invocation,
+        given=loaded.resolved,
         print_config=print_config,
         is_script=is_script,
         resolved=resolved,
         hardware=hardware,
         launch=launch,
-        job_name=loaded.job_name,
         base=loaded.base,
         ckpt_path=ckpt_path,
         mode=choose_output_mode(invocation.options),
     )
-    return stage_config, loaded
 
 
 def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str, str]) -> None:

@@ -445,10 +445,10 @@ def open_stage_config(
         DataError: If nothing is wrong but data is missing.
     """
     problems = Problems()
-    stage_config, loaded = load_stage_config(invocation, problems, machine=machine)
+    stage_config = load_stage_config(invocation, problems, machine=machine)
     command = invocation.command
     if not stage_config.passthrough:
-        result = validate(loaded, stage_config.resolved, problems)
+        result = validate(stage_config, stage_config.given, problems)
         stage_config = replace(stage_config, needs_imports=not result.is_final)
         # more may be found in classes that must be imported
         if problems and (result.undescribed or full):
@@ -458,7 +458,7 @@ def open_stage_config(
             if command in WITH_MODEL and has_model:
                 with problems.noted():
                     parse_config(replace(stage_config, resolved=resolved))
-    problems.raise_any(loaded.resolved.masked)
+    problems.raise_any(stage_config.given.masked)
     return stage_config
 
 

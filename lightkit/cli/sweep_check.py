@@ -86,8 +86,8 @@ def _find_errors(invocation: Invocation, layer: Path, *, imports: bool) -> Itera
     logging.disable(logging.WARNING)  # which the config itself has printed
     try:
         with problems.noted():
-            probe, loaded = load_stage_config(with_layer, problems, machine=None)
-            result = validate(loaded, probe.resolved, problems)
+            probe = load_stage_config(with_layer, problems, machine=None)
+            result = validate(probe, probe.given, problems)
             if imports and result.undescribed:
                 known = {path for path, _ in result.problems}
                 validate_signatures(drop_paths(probe.resolved, known), problems)

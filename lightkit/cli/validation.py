@@ -11,6 +11,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.argument_lookup import describe_imported, import_class
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
 from lightkit.cli.heap import freezing_imports
@@ -32,42 +33,39 @@ from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 
-def validate(loaded: LoadedConfig, resolved: Resolved, problems: Problems) -> ValidationResult:
+def validate(loaded: LoadedConfig, given: Resolved, problems: Problems) -> ValidationResult:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
-        loaded: The command line and its config.
-        resolved: The config with today's hardware keys.
+        loaded: The command line and its config, with its hardware keys resolved.
+        given: The config before they were.
         problems: Takes the errors.
 
     Returns:
         What was found, with the places that only an import can judge.
     """
     command = loaded.invocation.command
-    _check_run_paths(command, resolved, loaded.invocation.options.get("ckpt_path"), problems)
+    named = loaded.invocation.options.get("ckpt_path")
+    _check_run_paths(command, loaded.resolved, named, problems)
     if command != "export":  # which records nothing
-        _check_tracking(resolved, problems)
-    schema = load_schema()
-    findings = _findings(loaded.resolved, schema, problems)
+        _check_tracking(loaded.resolved, problems)
+    findings = _findings(given, load_schema(), problems)
     for _, problem in findings.problems:
         problems.add(problem)
-    if (
-        command in WITH_MODEL
-        and not problems.is_incomplete
-        and loaded.resolved.value_of("model") is None
-    ):
-        problems.add(_missing_model(loaded))
+    is_missing = command in WITH_MODEL and given.value_of("model") is None
+    if is_missing and not problems.is_incomplete:
+        problems.add(_missing_model(loaded.invocation, given))
     return findings
 
 
-def _missing_model(loaded: LoadedConfig) -> ConfigError:
+def _missing_model(invocation: Invocation, resolved: Resolved) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     text = "model: missing"
-    command = loaded.invocation.command
-    files = loaded.invocation.files
-    if files and not any(origin.file for origin in loaded.resolved.origins.values()):
+    command = invocation.command
+    files = invocation.files
+    if files and not any(origin.file for origin in resolved.origins.values()):
         text += f"; {', '.join(files)} sets nothing"
-    checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.value_of("ckpt_path"))
+    checkpoint = invocation.options.get("ckpt_path", resolved.value_of("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
         text += f"; --ckpt_path {checkpoint} brings weights, not the config"
@@ -430,11 +428,8 @@ def find_missing_forward(resolved: Resolved, *, is_registered: bool) -> ConfigEr
     Raises:
         ConfigError: If the class cannot be imported.
     """
-    path = resolved.class_named("model")
-    if path is None or "." not in path or path.startswith("lightkit."):
-        return None
-    cls = import_class(path)
-    if not isinstance(cls, type) or not lacks_forward(cls):
+    cls = _import_own_model(resolved)
+    if cls is None or not lacks_forward(cls):
         return None
     caller = "an exported model is called"
     otherwise = "an export: lightkit fit, or lightkit retrain --skip export"
@@ -447,6 +442,35 @@ def find_missing_forward(resolved: Resolved, *, is_registered: bool) -> ConfigEr
         f" {cls.__name__}; or train without {otherwise}",
         resolved.origin_of(("model", "class_path")),
     )
+
+
+def require_prediction(resolved: Resolved) -> None:
+    """Refuse to predict by a model that has neither `predict_step` nor `forward`.
+
+    Raises:
+        ConfigError: If the model lacks both, or its class cannot be imported.
+    """
+    cls = _import_own_model(resolved)
+    if cls is None or not (lacks_forward(cls) and _is_lightnings(cls, "predict_step")):
+        return
+    raise error_at(
+        f"model: {cls.__name__} has neither predict_step nor forward, by which predict computes."
+        f" Add forward(self, inputs) to {cls.__name__}, or predict_step(self, batch, batch_idx)",
+        resolved.origin_of(("model", "class_path")),
+    )
+
+
+def _import_own_model(resolved: Resolved) -> type | None:
+    """Import the class of a config's model; None for one of lightkit's, and for a function.
+
+    Raises:
+        ConfigError: If it cannot be imported.
+    """
+    path = resolved.class_named("model")
+    if path is None or "." not in path or path.startswith("lightkit."):
+        return None
+    cls = import_class(path)
+    return cls if isinstance(cls, type) else None
 
 
 def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: str) -> None:
@@ -478,5 +502,10 @@ def lacks_forward(cls: type) -> bool:
 
     No torch, as the class was imported.
     """
-    forward = getattr(cls, "forward", None)
-    return getattr(forward, "__module__", None) == "pytorch_lightning.core.module"
+    return _is_lightnings(cls, "forward")
+
+
+def _is_lightnings(cls: type, method: str) -> bool:
+    """Return whether a class of modules has a method from Lightning alone."""
+    found = getattr(cls, method, None)
+    return getattr(found, "__module__", None) == "pytorch_lightning.core.module"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -160,24 +161,17 @@ def read_layers(
     Raises:
         ConfigError: If too many files extend one another.
     """
-
-    def split(layers: Iterable[MappingNode]) -> tuple[MappingNode, ...]:
-        return tuple(
-            _keep_written(part) if "launch" in part.entries else part
-            for layer in layers
-            for part in _expand(layer, subcommand, subcommands, problems)
-        )
-
+    expand = partial(_expand, subcommand=subcommand, subcommands=subcommands, problems=problems)
     seen: set[Path] = set()
     trees = [tree for file in files for tree in layers_of(file, seen=seen, problems=problems)]
     of_files = []
     for tree in trees:
         assert tree.origin.file is not None
-        of_files.append((tree.origin.file, split([tree])))
+        of_files.append((tree.origin.file, tuple(expand(tree))))
     return Layers(
         tuple(of_files),
-        split(variable_layers(environ, problems)),
-        split(flag_layers(flags, problems)),
+        tuple(part for layer in variable_layers(environ, problems) for part in expand(layer)),
+        tuple(part for layer in flag_layers(flags, problems) for part in expand(layer)),
     )
 
 
@@ -385,7 +379,7 @@ def _expand(
 
     ``fit: {trainer: ...}`` is merged over the rest when ``fit`` runs; the blocks of other
     subcommands are dropped. ``trainer.max_epochs: 3``, a key that reaches into a section as
-    LightningCLI allows, comes after the section.
+    LightningCLI allows, comes after the section. Text under ``launch`` stays as it is written.
     """
     below: list[MappingNode] = []
     own: dict[Any, Node] = {}
@@ -406,7 +400,8 @@ def _expand(
             own[key] = layers[-1]
     block = layer.entries.get(subcommand)
     of_block = [] if block is None else _expand_block(str(subcommand), block, problems)
-    return [*below, replace(layer, entries=own), *nested, *of_block]
+    parts = [*below, replace(layer, entries=own), *nested, *of_block]
+    return [_keep_written(part) if "launch" in part.entries else part for part in parts]
 
 
 def _keep_written(layer: MappingNode) -> MappingNode:

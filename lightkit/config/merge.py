@@ -230,6 +230,11 @@ def is_append(key: Any) -> bool:
     return isinstance(key, str) and len(key) > 1 and key.endswith("+")
 
 
+def appends_to_signature(path: KeyPath) -> bool:
+    """Return whether a path in a merged config appends to a list that no layer sets, of a class."""
+    return path[-2:-1] == ("init_args",) and is_append(path[-1])
+
+
 def class_of(node: Node | None) -> str | None:
     """Return the ``class_path`` of a mapping that has one as text."""
     return text_of(entries_of(node).get("class_path"))

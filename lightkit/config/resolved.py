@@ -292,7 +292,7 @@ class Resolved:
 
         It takes a text, or plain containers of texts, for logs.
         """
-        return partial(mask, known=Mask(self.secrets))
+        return partial(mask, known=Mask(self.secrets) if self.secrets else None)
 
 
 def root_in(section: Mapping[str, Any]) -> str:

@@ -312,7 +312,7 @@ class Mask:
     """Puts references in the place of secrets.
 
     Args:
-        secrets: Each with the reference that stands for it, longest first.
+        secrets: Each with the reference that stands for it, longest first; at least one.
     """
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
@@ -325,8 +325,6 @@ class Mask:
 
     def __call__(self, text: str) -> str:
         """Write a text without secrets."""
-        if not self._references:
-            return text
         text = self._pattern.sub(lambda match: self._references[match[0]], text)
         for mark in reversed(list(_CUT.finditer(text))):
             text = self._without_pieces(text, mark)

@@ -28,7 +28,7 @@ from lightkit.config.accelerator.vocabulary import (
     TRAINER_KEYS,
 )
 from lightkit.config.bounds import BOUNDS, is_any_number
-from lightkit.config.merge import SPEC_KEYS, STEPPING_KEYS, is_append
+from lightkit.config.merge import SPEC_KEYS, STEPPING_KEYS, appends_to_signature, is_append
 from lightkit.config.origins import (
     NESTED_FILES,
     KeyPath,
@@ -327,7 +327,16 @@ class _Validator:
         hint = near(word, known)
         if not meant and not hint:
             meant = by_part.get(word, [])
-        return suggest(meant[:_MOST_HINTS]) or hint
+        offered = meant[:_MOST_HINTS]
+        return (suggest(offered) or hint) + self._note_optimizer(offered)
+
+    def _note_optimizer(self, offered: Collection[str]) -> str:
+        """Return what else an offered key of the optimizer needs, where the config names none."""
+        if not any(key in offered for key in self._list_optimizer_keys()):
+            return ""
+        return (
+            " The optimizer needs a class, such as --optimizer=AdamW, and replaces the model's own"
+        )
 
     @cached_property
     def _keys_by_word(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
@@ -452,11 +461,24 @@ class _Validator:
         for name, node in entries.items():
             argument = known.get(name[:-1] if is_append(name) else name)
             if argument is not None and not (is_append(name) and not _takes_lists(argument)):
+                self._check_append((*path, name), node, argument)
                 self._check_value((*path, name), node, argument)
             elif not isinstance(name, str):
                 self._report_key_type((*path, name), node)
             elif "." not in name and name not in _DROPPED:
                 yield name, node
+
+    def _check_append(self, path: KeyPath, node: Node, argument: Argument) -> None:
+        """Refuse to append to the default of a class, in whose place jsonargparse puts the rest.
+
+        It appends to the default of a section of plain keys.
+        """
+        default = argument.default
+        if not appends_to_signature(path) or not isinstance(default, list) or not default:
+            return
+        key = dotted((*path[:-1], path[-1].removesuffix("+")))
+        text = f"appends to a list, but no layer sets {key}, whose default is"
+        self._report(path, f"{text} {format_value(default)}; set {key} to the whole list", node)
 
     def check_strategy(self, section: str) -> None:
         """Check the name of a strategy, which Lightning's signature calls text.

@@ -91,7 +91,8 @@ class Tracer:
         if event == "call" and code is _TRAINER:
             self.reached = frame.f_locals["max_epochs"]
             for running, forms in self._entered.items():
-                self.found.setdefault(running.f_code, set()).update(forms)
+                if forms:
+                    self.found.setdefault(running.f_code, set()).update(forms)
             raise Reached
         is_own = code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<")
         if not is_own or event not in ("call", "return"):

@@ -143,6 +143,19 @@ def test_a_retrain_that_would_export_a_module_without_forward_is_refused_before_
     assert numbers.runs == []
 
 
+@pytest.mark.parametrize("words", [["predict"], ["check", "predict"]], ids=" ".join)
+def test_a_prediction_by_a_module_without_forward_is_refused_with_its_place(
+    words: list[str], numbers: Workspace
+) -> None:
+    numbers.write("plain.yaml", CONFIG.replace("Plain", "NoForward"))
+    failed = numbers.run(*words, "-c", "plain.yaml")
+    assert failed.code == 2
+    assert "model: NoForward has neither predict_step nor forward, by which predict" in failed.err
+    assert "Add forward(self, inputs) to NoForward" in failed.err
+    assert "plain.yaml:1:" in failed.err
+    assert numbers.runs == []
+
+
 def test_a_sweep_of_what_a_class_of_ones_own_lacks_is_refused_before_the_training(
     numbers: Workspace,
 ) -> None:
