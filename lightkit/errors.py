@@ -306,6 +306,22 @@ def format_interruption(interruption: Interrupted, *, stage: str = "") -> str:
     )
 
 
+def pass_on_full_disk(error: OSError, path: object) -> None:
+    """Raise the error of a disk that is full again, for `explain_full_disk` around the command.
+
+    So it has one text and one exit code, whichever file it meets.
+
+    Args:
+        error: The error of a file.
+        path: The file that the user knows; a write names none.
+
+    Raises:
+        OSError: If it is one of `DISK_ERRORS`.
+    """
+    if error.errno in DISK_ERRORS:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 @contextmanager
 def explain_full_disk(purpose: str = "go on") -> Iterator[None]:
     """Replace the system's error of a disk that is full or cannot be written.

@@ -10,7 +10,7 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.config import shown_path
 from lightkit.config.run_root import find_run_root
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, pass_on_full_disk
 from lightkit.runs.files import write_text
 
 
@@ -31,6 +31,7 @@ def report(invocation: Invocation) -> int:
         else:
             _write_report(found[0], output)
     except OSError as error:
+        pass_on_full_disk(error, path)
         raise ConfigError(
             f"report: {path} cannot be written: {error.strerror or error}. Give --output FILE."
         ) from error

@@ -238,6 +238,8 @@ def _read_content(file: Path, name: str) -> bytes:
             content = stream.read(_MAX_SIZE_BYTES + 1)
     except FileNotFoundError:
         hint = suggest_packaged(Path(name)) or near_files(file)
+        if file.name == "-":  # as other programs call it
+            hint = "; -c /dev/stdin reads a config from standard input"
         raise ConfigError(f"{name}: no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigError(

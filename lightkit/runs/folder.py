@@ -62,7 +62,7 @@ from itertools import chain
 from pathlib import Path
 
 from lightkit.config import near
-from lightkit.errors import ConfigError, join_names
+from lightkit.errors import ConfigError, join_names, pass_on_full_disk
 from lightkit.runs.events import read_events
 from lightkit.runs.files import atomic_write, find_value, read_json
 
@@ -106,6 +106,7 @@ def create(root: Path | str, name: str) -> Run:
                 (job / run_id).mkdir()
                 return Run(folder=job / run_id, name=name, id=run_id, root=root)
     except OSError as error:
+        pass_on_full_disk(error, job)
         raise _unwritable(job, error) from error
 
 
@@ -137,6 +138,7 @@ def point_latest(run: Run) -> None:
         with atomic_write(link, durable=False) as aside:
             aside.symlink_to(run.id, target_is_directory=True)
     except OSError as error:
+        pass_on_full_disk(error, link)
         raise _unwritable(link, error) from error
 
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lightkit.errors import ConfigError, RunLocked
+from lightkit.errors import ConfigError, RunLocked, pass_on_full_disk
 from lightkit.runs.clock import elapsed_s
 from lightkit.runs.events import read_events
 from lightkit.runs.fence import Fence, remove_staging
@@ -114,10 +114,10 @@ class Lock:
                 has_told = True
                 time.sleep(min(0.5, left_s))
         except OSError as error:
+            pass_on_full_disk(error, self.path)
             raise ConfigError(
                 f"run.root: cannot write the lock {self.path}: {error.strerror or error}. Set"
-                " run.root to a folder that can be written, on a disk with space; then run the"
-                " same command again."
+                " run.root to a folder that can be written; then run the same command again."
             ) from error
         self._ended.clear()
         self._thread = threading.Thread(

@@ -233,10 +233,11 @@ def test_a_missing_file_names_the_near_ones(tmp_path: Path) -> None:
             ),
         ),
         ("no/x.yaml", "{tmp}/no/x.yaml: no such file: there is no folder {tmp}/no"),
+        ("-", "{tmp}/-: no such file; -c /dev/stdin reads a config from standard input"),
         ("a\0b", r"{tmp}/a\x00b: cannot be read: embedded null byte"),
         ("x" * 300, "{tmp}/" + "x" * 300 + ": cannot be read: File name too long"),
     ],
-    ids=["folder", "no-folder", "null-byte", "long-name"],
+    ids=["folder", "no-folder", "standard-input", "null-byte", "long-name"],
 )
 def test_what_is_no_file_says_so(name: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:

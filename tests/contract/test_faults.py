@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,9 @@ from tests.contract.fault_examples import (
     start_held,
     write_exact,
 )
+from tests.contract.test_earlier_version import unpack
 from tests.contract.workspace import (
+    LIGHTKIT,
     Result,
     Workspace,
     load_checkpoint,
@@ -288,6 +291,34 @@ def test_a_full_disk_costs_no_checkpoint_and_the_same_command_goes_on_later(
     (small_disk.folder / "runs" / "junk").unlink()
     small_disk.run(*words).ok()
     assert [event["step"] for event in read_events(run, "resume")] == [6]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("fit", "-c", "small.yaml"), ("retrain", "-c", "small.yaml"), ("report", "small/latest")],
+    ids=lambda words: words[0],
+)
+def test_a_disk_that_is_full_at_the_start_is_one_error_with_code_1(
+    words: tuple[str, ...], workspace: Workspace
+) -> None:
+    unpack(workspace)
+    # a limit on the length of a file is to a process what a full disk is
+    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50));"
+    limited += "os.execv(sys.argv[1], sys.argv[1:])"
+    ended = subprocess.run(
+        [sys.executable, "-c", limited, str(LIGHTKIT), *words],
+        cwd=workspace.folder,
+        env=workspace.environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    *others, last = ended.stderr.splitlines()  # Matplotlib says that it cannot keep a list of fonts
+    assert re.fullmatch(
+        r"error: File too large: .*(lock\.json|report\.html) cannot be written\. Make room.*", last
+    )
+    assert all("font_manager" in line for line in others)
 
 
 def test_a_disk_that_becomes_read_only_ends_the_run_and_the_same_command_goes_on_later(
