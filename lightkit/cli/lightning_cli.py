@@ -423,6 +423,8 @@ class LightkitCLI(LightningCLI):
             # As a file's text: given as an object, `key+` of a class that a script fixes would
             # forget the signature's default, which the parser of the command has.
             text = config.dump_yaml(values)
+            if command is not None and not self._loaded.is_script:
+                return self._parse_section(command, text)
             return self.parser.parse_args([*filter(None, [command]), "--config", text])
         except ArgumentError as error:
             keys = {str(action.dest) for action in self._parser(command)._actions}
@@ -432,6 +434,16 @@ class LightkitCLI(LightningCLI):
             raise ConfigError(
                 f"a module that the config imports calls sys.exit({end.code})"
             ) from end
+
+    def _parse_section(self, command: str, text: str) -> Namespace:
+        """Parse the config of a command with the command's own parser.
+
+        The one around it would check each value once more. In a script it also names the errors.
+        """
+        section = self._parser(command).parse_args(["--config", text])
+        parsed = Namespace(config=None, subcommand=command)  # type: ignore[no-untyped-call]
+        parsed[command] = section
+        return parsed
 
     def _dump(
         self,

@@ -457,6 +457,28 @@ def test_a_retrain_that_is_killed_in_any_stage_goes_on_with_it(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("stage", ["export", "gate", "promote"])
+def test_a_retrain_that_gets_sigterm_in_any_stage_goes_on_with_it(
+    workspace: Workspace, stage: str
+) -> None:
+    left_out = () if stage == "export" else ("--skip=export",)
+    process = workspace.start(*RETRAIN, *JUDGED, *left_out)
+    wait_for_stage(process, workspace, stage)
+    process.signal(signal.SIGTERM)
+    result = process.result()
+    assert result.code == 75, result.out + result.err
+    assert f"the same lightkit retrain goes on with {stage}" in result.out + result.err
+    wait_until_gone(process.pid)
+    workspace.run(*RETRAIN, *JUDGED, *left_out, timeout_s=900).ok()
+    run = begun(workspace.only_run)
+    expected = [name for name in STAGES if name != "export" or stage == "export"]
+    assert sorted(run) == sorted([*expected, stage])
+    assert read_json(workspace.only_run / "retrain.json")["outcome"] == "promoted"
+    history = workspace.run("history", "small").ok().out
+    assert len(re.findall(r"^\S+Z +promote +- -> 1", history, re.MULTILINE)) == 1
+
+
+@pytest.mark.long
 def test_a_stage_that_has_failed_three_times_is_given_up_and_the_next_start_trains_anew(
     workspace: Workspace,
 ) -> None:
