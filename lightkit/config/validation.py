@@ -461,20 +461,21 @@ class _Validator:
         for name, node in entries.items():
             argument = known.get(name[:-1] if is_append(name) else name)
             if argument is not None and not (is_append(name) and not _takes_lists(argument)):
-                self._check_append((*path, name), node, argument)
-                self._check_value((*path, name), node, argument)
+                self._check_argument((*path, name), node, argument)
             elif not isinstance(name, str):
                 self._report_key_type((*path, name), node)
             elif "." not in name and name not in _DROPPED:
                 yield name, node
 
-    def _check_append(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        """Refuse to append to the default of a class, in whose place jsonargparse puts the rest.
+    def _check_argument(self, path: KeyPath, node: Node, argument: Argument) -> None:
+        """Check the value of a known key; refuse to append to the default of a class.
 
-        It appends to the default of a section of plain keys.
+        jsonargparse would put what is appended in the place of the default. It appends to that of a
+        section of plain keys.
         """
         default = argument.default
         if not appends_to_signature(path) or not isinstance(default, list) or not default:
+            self._check_value(path, node, argument)
             return
         key = dotted((*path[:-1], path[-1].removesuffix("+")))
         text = f"appends to a list, but no layer sets {key}, whose default is"
