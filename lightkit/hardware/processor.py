@@ -131,7 +131,7 @@ def available_memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN
 
 
 def keep_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Make glibc keep the memory of a step for the next oneand not give it back to the system.
+    """Make glibc keep the memory of a step for the next one and not give it back to the system.
 
     Else each step asks for its pages anew, and the kernel fills them with zeros, which costs a
     convolutional network on the CPU up to a quarter of its time. Variables that say otherwise
