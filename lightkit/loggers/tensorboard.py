@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import logging
 import warnings
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from copy import copy
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
@@ -20,6 +23,8 @@ from lightkit import runs
 from lightkit.config import shown_path
 
 _log = logging.getLogger("lightkit.loggers")
+
+Hyperparameters: TypeAlias = dict[str, Any] | Namespace
 
 
 class TensorBoard(TensorBoardLogger):
@@ -60,6 +65,8 @@ class TensorBoard(TensorBoardLogger):
             prefix=prefix,
         )
         self._to_draw: LightningModule | None = None
+        self._postpones = run is not None and run.stage == "fit"
+        self._postponed: list[tuple[Hyperparameters, dict[str, Any] | None, int | None]] = []
 
     @property
     def view_command(self) -> list[str]:
@@ -85,8 +92,53 @@ class TensorBoard(TensorBoardLogger):
         self._draw(model, input_array)
 
     @rank_zero_only
+    def log_hyperparams(
+        self,
+        params: Hyperparameters,
+        metrics: dict[str, Any] | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Write hyper-parameters, in a fit with the first metrics, at the latest at its end.
+
+        Until then the first step need not wait for the import of OmegaConf, with which Lightning
+        writes them as YAML.
+
+        Args:
+            params: Hyper-parameters by their names.
+            metrics: Metrics that they are shown with.
+            step: Step of these metrics.
+        """
+        if self._postpones:
+            self._postponed.append((copy(params), metrics, step))
+        else:
+            super().log_hyperparams(params, metrics, step)
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write all that has been logged to the files, once they are begun."""
+        if not self._postpones:
+            super().save()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Write what is left, and close the files."""
+        self._begin()
+        super().finalize(status)
+
+    def _begin(self) -> None:
+        """Write the hyper-parameters that wait for the first metrics, as Lightning does earlier."""
+        postponed = self._postponed
+        self._postpones = False
+        self._postponed = []
+        for params, metrics, step in postponed:
+            super().log_hyperparams(params, metrics, step)
+        if postponed:
+            super().save()
+
+    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write scalars, and before the first ones the deferred graph."""
+        """Write scalars, and before the first ones the hyper-parameters and the graph."""
+        self._begin()
         model = self._to_draw
         self._to_draw = None
         if model is not None:

@@ -29,7 +29,7 @@ from lightkit.runs.folder import Run
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """Variable with the path of the file that the CI system reads."""
-_NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NO_XML = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ It cannot show:
 - `python -m lightkit`, what happens to a signal while Python starts, and what Python does after its
   exit functions.
 
-Tests about those use `Workspace.run_cold`. Processes that a child starts itself (ranks, workers
-with `spawn`, the verification of exports) are new Python processes here as anywhere, but for the
-server from which `retrain` and `sweep` fork their stages: it is a fork of the command before that
-has done anything, and imports then what lightkit asks it to, most of which is there.
+Tests about those use `Workspace.run_cold`. Processes that a child starts itself (ranks of a
+launcher, workers with `spawn`, the verification of exports) are new Python processes here as
+anywhere, but for two, which are forks of the command and import then what lightkit asks them to,
+most of which is there: the server from which `retrain` and `sweep` fork their stages, and the
+process that forks the ranks of `ddp` on CPUs.
 
 Protocol on the UNIX socket that is the only argument: one connection a process; a message with the
 request as JSON and three file descriptors (standard input, output, error); then two lines back, the
@@ -39,10 +40,13 @@ import pkgutil
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import types
-from collections.abc import Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 from typing import Any, NoReturn
@@ -85,6 +89,8 @@ as it ends."""
 
 STAGES = {"retrain": "lightkit.cli.preload_stages", "sweep": "lightkit.cli.preload"}
 """Commands that fork stages from a server, and the module with its imports."""
+RANKS = "lightkit.cli.forked_ranks"
+"""Module of the process that forks ranks; the command starts it with `python -m`."""
 STAGE_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that the server of stages does not hear, as where lightkit starts it."""
 MOST_FILES = 4096
@@ -118,6 +124,9 @@ def main(address: str) -> None:
     gc.collect()
     # else each fork spends a second on collecting at its end what it shares with this process
     gc.freeze()
+    # else each fork takes back at its end what torch has registered here: a tenth of a second
+    for finalizer in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        finalizer.atexit = False
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.new")
         listener.listen(64)
@@ -130,9 +139,12 @@ def _fill_caches() -> None:
     """Compute what a process computes once.
 
     Of lightkit: the schema, and the parser of a fit, as the server does from which `retrain` and
-    `sweep` fork; a quarter of a second of processor time. Of MLflow: tables' relations and the
-    packages of modules, half a second and two.
+    `sweep` fork, and the templates of pages; a quarter of a second of processor time each. Of
+    MLflow: tables' relations and the packages of modules, half a second and two.
     """
+    pages = importlib.import_module("lightkit.reports.pages").environment()
+    for name in pages.list_templates(extensions=["html", "md"]):
+        pages.get_template(name)
     importlib.import_module("lightkit.config.schema").load_schema()
     importlib.import_module("lightkit.cli.lightning_cli").prepare_parser()
     with contextlib.suppress(ImportError):
@@ -187,6 +199,25 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number, inheritable=True)
         os.close(stream)
+    environ, words, folder = request["environ"], request["words"], request["folder"]
+    assert isinstance(environ, dict)
+    assert isinstance(words, list)
+    assert isinstance(folder, str)
+    os.chdir(folder)
+    subprocess.Popen = _with_forked_ranks(sys.path[1:])  # type: ignore[misc]
+    _run_program(words, environ, [str(Path(words[0]).absolute().parent), *sys.path[1:]])
+
+
+def _run_program(
+    words: Sequence[str], environ: Mapping[str, str], importing_path: list[str]
+) -> NoReturn:
+    """Run a Python script as the main module of this process, to its end.
+
+    Args:
+        words: The script and its arguments.
+        environ: All variables.
+        importing_path: `sys.path`, but for the folders of `PYTHONPATH`.
+    """
     for signum in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -197,13 +228,9 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     ):
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    environ, words, folder = request["environ"], request["words"], request["folder"]
-    assert isinstance(environ, dict)
-    assert isinstance(words, list)
-    assert isinstance(folder, str)
     os.environ.clear()
     os.environ.update(environ)
-    os.chdir(folder)
+    sys.path[:] = importing_path
     if os.environ.get("PYTHONPATH"):
         sys.path[1:1] = [
             str(Path(entry).absolute()) for entry in os.environ["PYTHONPATH"].split(os.pathsep)
@@ -216,7 +243,6 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     sys.stderr = sys.__stderr__ = open(  # type: ignore[misc] # noqa: SIM115
         2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
     )
-    sys.path[0] = str(Path(words[0]).absolute().parent)  # in place of this script's folder
     sys.argv[:] = words
     _reseed()
     main_module = types.ModuleType("__main__")
@@ -237,6 +263,41 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 (as Python does with what nothing catches)
         sys.excepthook(type(error), error, error.__traceback__)
         _end(1)
+
+
+def _with_forked_ranks(importing_path: list[str]) -> type[subprocess.Popen[bytes]]:
+    """Return `Popen` that starts the process of `RANKS` as a fork of this process.
+
+    Args:
+        importing_path: `sys.path` of a new process without the folder of its script.
+    """
+    hooks = (sys.excepthook, threading.excepthook, warnings.showwarning, [*warnings.filters])
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, args: Any, *more: Any, **options: Any) -> None:
+            if isinstance(args, list) and args[:3] == [sys.executable, "-m", RANKS]:
+                prepare, environ = options["preexec_fn"], options["env"]
+                # Python runs it in the new process, which has its streams and its folder by then
+                options["preexec_fn"] = lambda: fork_ranks(args[3:], environ, prepare)
+            super().__init__(args, *more, **options)
+
+    def fork_ranks(
+        words: Sequence[str], environ: Mapping[str, str], prepare: Callable[[], None]
+    ) -> NoReturn:
+        prepare()
+        # one of them is the pipe on which the command waits for the new program
+        os.closerange(3, MOST_FILES)
+        sys.excepthook, threading.excepthook, warnings.showwarning = hooks[:3]
+        warnings.filters[:] = hooks[3]  # type: ignore[index]
+        logging.getLogger("lightkit").handlers.clear()
+        # what the command does at its end is not for its ranks
+        atexit._clear()
+        atexit.register(util._exit_function)
+        atexit.register(logging.shutdown)
+        script = importlib.import_module(RANKS).__file__
+        _run_program([str(script), *words], environ, [str(Path.cwd()), *importing_path])
+
+    return Popen
 
 
 def _start_server_of_stages(module: str) -> None:

@@ -129,13 +129,26 @@ def failing(kind: str, step: int = 3) -> dict[str, Any]:
     return {**JOB["callbacks"], "fault": fault}
 
 
-def run_joined(workspace: Workspace, *words: str, folder: Path | None = None) -> list[Result]:
+def run_joined(
+    workspace: Workspace,
+    *words: str,
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    code: int = 0,
+) -> list[Result]:
     """Run a command on two ranks that find each other by torch's variables.
 
     A launcher of the user's own sets them so.
 
     Both are forks of a process with the heavy imports, which a launcher of lightkit's would import
     for each of them.
+
+    Args:
+        workspace: Where they run.
+        words: The command.
+        folder: Their working directory, if not the workspace's.
+        environ: More variables of both.
+        code: The exit code of both.
     """
     torchs = {
         "WORLD_SIZE": "2",
@@ -145,11 +158,14 @@ def run_joined(workspace: Workspace, *words: str, folder: Path | None = None) ->
     }
     ranks = [
         workspace.start(
-            *words, environ={**torchs, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=folder
+            *words,
+            environ={**(environ or {}), **torchs, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            folder=folder,
         )
         for rank in range(2)
     ]
-    results = [rank.result().ok() for rank in ranks]
+    results = [rank.result() for rank in ranks]
+    assert [result.code for result in results] == [code] * 2, [result.err for result in results]
     assert results[1].out == "", "the first rank alone has the screen"
     return results
 

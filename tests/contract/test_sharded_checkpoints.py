@@ -15,8 +15,10 @@ import pytest
 
 from tests.contract.batch import Answer, Command, run_batch
 from tests.contract.examples import MY_PROJECT
+from tests.contract.rank_jobs import run_joined
 from tests.contract.workspace import (
     ForkServer,
+    Result,
     Workspace,
     load_checkpoint,
     read_events,
@@ -100,6 +102,11 @@ def run(workspace: Workspace, **commands: tuple[str, ...]) -> dict[str, Answer]:
     )
 
 
+def run_ranks(workspace: Workspace, *words: str, code: int = 0) -> Result:
+    """Run a command on two ranks, each a fork; return what the first one wrote."""
+    return run_joined(workspace, *words, environ=ENVIRON, code=code)[0]
+
+
 def checkpoints(workspace: Workspace, name: str) -> Path:
     return workspace.folder / "runs" / name / "latest" / "checkpoints"
 
@@ -110,17 +117,18 @@ def trained(
 ) -> Iterator[Workspace]:
     """A run of each job, each on two processes that have half of the weights.
 
-    `printed` has their messages.
+    `printed` has their messages. One command starts both processes of `whole`.
     """
     workspace = Workspace(tmp_path_factory.mktemp("sharded") / "work", fork_server)
     workspace.write("parts.py", PARTS)
     workspace.write("my_project.py", MY_PROJECT)
     for name, job in JOBS.items():
         workspace.write(f"{name}.yaml", job)
-    for name, code in {"whole": 0, "stopped": 75, "weights": 0, "file": 0}.items():
-        answer = run(workspace, fit=("fit", "-c", f"{name}.yaml"))["fit"]
-        assert answer.code == code, answer.err
-        workspace.write(f"{name}.printed", answer.err)
+    whole = workspace.run("fit", "-c", "whole.yaml", environ=ENVIRON).ok()
+    workspace.write("whole.printed", whole.err)
+    for name, code in {"stopped": 75, "weights": 0, "file": 0}.items():
+        printed = run_ranks(workspace, "fit", "-c", f"{name}.yaml", code=code).err
+        workspace.write(f"{name}.printed", printed)
     yield workspace
     workspace.close()
 
@@ -188,7 +196,7 @@ def test_a_run_is_resumed_from_the_newest_folder_of_shards_that_is_whole(
         content = bytearray((folder / damaged).read_bytes())
         content[-100] ^= 1
         (folder / damaged).write_bytes(content)
-    answer = run(stopped, fit=("fit", "-c", "stopped.yaml"))["fit"].ok()
+    answer = run_ranks(stopped, "fit", "-c", "stopped.yaml")
     assert f"from {'last' if damaged is None else 'best'}.ckpt" in answer.err
     assert ("last.ckpt is not used: " in answer.err) == (damaged is not None)
 
@@ -211,17 +219,13 @@ def test_the_strategy_that_wrote_a_folder_of_shards_reads_it(
     stopped: Workspace, trained: Workspace
 ) -> None:
     last = str(checkpoints(trained, "whole") / "last.ckpt")
+    run_ranks(stopped, "test", "--run", "runs/whole/latest")
+    more = (f"--ckpt_path={last}", "--trainer.max_epochs=4", "--run.name=further")
+    run_ranks(stopped, "fit", "-c", "whole.yaml", *more)
+    (row,) = read_metrics(checkpoints(stopped, "further").parent)
+    assert row["epoch"] == "3"
     answers = run(
         stopped,
-        test=("test", "--run", "runs/whole/latest"),
-        further=(
-            "fit",
-            "-c",
-            "whole.yaml",
-            f"--ckpt_path={last}",
-            "--trainer.max_epochs=4",
-            "--run.name=further",
-        ),
         export=("export", "--run", "runs/whole/latest"),
         gate=(
             "gate",
@@ -241,10 +245,6 @@ def test_the_strategy_that_wrote_a_folder_of_shards_reads_it(
             "--trainer.devices=1",
         ),
     )
-    answers["test"].ok()
-    answers["further"].ok()
-    (row,) = read_metrics(checkpoints(stopped, "further").parent)
-    assert row["epoch"] == "3"
     refused = ("export", "gate", "baseline", "promote", "register", "alone")
     found = {
         name: (answers[name].code, "best.ckpt is a folder of shards" in answers[name].err)

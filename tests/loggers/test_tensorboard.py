@@ -98,6 +98,37 @@ def test_a_training_makes_its_first_step_before_the_graph_is_drawn(
     assert steps[0] > 0
 
 
+def test_a_training_makes_its_first_step_before_hyperparameters_are_written(
+    run: runs.Run, train: Any
+) -> None:
+    file = run.folder / "tensorboard" / "hparams.yaml"
+    seen: list[bool] = []
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            seen.append(file.exists())
+
+    train(run.folder, TensorBoard(), Look(), enable_checkpointing=False)
+    assert not seen[0]
+    assert seen[-1]
+
+
+def test_a_training_that_fails_before_its_first_metrics_has_its_hyperparameters(
+    run: runs.Run, train: Any
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        train(run.folder, TensorBoard(), Fails(ZeroDivisionError()), enable_checkpointing=False)
+    events = _read(run.folder / "tensorboard")
+    (summary,) = (
+        events.SummaryMetadata(tag).plugin_data.content
+        for tag in events.PluginTagToContent("hparams")
+        if tag.endswith("session_start_info")
+    )
+    assert b"lr" in summary
+    assert [event.value for event in events.Scalars("hp_metric")] == [-1.0]
+    assert "lr: 0.01" in (run.folder / "tensorboard" / "hparams.yaml").read_text()
+
+
 def test_log_graph_can_be_switched_off(net: Any, run: runs.Run) -> None:
     module = net()
     module.example_input_array = torch.zeros(2, 4)

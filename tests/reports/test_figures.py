@@ -28,6 +28,16 @@ def test_drawing_leaves_no_figure_open() -> None:
     assert plt.get_fignums() == before
 
 
+def test_a_figure_has_the_same_layout_in_the_page_and_as_a_picture() -> None:
+    drawing = figures.draw_confusion_matrix(np.eye(5, dtype=int), [f"class {at}" for at in "abcde"])
+    undrawn = [axes.get_position().bounds for axes in drawing.axes]
+    figures.to_svg(drawing, name="matrix", label="")
+    in_page = [axes.get_position().bounds for axes in drawing.axes]
+    figures.to_png(drawing)
+    assert undrawn != in_page
+    assert in_page == [axes.get_position().bounds for axes in drawing.axes]
+
+
 def test_text_in_a_figure_is_text_and_is_escaped() -> None:
     drawing = figures.draw_confusion_matrix(np.eye(2, dtype=int), ["$x$ <script>", "b & c"])
     svg = figures.to_svg(drawing, name="matrix", label='"quoted" <b>')
