@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
 from lightkit.errors import ConfigError
+from lightkit.optimizer_steps import count_optimizer_steps
 
 
 class EMA(WeightAveraging):
@@ -59,6 +60,7 @@ class EMA(WeightAveraging):
         self.update_starting_at_step = update_starting_at_step
         self.update_starting_at_epoch = update_starting_at_epoch
         self.num_updates = 0
+        self._num_seen = 0  # optimizer steps up to the batch before
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Copy the model for the average.
@@ -89,13 +91,14 @@ class EMA(WeightAveraging):
             super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check whether the first update is ever due.
+        """Check whether the first update is ever due, and count from the steps that are done.
 
         Raises:
             ConfigError: If the training has fewer steps.
         """
+        self._num_seen = trainer.global_step
         step = self.update_starting_at_step
-        num_steps = math.inf if step is None else trainer.estimated_stepping_batches
+        num_steps = math.inf if step is None else count_optimizer_steps(trainer)
         if step is not None and step >= num_steps:
             raise ConfigError(
                 f"callbacks.ema.init_args.update_starting_at_step: {step} steps are never over, as"
@@ -105,12 +108,15 @@ class EMA(WeightAveraging):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Update the average after an optimizer step, where one is due."""
+        """Update the average after the optimizer steps of a batch, where one is due."""
         step = trainer.global_step - 1
-        is_new = trainer.global_step > self._latest_update_step
+        # several optimizers make several steps in one batch, of which any may be the one
+        every = self.update_every_n_steps
+        is_due = step // every > (self._num_seen - 1) // every
+        self._num_seen = trainer.global_step
         has_begun = step >= (self.update_starting_at_step or 0)
         has_begun = has_begun and trainer.current_epoch >= (self.update_starting_at_epoch or 0)
-        if is_new and has_begun and step % self.update_every_n_steps == 0:
+        if is_due and has_begun:
             self._update(pl_module)
             self._latest_update_step = trainer.global_step
 

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from lightkit.callbacks.descriptions import describing
 from lightkit.errors import ConfigError
+from lightkit.optimizer_steps import count_optimizer_steps, count_schedule_steps
 
 _log = logging.getLogger(__name__)
 _KEY = "lightkit_optimizers"
@@ -182,7 +183,7 @@ class OptimizerSettings(Callback):
                 "lr_scheduler: auto cannot count the steps of a schedule that cannot be copied"
             )
         config = trainer.lr_scheduler_configs[0]
-        planned = _planned_steps(trainer, config.interval)
+        planned = _planned_steps(trainer, config)
         if planned is None:
             names = ", ".join(self.counted.names)
             raise ConfigError(
@@ -190,7 +191,7 @@ class OptimizerSettings(Callback):
                 " end, and data of a known length; set trainer.max_epochs or"
                 " trainer.max_steps, or a number."
             )
-        number = max(1, planned // config.frequency)
+        number = max(1, planned)
         self._optimizers[0] = copy_settings(self.counted.optimizer)
         self._schedules[0] = self.counted.build(
             self._optimizers[0], dict.fromkeys(self.counted.names, number)
@@ -204,14 +205,11 @@ class OptimizerSettings(Callback):
     def _warn_of_short_schedules(self, trainer: Trainer) -> None:
         """Warn of a schedule that torch refuses to step as often as the training will."""
         for config, schedule in zip(trainer.lr_scheduler_configs, self._schedules, strict=False):
-            planned = _planned_steps(trainer, config.interval)
-            if not isinstance(schedule, OneCycleLR) or planned is None:
-                continue
-            number = planned // config.frequency
-            if schedule.total_steps < number:
+            planned = _planned_steps(trainer, config)
+            if isinstance(schedule, OneCycleLR) and schedule.total_steps < (planned or 0):
                 _warn(
                     f"lr_scheduler: OneCycleLR has {schedule.total_steps} steps, but the training"
-                    f" takes {number}: it will end with an error. total_steps: auto counts them."
+                    f" takes {planned}: it will end with an error. total_steps: auto counts them."
                 )
 
     # -- a resumed run -----------------------------------------------------------------------------
@@ -530,19 +528,22 @@ def _was_scheduled(recorded: Mapping[str, Any], index: int, *, now: bool) -> boo
     return not now and any("initial_lr" in group for group in groups)
 
 
-def _planned_steps(trainer: Trainer, interval: str) -> int | None:
-    """Return the number of epochs, or of optimizer steps, of the whole training.
+def _planned_steps(trainer: Trainer, config: Any) -> int | None:
+    """Return the number of steps of a schedule in the whole training.
 
-    None where it has no known end.
+    None where that has no known end.
+
+    Args:
+        trainer: The trainer.
+        config: Lightning's, of the schedule: its interval and its frequency.
     """
-    if interval == "epoch":
-        return (
-            trainer.max_epochs
-            if trainer.max_epochs is not None and trainer.max_epochs > 0
-            else None
-        )
-    number = trainer.estimated_stepping_batches
-    return int(number) if math.isfinite(number) and number > 0 else None
+    if config.interval == "epoch":
+        epochs = trainer.max_epochs
+        return None if epochs is None or epochs <= 0 else epochs // int(config.frequency)
+    number = count_optimizer_steps(trainer)
+    if math.isinf(number) or number <= 0:
+        return None
+    return count_schedule_steps(trainer, int(config.frequency))
 
 
 def _count_done(trainer: Trainer, interval: str) -> int:

@@ -224,10 +224,11 @@ class ModelScorer:
                 " alone. Judge slices by accuracy, f1, precision, recall, mae or mse."
             )
         if predictions is not None and predictions.task.form.count_classes(predictions) is not None:
-            found = score_class(predictions, data.number_of_label(class_name), self.metric)
+            number = data.number_of_label(class_name)
+            found = score_class(predictions, number, self.metric, score)
             if found is not UNKNOWN_SCORE:
                 return found
-            refusal = explain_class_metric(predictions.task, self.metric)
+            refusal = explain_class_metric(predictions.task, self.metric, score)
             if refusal is not None:
                 raise ConfigError(refusal)
         return self._score_samples(class_name, score, data, evaluate)
@@ -264,9 +265,9 @@ class ModelScorer:
             raise ConfigError(
                 f"gate.slices: {self.metric} is no mean over samples, such as a mean over classes,"
                 f" so that its value on the samples of {class_name} alone says nothing of"
-                f" {class_name}; and the predictions do not tell it. Judge classes by accuracy, f1,"
-                ' precision or recall, for which the steps return {"logits": ..., "target":'
-                " ...}, or leave gate.slices out."
+                f" {class_name}; and no predictions give {score:.4g}. Judge classes by accuracy,"
+                ' f1, precision or recall, for which the steps return {"logits": ..., "target":'
+                " ...} of which the likeliest class has that score, or leave gate.slices out."
             )
         return own
 

@@ -23,6 +23,7 @@ from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.session import Session
 from lightkit.config import shown_path
 from lightkit.reports.class_tables import format_class_tables
+from lightkit.reports.facts import contradict
 from lightkit.runs.resume import locate_checkpoint
 
 
@@ -155,9 +156,18 @@ def _print_scores(trainer: Trainer, command: str, mode: OutputMode) -> None:
 
 def _print_class_tables(trainer: Trainer, mode: OutputMode) -> None:
     width = shutil.get_terminal_size((120, 24)).columns
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PredictionRecorder) and callback.predictions is not None:
-            for text in format_class_tables(callback.predictions, width=width):
+            texts = format_class_tables(callback.predictions, width=width)
+            found = contradict(callback.predictions, logged) if texts else None
+            if found is not None:
+                print_line(
+                    f"note  these tables are of predictions that give {found.predicted:.4g} for"
+                    f" {found.metric}, such as by another threshold or another mean",
+                    mode,
+                )
+            for text in texts:
                 print_line(text, mode)
 
 

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightkit.config import error_at
 from lightkit.config.bounds import NonNegativeFloat
+from lightkit.optimizer_steps import count_epoch_steps
 
 # what torch's schedulers keep in an optimizer's groups
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
@@ -109,9 +110,9 @@ class ScaledLearningRate(Callback):
         """Return the factor of the next step's rate: 1 / ranks at first, 1 after the warm-up."""
         if not self.warmup_epochs or trainer.world_size == 1:
             return 1.0
-        length = self.warmup_epochs * -(
-            -trainer.num_training_batches // trainer.accumulate_grad_batches
-        )
+        whole = int(self.warmup_epochs)
+        of_part = (self.warmup_epochs - whole) * count_epoch_steps(trainer, whole)
+        length = of_part + sum(count_epoch_steps(trainer, epoch) for epoch in range(whole))
         # Lightning counts those of all optimizers
         num_steps = trainer.global_step // len(trainer.optimizers)
         part = min(num_steps / length, 1.0)

@@ -16,6 +16,7 @@ from torchmetrics import Metric, MetricCollection
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.label_scores import LabelScores
+from lightkit.optimizer_steps import count_optimizer_steps
 from lightkit.task import CLASSIFICATION, REGRESSION, Task
 
 if TYPE_CHECKING:
@@ -403,7 +404,7 @@ class ScoredModule(_Module):
         """
 
         def scale(step: int) -> float:
-            num_steps = self.trainer.estimated_stepping_batches if step else math.inf
+            num_steps = count_optimizer_steps(self.trainer) if step else math.inf
             return (
                 1.0
                 if math.isinf(num_steps)

@@ -20,6 +20,7 @@ from lightkit.reports.facts import (
     RunFacts,
     Score,
     Setting,
+    find_contradiction,
     find_score,
     is_metric,
     list_scores,
@@ -116,12 +117,13 @@ def pair_predictions(first: RunFacts, second: RunFacts) -> tuple[Predictions, Pr
     """Select the predictions of two models for the same samples, in the same order.
 
     They are of the test split if both have predictions of it, else of the validation split. None if
-    there are none.
+    there are none, or none that give the logged scores.
     """
     for split in SPLITS:
         one = first.predictions.get(split)
         other = second.predictions.get(split)
-        if one is not None and other is not None:
+        is_contradicted = any(find_contradiction(each, split) for each in (first, second))
+        if one is not None and other is not None and not is_contradicted:
             roots = (str(first.data.get("root") or ""), str(second.data.get("root") or ""))
             rows = match_samples(one, other, roots=roots)
             if rows is not None:

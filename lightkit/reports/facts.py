@@ -6,7 +6,7 @@ Of finished, running, failed and killed runs. No torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,7 +18,13 @@ from lightkit.config.secrets import mask
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import LightkitError, format_count
 from lightkit.launch.resources import read_resources
-from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
+from lightkit.reports.predictions import (
+    Predictions,
+    Split,
+    gives_score,
+    predictions_path,
+    read_predictions,
+)
 from lightkit.reports.statistics import bootstrap_interval, wilson_interval
 from lightkit.runs.bad_images import BadImage, read_bad_images
 from lightkit.runs.checkpoints import known_digest
@@ -179,7 +185,7 @@ def read_facts(run: Run) -> RunFacts:
         gate = {}
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
     other_scores = [each for each in read_scores(summary) if each not in own_scores.values()]
-    return RunFacts(
+    facts = RunFacts(
         run=run,
         status=index_run(run).status,
         manifest=manifest,
@@ -200,6 +206,21 @@ def read_facts(run: Run) -> RunFacts:
         other_scores=other_scores,
         usage=attempt("resources.csv", lambda: read_resources(run.folder / "resources.csv"), []),
     )
+    problems.extend(_describe_contradictions(facts))
+    return facts
+
+
+def _describe_contradictions(facts: RunFacts) -> Iterator[str]:
+    """Write for each split by what its predictions differ from what was logged."""
+    for split in SPLITS:
+        found = find_contradiction(facts, split)
+        if found is not None:
+            yield (
+                f"{predictions_path(facts.run.folder, split).name} gives {found.predicted:.4g} for"
+                f" {found.metric}, and the model logged {found.logged:.4g}, such as by another"
+                " threshold, or as a mean over classes. The logged value counts; what is shown of"
+                " classes and samples is that of the file."
+            )
 
 
 def _list_settings(config: Mapping[str, Any], origins: Mapping[str, str]) -> list[Setting]:
@@ -306,27 +327,79 @@ def find_score(facts: RunFacts) -> Score | None:
 def list_scores(facts: RunFacts) -> dict[str, Score]:
     """List the metrics of the best checkpoint, in its epoch and in its test.
 
-    With intervals where samples give one.
+    With intervals where samples give one. A value is that of the predictions only where these do
+    not contradict what was logged.
     """
     scores = {}
     for split, prefix in SPLITS.items():
-        if (found := facts.predictions.get(split)) is not None and len(found):
+        found = facts.predictions.get(split)
+        if found is not None and len(found) and find_contradiction(facts, split) is None:
             score = score_predictions(prefix, found)
             scores[score.metric] = score
-    logged = find_value(facts.summary, "metrics", "best") or {}
+    for key, (value, num_samples) in _list_logged(facts).items():
+        scores.setdefault(key, _score_logged(facts, key, value, num_samples=num_samples))
+    return {key: scores[key] for key in sorted(scores, key=split_order)}
+
+
+class Contradiction(NamedTuple):
+    """A metric of which the predictions of a split give another value than the one that was logged.
+
+    Args:
+        metric: Its name, such as ``test/accuracy``.
+        predicted: Its value by the predictions.
+        logged: Its value as the model logged it.
+    """
+
+    metric: str
+    predicted: float
+    logged: float
+
+
+def find_contradiction(facts: RunFacts, split: Split) -> Contradiction | None:
+    """Find whether the predictions of a split contradict what was logged of the best checkpoint."""
+    logged = {key: value for key, (value, _) in _list_logged(facts).items()}
+    return contradict(facts.predictions.get(split), logged)
+
+
+def contradict(found: Predictions | None, logged: Mapping[str, float]) -> Contradiction | None:
+    """Compare the metric that a task is judged by, of its predictions, with the logged value.
+
+    The two differ where the steps of a model decide by another threshold than its recorded
+    predictions, or log a mean over classes or batches under the name of a mean over samples.
+
+    Args:
+        found: Predictions of a split.
+        logged: Metrics of the same weights and samples by name.
+
+    Returns:
+        None where they agree, or where there is one of them alone.
+    """
+    if found is None or not len(found):
+        return None
+    metric = f"{SPLITS[found.split]}/{found.task.gate_metric}"
+    value = logged.get(metric, math.nan)
+    if not math.isfinite(value):
+        return None
+    measure = found.task.form.measure(found)
+    predicted = float(measure.statistic(measure.values))
+    return None if gives_score(predicted, value) else Contradiction(metric, predicted, value)
+
+
+def _list_logged(facts: RunFacts) -> dict[str, tuple[float, int | None]]:
+    """List the logged metrics of the best checkpoint, each with the number of its samples."""
+    best = find_value(facts.summary, "metrics", "best") or {}
     tested = facts.own_scores.get("test")
     # of an earlier version, which did not say of what it is
     if tested is None and "scores" not in facts.summary:
         tested = StageScore("test", find_value(facts.summary, "stages", "test") or {})
     tested = tested or StageScore("test", {})
     validated = find_value(facts.summary, "samples", "val")
-    for metrics, num_samples in ((logged, validated), (tested.metrics, tested.num_samples)):
+    logged: dict[str, tuple[float, int | None]] = {}
+    for metrics, num_samples in ((best, validated), (tested.metrics, tested.num_samples)):
         for key, value in metrics.items():
             if is_metric(key) and isinstance(value, (int, float)):
-                scores.setdefault(
-                    key, _score_logged(facts, key, float(value), num_samples=num_samples)
-                )
-    return {key: scores[key] for key in sorted(scores, key=split_order)}
+                logged.setdefault(key, (float(value), num_samples))
+    return logged
 
 
 def score_predictions(prefix: str, found: Predictions) -> Score:

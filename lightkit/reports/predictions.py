@@ -6,8 +6,9 @@ A Parquet file in the run folder, and the counts that are made of it.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -21,6 +22,7 @@ from lightkit.task import OutputKind, PredictionForm, Task, task_of_record
 
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
+_TOLERANCE = 1e-3  # relative: scores are sums of float32, probabilities are rounded
 _SCHEMA = 1
 _ABOUT = ("split", "class_names", "fingerprint", "sha256", "epoch", "changed", "output_kind")
 """Fields of `Predictions` that the file holds as metadata."""
@@ -316,19 +318,26 @@ def is_loss_name(metric: str) -> bool:
     return any(word in _LOSSES for word in _split_name(metric))
 
 
-def score_class(predictions: Predictions, number: int, metric: str) -> float | None:
+def gives_score(computed: float, score: float) -> bool:
+    """Return whether a metric that was computed from predictions is the logged score."""
+    return math.isclose(computed, score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10)
+
+
+def score_class(predictions: Predictions, number: int, metric: str, score: float) -> float | None:
     """Return the value that one class has of a metric.
 
-    From the predictions for the samples of all classes.
+    From the predictions for the samples of all classes, where they give the score of all.
 
     Args:
         predictions: For all samples.
         number: Of the class.
         metric: Name of the metric, such as ``test/f1`` or ``val/accuracy``.
+        score: Value of the metric over all samples, as it was logged.
 
     Returns:
         As scikit-learn with ``average=None``; None where the class has no samples, and
-        `UNKNOWN_SCORE` where the metric is none of a class.
+        `UNKNOWN_SCORE` where the metric is none of a class, or no average of the classes' values is
+        the score, as where the model decides by another threshold.
     """
     words = _list_words(metric)
     form = predictions.task.form
@@ -337,8 +346,39 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
         return form.score_class(predictions, number, words[0])
     if counted is None or len(words) != 1 or words[0] not in _OF_CLASS:
         return cast("float | None", UNKNOWN_SCORE)
+    compute = _OF_CLASS[words[0]]
+    if not any(gives_score(each, score) for each in _average_classes(counted, compute)):
+        return cast("float | None", UNKNOWN_SCORE)
     hits, predicted, support = (int(each[number]) for each in counted)
-    return float(_OF_CLASS[words[0]](hits, predicted, support)) if support else None
+    return float(compute(hits, predicted, support)) if support else None
+
+
+def _average_classes(
+    counted: Sequence[NDArray[Any]], compute: Callable[[int, int, int], float]
+) -> Iterator[float]:
+    """Compute the usual averages of a metric over the classes.
+
+    Those of scikit-learn and torchmetrics: of all samples together, by the samples of each class,
+    over the classes that have samples, over those that have samples or predictions, over all, and
+    of two classes either alone.
+
+    Args:
+        counted: Right predictions of each class, its predictions and its samples.
+        compute: The metric of one class.
+    """
+    support = np.asarray(counted[2])
+    if not support.any():
+        return
+    rows = np.stack(counted, axis=1).tolist()
+    # of a class without samples nothing is right
+    values = np.array([compute(*row) if row[2] else compute(0, row[1], 1) for row in rows])
+    occurs = (support > 0) | (np.asarray(counted[1]) > 0)
+    yield compute(*(int(each.sum()) for each in counted))
+    yield float(np.average(values, weights=support))
+    yield from (float(values[each].mean()) for each in (support > 0, occurs))
+    yield float(values.mean())
+    if len(values) == 2:
+        yield from values.tolist()
 
 
 def is_of_class(form: PredictionForm, metric: str) -> bool:
@@ -350,7 +390,7 @@ def is_of_class(form: PredictionForm, metric: str) -> bool:
     return len(words) == 1 and words[0] in form.class_metrics
 
 
-def explain_class_metric(task: Task, metric: str) -> str | None:
+def explain_class_metric(task: Task, metric: str, score: float | None = None) -> str | None:
     """Explain why the slices of a gate cannot be classes by a metric.
 
     None where they can, or it is not known.
@@ -361,14 +401,22 @@ def explain_class_metric(task: Task, metric: str) -> str | None:
     Args:
         task: Of the model.
         metric: Name of the metric, such as ``test/pixel_accuracy``.
+        score: Its logged value, where the predictions do not give it; None where that is not known.
     """
     words = _list_words(metric)
     own = task.form.class_metrics
-    if not own or (len(words) == 1 and (words[0] in own or words[0] in _OF_CLASS)):
+    is_of_classes = len(words) == 1 and (words[0] in own or words[0] in _OF_CLASS)
+    if not own or (is_of_classes and score is None):
         return None
     choices = [name for name in task.metrics if name in own or name in _OF_CLASS] or sorted(own)
     split = metric.replace("_", "/").partition("/")[0]
     named = " or ".join(f"--gate.metric={split}/{name}" for name in choices)
+    if is_of_classes:
+        return (
+            f"gate.slices: {metric} was logged as {score:.4g}, and the predictions that the steps"
+            " return give another value, so that those of one class are unknown. Log it of these"
+            f" predictions, judge classes by {named}, or leave gate.slices out."
+        )
     return (
         f"gate.slices: {metric} is of samples with all their"
         f" {'pixels' if task.form.has_masks else 'labels'}, and says nothing of one class. Judge"

@@ -17,6 +17,7 @@ from lightkit.errors import format_count
 from lightkit.reports.predictions import (
     UNKNOWN_SCORE,
     Predictions,
+    gives_score,
     is_of_class,
     worst_errors,
 )
@@ -31,7 +32,6 @@ _MIN_SAMPLES_OF_MARGIN = 20
 _POWER = 0.8  # share of equally good models that pass a suggested margin
 # share of the samples on which two trainings of a network differ in being right, for a suggestion
 _DISAGREEMENT = 0.1
-_TOLERANCE = 1e-3  # relative: scores are sums of float32, probabilities are rounded
 
 
 def wilson_interval(
@@ -347,11 +347,7 @@ def _recompute(
     found = known.get(metric.rpartition("/")[2]) or known.get(
         metric.replace("_", "/").rpartition("/")[2]
     )
-    if found is None or not math.isclose(
-        found[1](found[0]), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10
-    ):
-        return None
-    return found
+    return None if found is None or not gives_score(found[1](found[0]), score) else found
 
 
 def _recompute_both(
@@ -482,7 +478,7 @@ def compute_class_interval(
     if known is None or score is None or not math.isfinite(score):
         return None
     values, statistic = known
-    if not math.isclose(statistic(values), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10):
+    if not gives_score(statistic(values), score):
         return None
     return [*bootstrap_interval(values, statistic, confidence=confidence)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,43 @@ def test_the_average_is_that_of_the_formula_in_validation_checkpoint_and_model(
     saved = torch.load(keeper.best_model_path, weights_only=True)
     torch.testing.assert_close(saved["state_dict"]["layer.weight"], expected)
     torch.testing.assert_close(saved["current_model_state"]["layer.weight"], watch.weights[-1])
+
+
+class Pair(Line):
+    """The same line, of which two optimizers train a part each: two steps a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any) -> None:  # type: ignore[override]
+        optimizers: Any = self.optimizers()
+        loss = super().training_step(batch)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(part.parameters(), lr=0.05) for part in (self.norm, self.layer)]
+
+
+@pytest.mark.parametrize(
+    ("every", "batches"), [(2, range(12)), (3, [0, 1, 3, 4, 6, 7, 9, 10]), (4, range(0, 12, 2))]
+)
+def test_the_average_is_updated_where_each_batch_has_the_steps_of_two_optimizers(
+    every: int, batches: Sequence[int], tmp_path: Path
+) -> None:
+    """Of the steps from 0 to 23, two a batch, those that the number divides are due."""
+    watch = Watch()
+    module = Pair()
+    trainer = quiet_trainer(
+        tmp_path, callbacks=[EMA(update_every_n_steps=every), watch], max_epochs=2
+    )
+    trainer.fit(module, points(), points())
+    expected = average([watch.weights[at] for at in batches], decay=0.999)
+    torch.testing.assert_close(module.layer.weight.detach(), expected)
 
 
 def test_the_average_follows_the_weights_until_its_start(tmp_path: Path) -> None:

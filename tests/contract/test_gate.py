@@ -354,3 +354,84 @@ def test_a_deep_check_says_the_smallest_drop_and_warns_of_a_margin_that_no_model
         "100 samples of the test split show no margin of 0.02 for any model, only one above 0.026"
         in checked.err
     )
+
+
+EAGER = '''\
+"""A model that says yes from a probability of 0.2 on, and its 100 samples."""
+
+import torch
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
+
+
+class Eager(LightningModule):
+    def __init__(self, threshold: float = 0.2):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.accuracy, self.f1 = BinaryAccuracy(threshold), BinaryF1Score(threshold)
+
+    def forward(self, x):
+        return torch.stack([torch.zeros(len(x)), self.scale * x[:, 0].logit()], dim=1)
+
+    def training_step(self, batch, index):
+        return 0 * self.scale.sum()
+
+    def test_step(self, batch, index):
+        logits = self(batch[0])
+        for name, metric in (("accuracy", self.accuracy), ("f1", self.f1)):
+            metric(logits.softmax(dim=1)[:, 1], batch[1])
+            self.log(f"test/{name}", metric, on_epoch=True)
+        return {"logits": logits, "target": batch[1]}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class Hundred(LightningDataModule):
+    class_names = ["no", "yes"]
+
+    def train_dataloader(self):
+        numbers = torch.arange(100)
+        labels = ((numbers % 4 == 0) | (numbers >= 70)).long()
+        return DataLoader(TensorDataset((numbers[:, None] + 0.5) / 100, labels), batch_size=16)
+
+    test_dataloader = train_dataloader
+'''
+
+
+def test_a_model_that_decides_by_a_threshold_of_its_own_is_judged_and_reported_by_it(
+    workspace: Workspace,
+) -> None:
+    workspace.write("my_eager.py", EAGER)
+    job = {
+        "model": {"class_path": "my_eager.Eager"},
+        "data": {"class_path": "my_eager.Hundred"},
+        "trainer": {"accelerator": "cpu", "max_epochs": 1, "logger": False},
+        "gate": {"metric": "test/accuracy", "min": 0, "baseline": None},
+        "run": {"name": "eager"},
+    }
+    workspace.write("eager.yaml", job)
+    workspace.fit("-c", "eager.yaml", "--quiet")
+    tested = workspace.run("test", "--run", "latest").ok()
+    assert "predictions that give 0.72 for test/accuracy" in tested.out
+
+    # from 20 on all are said to be yes: of the 48 that are 43, and of the 52 that are not 37
+    slices = '--gate.slices={"yes": 0, "no": 0}'
+    decision = json.loads(workspace.run("gate", "latest", slices, "--json").ok().out)
+    labels = [at % 4 == 0 or at >= 70 for at in range(100)]
+    decided = [at >= 20 for at in range(100)]
+    right = [label == said for label, said in zip(labels, decided, strict=True)]
+    assert decision["scores"]["challenger"]["test/accuracy"] == pytest.approx(sum(right) / 100)
+    for name, is_yes in (("yes", True), ("no", False)):
+        own = [each for each, label in zip(right, labels, strict=True) if label is is_yes]
+        assert decision["slices"][name]["challenger"] == pytest.approx(sum(own) / len(own))
+
+    refused = workspace.run("gate", "latest", "--gate.metric=test/f1", slices)
+    assert refused.code == 2
+    assert "no predictions give 0.6719" in refused.err
+
+    workspace.run("report", "latest").ok()
+    page = (workspace.only_run / "report.html").read_text(encoding="utf-8")
+    assert f"test/accuracy is {sum(right) / 100:g}" in page
+    assert "gives 0.72 for test/accuracy, and the model logged 0.58" in page

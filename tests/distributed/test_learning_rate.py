@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.callbacks import LearningRateFinder
+from pytorch_lightning.callbacks import GradientAccumulationScheduler, LearningRateFinder
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
@@ -155,6 +155,14 @@ def test_a_plateau_lowers_the_scaled_rate() -> None:
 
 def test_the_warm_up_rises_evenly_from_the_base_rate() -> None:
     assert rates(warmup_epochs=1.5) == pytest.approx(
+        [0.1 + 0.1 * min(step / 6, 1) for step in range(8)]
+    )
+
+
+def test_the_warm_up_rises_evenly_where_the_accumulation_changes() -> None:
+    # two steps in the first epoch, and four in the second
+    changing = GradientAccumulationScheduler({0: 2, 1: 1})
+    assert rates(warmup_epochs=2, more=[changing]) == pytest.approx(
         [0.1 + 0.1 * min(step / 6, 1) for step in range(8)]
     )
 

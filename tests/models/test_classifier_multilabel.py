@@ -21,6 +21,7 @@ from lightkit.models.classes import find_factors
 from lightkit.models.classifier import ImageClassifier
 from lightkit.models.label_scores import LabelScores
 from lightkit.reports.predictions import (
+    UNKNOWN_SCORE,
     Predictions,
     read_predictions,
     score_class,
@@ -165,11 +166,13 @@ def test_recorded_predictions_are_read_back_and_give_each_metric(tmp_path: Path)
     clipped = torch.tensor(probability).double().clamp(1e-38, 1)
     assert math.isinf(float(losses)) or losses < 100
     assert (clipped > 0).all()
-    assert score_class(read, 0, "test/map") == pytest.approx(each[0])
-    assert score_class(read, 3, "test/map") is None
-    assert score_class(read, 0, "test/f1") == pytest.approx(
+    assert score_class(read, 0, "test/map", expected["test/map"]) == pytest.approx(each[0])
+    assert score_class(read, 3, "test/map", expected["test/map"]) is None
+    assert score_class(read, 0, "test/f1", expected["test/f1"]) == pytest.approx(
         sk.f1_score(target[:, 0], read.prediction[:, 0])
     )
+    share = float(np.mean(target == read.prediction))  # of single labels: what is absent counts
+    assert score_class(read, 0, "test/accuracy", share) is UNKNOWN_SCORE
     scores = score_classes(read, 20)
     assert [each.num_samples for each in scores] == target.sum(axis=0).tolist()
     assert scores[1].precision == pytest.approx(

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import GradientAccumulationScheduler
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from lightkit.models import Regressor
 from lightkit.models.module import parameter_groups, widen
+from lightkit.optimizer_steps import count_optimizer_steps
 
 STEPS = 10
 
@@ -46,6 +48,42 @@ def test_the_learning_rate_falls_along_a_cosine_over_all_epochs(
         for step in range(STEPS)
     ]
     assert rates.seen == pytest.approx(expected, abs=1e-7)
+
+
+def test_the_cosine_ends_with_the_training_where_the_accumulation_changes(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    rates = Rates()
+    # of 5 batches: 5 steps, then 3, and then 1 in each of two epochs
+    schedule = GradientAccumulationScheduler({1: 2, 2: 5})
+    trainer = make_trainer(max_epochs=4, callbacks=[rates, schedule])
+    trainer.fit(Regressor(learning_rate=0.1), pairs(5))
+    expected = [
+        0.05 * (1 + torch.cos(torch.tensor(torch.pi * step / STEPS)).item())
+        for step in range(STEPS)
+    ]
+    assert rates.seen == pytest.approx(expected, abs=1e-7)
+    assert count_optimizer_steps(trainer) == STEPS
+    trainer.fit_loop.epoch_loop.max_steps = 7
+    assert count_optimizer_steps(trainer) == 7
+
+
+class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Pairs, of which nobody knows how many there are."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for at in range(3):
+            yield torch.tensor([float(at)]), torch.tensor([float(at)])
+
+
+def test_a_stream_of_unknown_length_keeps_the_learning_rate(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    rates = Rates()
+    make_trainer(max_epochs=2, callbacks=[rates]).fit(
+        Regressor(learning_rate=0.1), DataLoader(Stream())
+    )
+    assert rates.seen == [0.1] * 6
 
 
 def test_a_run_without_an_end_keeps_its_learning_rate(make_trainer: Callable[..., Trainer]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lightkit import runs
+from lightkit.reports.comparison import pair_predictions
 from lightkit.reports.facts import RunFacts, list_scores, read_facts, select_checkpoint
 from lightkit.reports.pages import describe_model
 from lightkit.reports.predictions import predictions_path, write_predictions
@@ -107,6 +108,31 @@ def test_predictions_are_the_best_checkpoints_where_weights_data_and_settings_ar
     )
     write_predictions(predictions_path(run.folder, "test"), found)
     assert ("test" in read_facts(run).predictions) == is_shown
+
+
+@pytest.mark.parametrize(
+    ("logged", "value", "interval"),
+    [
+        (0.75, 0.75, (0.301, 0.954)),  # Wilson's of 3 of 4
+        (0.5, 0.5, (0.150, 0.850)),  # of 2 of 4
+        (0.7, 0.7, None),  # no share of 4 samples
+    ],
+    ids=["as predicted", "by another threshold", "a mean over classes"],
+)
+def test_a_score_is_the_logged_one_where_the_predictions_give_another(
+    run: Run, logged: float, value: float, interval: tuple[float, float] | None
+) -> None:
+    record(run, [score(run, "best", logged)])
+    found = predict([0, 0, 1, 1], [0, 0, 1, 0], sha256=runs.digest(run.checkpoints / "best.ckpt"))
+    write_predictions(predictions_path(run.folder, "test"), found)
+    facts = read_facts(run)
+    of_test = list_scores(facts)["test/accuracy"]
+    assert of_test.value == value
+    assert of_test.interval == (None if interval is None else pytest.approx(interval, abs=5e-4))
+    is_contradicted = logged != 0.75
+    assert (pair_predictions(facts, facts) is None) == is_contradicted
+    said = f"gives 0.75 for test/accuracy, and the model logged {logged}"
+    assert any(said in each for each in facts.problems) == is_contradicted
 
 
 @pytest.mark.parametrize(

@@ -140,17 +140,51 @@ def test_a_class_has_its_own_value_of_a_metric_as_scikit_learn_has_it(metric: st
     expected = sklearn.precision_recall_fscore_support(
         target, prediction, labels=range(4), zero_division=0
     )[column]
-    assert_allclose(
-        [score_class(predictions, each, metric) or 0.0 for each in range(4)], expected, rtol=1e-12
-    )
-    assert score_class(predictions, 4, metric) is None  # it has no samples
+    for average in ("macro", "micro", "weighted"):
+        score = sklearn.precision_recall_fscore_support(
+            target, prediction, average=average, zero_division=0
+        )[column]
+        of_classes = [score_class(predictions, each, metric, score) or 0.0 for each in range(4)]
+        assert_allclose(of_classes, expected, rtol=1e-12)
+        assert score_class(predictions, 4, metric, score) is None  # it has no samples
 
 
 @pytest.mark.parametrize(
     "metric", ["test/auroc", "test/top_5_accuracy", "test/accuracy_of_words", "test/loss"]
 )
 def test_of_other_metrics_no_value_of_a_class_is_known(metric: str) -> None:
-    assert score_class(of_classifier(), 0, metric) is UNKNOWN_SCORE
+    assert score_class(of_classifier(), 0, metric, 0.6) is UNKNOWN_SCORE
+
+
+@pytest.mark.parametrize("metric", ["f1", "precision", "recall", "accuracy", "error"])
+def test_no_value_of_a_class_is_known_where_the_model_decides_by_another_threshold(
+    metric: str,
+) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    made = np.random.default_rng(9)
+    probability = made.random(200).astype(np.float32)
+    target = (made.random(200) < probability).astype(int)
+    none = np.zeros(200, np.float32)
+
+    def score(threshold: float) -> float:
+        decided = (probability >= threshold).astype(int)
+        if metric in ("accuracy", "error"):
+            right = float(sklearn.accuracy_score(target, decided))
+            return right if metric == "accuracy" else 1 - right
+        return float(getattr(sklearn, f"{metric}_score")(target, decided))  # of the second class
+
+    likeliest = (probability >= 0.5).astype(int)
+    predictions = Predictions(
+        "test", np.arange(200), [None] * 200, target, likeliest, none, none, ("no", "yes")
+    )
+    name = f"test/{metric}"
+    assert score_class(predictions, 1, name, score(0.2)) is UNKNOWN_SCORE
+    known = score_class(predictions, 1, name, score(0.5))
+    assert known == pytest.approx(
+        score(0.5)
+        if metric not in ("accuracy", "error")
+        else abs((metric == "error") - sklearn.recall_score(target, likeliest))
+    )
 
 
 def test_the_worst_errors_and_the_least_certain_come_first() -> None:
