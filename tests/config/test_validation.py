@@ -68,7 +68,10 @@ WRONG = {
     ),
     "a name of an optimizer's argument, and near to another key": (
         "weight_decay: 0.1",
-        "weight_decay: no such key; did you mean 'optimizer.init_args.weight_decay'?",
+        (
+            "weight_decay: no such key; did you mean 'optimizer.init_args.weight_decay'? The"
+            " optimizer needs a class, such as --optimizer=AdamW, and replaces the model's own"
+        ),
     ),
     "a part of a name": (
         "data: {class_path: ImageFolder, init_args: {root: x}}\nsize: 3",
