@@ -251,7 +251,7 @@ def _distribute(dimension: Dimension) -> optuna.distributions.BaseDistribution:
         return optuna.distributions.IntDistribution(
             int(dimension.low), _align_end(dimension, step), log=dimension.is_log, step=step
         )
-    high = dimension.high if dimension.step is None else float(dimension.list_values()[-1])
+    high = dimension.high if dimension.step is None else dimension.last_value
     return optuna.distributions.FloatDistribution(
         float(dimension.low), float(high), log=dimension.is_log, step=dimension.step
     )

@@ -69,14 +69,21 @@ class Dimension:
             return self.step
         return 1.0 if self.kind == "int" else None
 
-    def list_values(self) -> list[Any]:
-        """List all values of a choice or of a range with steps."""
+    def iterate_values(self) -> Iterator[Any]:
+        """Iterate over all values of a choice or of a range with steps, which may be millions."""
         if not self.is_range:
-            return list(self.choices)
-        return [
-            self._round(self.low + number * (self._grid_step or 1.0))
-            for number in range(self.num_values or 0)
-        ]
+            yield from self.choices
+            return
+        for number in range(self.num_values or 0):
+            yield self._value_at(number)
+
+    @property
+    def last_value(self) -> Any:
+        """Last value of a range with steps, which need not be its end."""
+        return self._value_at((self.num_values or 1) - 1)
+
+    def _value_at(self, number: int) -> Any:
+        return self._round(self.low + number * (self._grid_step or 1.0))
 
     def list_ends(self) -> list[Any]:
         """List the values that a check tries: the ends of a range, or each choice."""
@@ -205,7 +212,7 @@ class Space:
         if not self.is_active(dimension, params):
             yield from self._extend(params, at + 1)
             return
-        for value in dimension.list_values():
+        for value in dimension.iterate_values():
             yield from self._extend({**params, dimension.key: value}, at + 1)
 
     @property

@@ -265,7 +265,7 @@ def test_a_condition_holds_for_the_value_that_it_names_however_that_is_written(
         "regime": str(tmp_path / "sgd.yaml"),
     }
     assert [key for key in "abcd" if space.is_active(space[key], first)] == ["a", "b", "c", "d"]
-    zero = {**first, "model.dropout": space["model.dropout"].list_values()[0]}
+    zero = {**first, "model.dropout": next(space["model.dropout"].iterate_values())}
     assert space.is_active(space["b"], zero)
     other = {
         "model.weights": "imagenet",

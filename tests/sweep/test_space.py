@@ -125,3 +125,14 @@ def test_importance_is_of_keys_that_vary_in_complete_trials_of_the_search() -> N
     assert compute_importance(plan, "min", [trial(0) for _ in range(6)]) == ({}, 6)
     # the share of a key that varies alone is 1, whatever it does
     assert compute_importance(plan, "min", [trial(at) for at in range(6)]) == ({}, 6)
+
+
+def test_the_points_of_a_space_of_millions_are_counted_as_far_as_asked(tmp_path: Path) -> None:
+    space, errors = read_range(tmp_path, "{int: [0, 2147483647]}")
+    assert errors == []
+    assert space.count_points(3) == 3
+    assert next(space.iterate_points()) == {"model.rate": 0}
+    space, errors = read_range(tmp_path, "{float: [0, 1], step: 3e-10}")
+    assert errors == []
+    assert space.count_points(3) == 3
+    assert space.dimensions[0].last_value == pytest.approx(0.9999999999, abs=1e-13)
