@@ -32,6 +32,9 @@ from lightkit.export.options import describe_missing_hooks
 from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
+_MODULES_OF_BASES = ("pytorch_lightning.core.module", "torch.nn.modules.module")
+"""Where the classes are defined whose `forward`, `__call__` and `predict_step` every module has."""
+
 
 def validate(loaded: LoadedConfig, given: Resolved, problems: Problems) -> ValidationResult:
     """Find what is wrong with keys, values, files and folders.
@@ -451,7 +454,7 @@ def require_prediction(resolved: Resolved) -> None:
         ConfigError: If the model lacks both, or its class cannot be imported.
     """
     cls = _import_own_model(resolved)
-    if cls is None or not (lacks_forward(cls) and _is_lightnings(cls, "predict_step")):
+    if cls is None or not _lacks_prediction(cls):
         return
     raise error_at(
         f"model: {cls.__name__} has neither predict_step nor forward, by which predict computes."
@@ -498,14 +501,22 @@ def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: 
 
 
 def lacks_forward(cls: type) -> bool:
-    """Return whether a class of modules has no `forward` of its own.
+    """Return whether a class of modules has no `forward` and no `__call__` of its own.
 
-    No torch, as the class was imported.
+    One that `__init__` may assign counts as its own. No torch, as the class was imported.
     """
-    return _is_lightnings(cls, "forward")
+    own = [base for base in cls.__mro__ if base.__module__ not in _MODULES_OF_BASES]
+    for base in own:
+        if "forward" in vars(base) or "__call__" in vars(base):
+            return False
+        code = getattr(vars(base).get("__init__"), "__code__", None)
+        if code is not None and "forward" in code.co_names:
+            return False
+    return True
 
 
-def _is_lightnings(cls: type, method: str) -> bool:
-    """Return whether a class of modules has a method from Lightning alone."""
-    found = getattr(cls, method, None)
-    return getattr(found, "__module__", None) == "pytorch_lightning.core.module"
+def _lacks_prediction(cls: type) -> bool:
+    """Return whether a class of modules has neither `predict_step` nor `forward` of its own."""
+    predict_step = getattr(cls, "predict_step", None)
+    module = getattr(predict_step, "__module__", None)
+    return module in _MODULES_OF_BASES and lacks_forward(cls)

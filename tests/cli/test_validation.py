@@ -2,9 +2,58 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+from pytorch_lightning import LightningModule
+from torch import nn
+
+from lightkit.cli.validation import lacks_forward
 from tests.cli.conftest import House
+
+
+class _Net(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows + 1
+
+
+class _Empty(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+
+class _OfSibling(LightningModule, _Net):
+    """A module whose forward comes behind Lightning's, which calls the next one."""
+
+
+class _Assigned(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = _Net()
+        self.forward = self.net.forward  # type: ignore[method-assign]
+
+
+class _Called(LightningModule):
+    def __call__(self, rows: torch.Tensor) -> Any:
+        return _Net()(rows)
+
+
+class _OfAssigned(_Assigned):
+    pass
+
+
+@pytest.mark.parametrize("cls", [_OfSibling, _Assigned, _Called, _OfAssigned])
+def test_a_module_that_computes_in_any_way_has_a_forward(cls: type[LightningModule]) -> None:
+    assert cls().predict_step(torch.zeros(2), 0).tolist() == [1, 1]
+    assert not lacks_forward(cls)
+
+
+def test_a_module_with_layers_alone_has_no_forward() -> None:
+    with pytest.raises(NotImplementedError):
+        _Empty().predict_step(torch.zeros(2), 0)
+    assert lacks_forward(_Empty)
 
 
 def test_a_config_with_an_error_is_not_printed(house: House) -> None:
