@@ -160,7 +160,9 @@ def _print_class_tables(trainer: Trainer, mode: OutputMode) -> None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PredictionRecorder) and callback.predictions is not None:
             texts = format_class_tables(callback.predictions, width=width)
-            found = contradict(callback.predictions, logged) if texts else None
+            found = None
+            if texts:
+                found = contradict(callback.predictions, logged, num_ranks=trainer.world_size)
             if found is not None:
                 print_line(
                     f"note  these tables are of predictions that give {found.predicted:.4g} for"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import yaml
 
 from lightkit.config.origins import setting_key
@@ -358,18 +359,28 @@ class Contradiction(NamedTuple):
 def find_contradiction(facts: RunFacts, split: Split) -> Contradiction | None:
     """Find whether the predictions of a split contradict what was logged of the best checkpoint."""
     logged = {key: value for key, (value, _) in _list_logged(facts).items()}
-    return contradict(facts.predictions.get(split), logged)
+    num_ranks = find_value(facts.manifest, "hardware", "devices")
+    return contradict(
+        facts.predictions.get(split),
+        logged,
+        num_ranks=num_ranks if isinstance(num_ranks, int) else 1,
+    )
 
 
-def contradict(found: Predictions | None, logged: Mapping[str, float]) -> Contradiction | None:
+def contradict(
+    found: Predictions | None, logged: Mapping[str, float], *, num_ranks: int = 1
+) -> Contradiction | None:
     """Compare the metric that a task is judged by, of its predictions, with the logged value.
 
     The two differ where the steps of a model decide by another threshold than its recorded
     predictions, or log a mean over classes or batches under the name of a mean over samples.
+    Where Lightning has repeated the first samples, so that all ranks have the same number, the
+    predictions are right, which have each sample once.
 
     Args:
         found: Predictions of a split.
         logged: Metrics of the same weights and samples by name.
+        num_ranks: Processes that the samples were shared by.
 
     Returns:
         None where they agree, or where there is one of them alone.
@@ -382,7 +393,13 @@ def contradict(found: Predictions | None, logged: Mapping[str, float]) -> Contra
         return None
     measure = found.task.form.measure(found)
     predicted = float(measure.statistic(measure.values))
-    return None if gives_score(predicted, value) else Contradiction(metric, predicted, value)
+    if gives_score(predicted, value):
+        return None
+    num_repeated = -len(found) % max(num_ranks, 1)
+    repeated = np.concatenate([measure.values, measure.values[:num_repeated]])
+    if gives_score(float(measure.statistic(repeated)), value):
+        return None
+    return Contradiction(metric, predicted, value)
 
 
 def _list_logged(facts: RunFacts) -> dict[str, tuple[float, int | None]]:

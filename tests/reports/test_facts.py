@@ -10,7 +10,13 @@ import pytest
 
 from lightkit import runs
 from lightkit.reports.comparison import pair_predictions
-from lightkit.reports.facts import RunFacts, list_scores, read_facts, select_checkpoint
+from lightkit.reports.facts import (
+    RunFacts,
+    contradict,
+    list_scores,
+    read_facts,
+    select_checkpoint,
+)
 from lightkit.reports.pages import describe_model
 from lightkit.reports.predictions import predictions_path, write_predictions
 from lightkit.runs.folder import Run
@@ -86,6 +92,24 @@ def test_a_score_is_the_best_checkpoints_where_weights_data_and_settings_are(
     assert [each.metrics["test/accuracy"] for each in facts.other_scores] == (
         [] if is_shown else [0.75]
     )
+
+
+@pytest.mark.parametrize(
+    ("logged", "num_ranks", "is_contradicted"),
+    [
+        (5 / 6, 1, True),
+        (5 / 6, 3, False),  # the first two of four samples once more: five of six are right
+        (0.75, 3, False),
+        (0.8, 3, True),
+        (5 / 6, 4, True),  # four ranks have one sample each
+    ],
+)
+def test_samples_that_lightning_repeats_on_the_ranks_contradict_no_prediction(
+    logged: float, num_ranks: int, is_contradicted: bool
+) -> None:
+    found = predict([0, 0, 1, 1], [0, 0, 1, 0])
+    contradiction = contradict(found, {"test/accuracy": logged}, num_ranks=num_ranks)
+    assert (contradiction is not None) == is_contradicted
 
 
 @pytest.mark.parametrize(
