@@ -48,6 +48,8 @@ _OF_TEXTS = [
 ]
 _LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.11 to 3.14
 _POLL_S = 0.1
+_LONGEST_ALARM_S = 366 * 86400.0
+"""More than a command lasts; a timer takes no year 9999."""
 _END_S = 600.0
 """How long a process may take to end once its command is done and has told its code.
 
@@ -309,7 +311,8 @@ class StageProcesses:
         self._before = {signum: signal.signal(signum, self._handle) for signum in handled}
         if self._deadline is not None:
             self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._handle_deadline)
-            signal.setitimer(signal.ITIMER_REAL, max(self._deadline.left_s, _POLL_S))
+            left_s = min(max(self._deadline.left_s, _POLL_S), _LONGEST_ALARM_S)
+            signal.setitimer(signal.ITIMER_REAL, left_s)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,6 +18,7 @@ from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_processes import StageProcesses, describe_kill
 from lightkit.cli.stage_runner import run_stage
 from lightkit.errors import DataChanged
+from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.signals import SignalWatch
 
 
@@ -246,6 +247,13 @@ def test_a_deadline_while_the_fork_server_imports_ends_the_wait_for_a_command(
         timeout=60,
     )
     assert done.stdout.splitlines() == ["-9 True", "-9 True", "True None"]
+
+
+def test_a_deadline_may_be_thousands_of_years_away() -> None:
+    deadline = parse_deadline("9999-12-31T00:00")
+    with StageProcesses(preloads=False, deadline=deadline) as processes:
+        assert processes.run(["--version"], {}, lambda: None) == 0
+        assert not processes.is_late
 
 
 def test_a_fit_that_begins_again_for_other_data_keeps_its_deadline(
