@@ -478,8 +478,8 @@ class _Validator:
             self._check_value(path, node, argument)
             return
         key = dotted((*path[:-1], path[-1].removesuffix("+")))
-        text = f"appends to a list, but no layer sets {key}, whose default is"
-        self._report(path, f"{text} {format_value(default)}; set {key} to the whole list", node)
+        text = f"appends, but no layer sets {key}, whose default is"
+        self._report(path, f"{text} {format_value(default)}; set {key} as a whole", node)
 
     def check_strategy(self, section: str) -> None:
         """Check the name of a strategy, which Lightning's signature calls text.

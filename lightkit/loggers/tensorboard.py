@@ -115,8 +115,10 @@ class TensorBoard(TensorBoardLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write all that has been logged to the files, once they are begun."""
-        if not self._postpones:
+        """Write all that has been logged to the files, but for what waits for the first metrics."""
+        if self._postpones:
+            self.experiment.flush()
+        else:
             super().save()
 
     @rank_zero_only

@@ -71,7 +71,8 @@ def fetch_baseline(
 
     def find_files() -> Iterator[tuple[Path, Path]]:
         """Yield the files of checkpoint and config where they may be."""
-        if (run := find_run_folder(registry, version)) is not None:
+        beside = find_run_folder(registry, version)
+        for run in dict.fromkeys([beside or Path(run_folder), Path(run_folder)]):
             yield run / tags.get("checkpoint", ""), run / "config.yaml"
         if kept := tags.get(KEPT):
             try:
