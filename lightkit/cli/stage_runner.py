@@ -183,7 +183,8 @@ def run_in_process(
             from lightkit.cli.run_display import print_run_end
 
         quiet_libraries()
-        with explain_full_disk("resume"), translate_model_errors(stage_config.resolved) as stack:
+        purpose = "resume" if stage_config.command in ("fit", "") else "go on"
+        with explain_full_disk(purpose), translate_model_errors(stage_config.resolved) as stack:
             process = StageProcess(
                 stack=stack,
                 watch=watch,

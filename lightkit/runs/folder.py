@@ -302,6 +302,11 @@ class Run:
     stage: str = "fit"
 
     @property
+    def has_valid_id(self) -> bool:
+        """Whether lists, retention and the next start see it: a copy may have any name."""
+        return bool(_ID.fullmatch(self.id))
+
+    @property
     def stable_key(self) -> str:
         """40 letters and digits that trackers can take as a key, the same in each resume."""
         return hashlib.sha256(f"{self.name}/{self.id}".encode()).hexdigest()[:40]

@@ -326,14 +326,23 @@ def open_named_run(reference: str, root: Path | str, name: str | None) -> runs.R
         name: Name of the job; all jobs if None.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is none, or its folder is a copy under another kind of name, in which
+            a training would be seen by no later command.
     """
     try:
-        return runs.find(reference, root, name)
+        run = runs.find(reference, root, name)
     except ConfigError as error:
         raise ConfigError(
             f"run.resume: expected auto, never, latest or a run's folder; {error}"
         ) from error
+    if not run.has_valid_id:
+        raise ConfigError(
+            f"run.resume: {run.folder} has no run's id as its name, such as"
+            " 20261120-113859-3fa1, so `lightkit runs` would not list it. To begin a new run from"
+            f" its checkpoint, give --ckpt_path={run.checkpoints / 'last.ckpt'}; to go on in this"
+            " folder, rename it to an id that its job does not have."
+        )
+    return run
 
 
 _OF_SHARDS = ("meta.pt", "checkpoint")

@@ -321,6 +321,36 @@ def test_a_disk_that_is_full_at_the_start_is_one_error_with_code_1(
     assert all("font_manager" in line for line in others)
 
 
+def test_a_full_disk_ends_a_test_with_one_error_and_the_same_command_goes_on_later(
+    workspace: Workspace,
+) -> None:
+    unpack(workspace)
+    limit = [
+        sys.executable,
+        "-c",
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50));"
+        " os.execv(sys.argv[1], sys.argv[1:])",
+    ]
+    words = ("test", "--run", "latest")
+    ended = subprocess.run(
+        [*limit, str(LIGHTKIT), *words],
+        cwd=workspace.folder,
+        env=workspace.environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    (error,) = (line for line in ended.stderr.splitlines() if line.startswith("error: "))
+    assert error == ended.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"error: File too large: .* cannot be written\. Make room.*the same command to go on\.",
+        error,
+    )
+    workspace.run(*words).ok()
+
+
 def test_a_disk_that_becomes_read_only_ends_the_run_and_the_same_command_goes_on_later(
     small_disk: Workspace,
 ) -> None:

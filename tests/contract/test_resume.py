@@ -213,6 +213,27 @@ def test_run_resume_names_a_run_as_run_does(form: str, killed: Workspace) -> Non
     assert [row["epoch"] for row in read_metrics(run)] == ["0", "1", "2", "3"]
 
 
+def test_a_copy_under_a_name_that_is_no_id_is_tested_and_no_training_goes_on_in_it(
+    killed: Workspace,
+) -> None:
+    run = killed.only_run
+    copy = run.with_name(f"{run.name}-copy")
+    shutil.copytree(run, copy)
+    before = sorted((path.relative_to(copy), path.stat().st_mtime_ns) for path in copy.rglob("*"))
+    for command in ("check", "fit"):
+        result = killed.run(command, *WORDS[1:], f"--run.resume=runs/job/{copy.name}")
+        assert result.code == 2
+        assert "has no run's id as its name, such as 20261120-113859-3fa1" in result.err
+        assert f"--ckpt_path={copy}/checkpoints/last.ckpt" in result.err
+    after = sorted((path.relative_to(copy), path.stat().st_mtime_ns) for path in copy.rglob("*"))
+    assert after == before
+
+    killed.run("test", "--run", f"runs/job/{copy.name}").ok()
+    killed.run(*WORDS, f"--ckpt_path={copy}/checkpoints/last.ckpt", "--run.resume=never").ok()
+    begun = next(other for other in killed.runs if other not in (run, copy))
+    assert [row["epoch"] for row in read_metrics(begun)] == ["2"]  # steps 12 to 18 of 18
+
+
 # -- damaged checkpoints ---------------------------------------------------------------------------
 
 
