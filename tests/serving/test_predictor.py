@@ -68,6 +68,21 @@ def test_probabilities_are_enlarged_before_a_class_is_chosen() -> None:
     assert (decide_mask(np.array([[0, 1]]), (2, 20))[0] == np.repeat([0, 1], 10)).all()
 
 
+def test_a_finished_mask_differs_from_probabilities_at_borders_of_resized_images_alone() -> None:
+    """What docs/masks.md says of a file with its preprocessing beside one without."""
+    probabilities = np.random.default_rng(0).dirichlet([0.3, 0.3, 0.3], (8, 8)).transpose(2, 0, 1)
+    finished = probabilities.argmax(axis=0)
+    assert (decide_mask(probabilities, (8, 8)) == decide_mask(finished, (8, 8))).all()
+    probabilities = np.zeros((2, 8, 8), np.float32)
+    probabilities[1, :, 3:] = 0.7
+    probabilities[0] = 1 - probabilities[1]
+    smooth = decide_mask(probabilities, (40, 40))
+    finished = decide_mask(probabilities.argmax(axis=0), (40, 40))
+    assert (finished == np.repeat([0, 1], [15, 25])).all()
+    # from 0 at 12.5 to 0.7 at 17.5, the centres of two pixels, 0.5 is passed at 16.07
+    assert (smooth == np.repeat([0, 1], [16, 24])).all()
+
+
 @pytest.mark.parametrize(
     ("dtype", "value", "says"),
     [
