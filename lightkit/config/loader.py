@@ -400,8 +400,8 @@ def _expand(
             own[key] = layers[-1]
     block = layer.entries.get(subcommand)
     of_block = [] if block is None else _expand_block(str(subcommand), block, problems)
-    parts = [*below, replace(layer, entries=own), *nested, *of_block]
-    return [_keep_written(part) if "launch" in part.entries else part for part in parts]
+    expanded = [*below, replace(layer, entries=own), *nested, *of_block]
+    return [_keep_written(part) if "launch" in part.entries else part for part in expanded]
 
 
 def _keep_written(layer: MappingNode) -> MappingNode:

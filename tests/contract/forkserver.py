@@ -204,7 +204,7 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     assert isinstance(words, list)
     assert isinstance(folder, str)
     os.chdir(folder)
-    subprocess.Popen = _with_forked_ranks(sys.path[1:])  # type: ignore[misc]
+    subprocess.Popen = _with_forked_ranks(sys.path[1:])  # type: ignore[misc, assignment]
     _run_program(words, environ, [str(Path(words[0]).absolute().parent), *sys.path[1:]])
 
 
@@ -292,7 +292,7 @@ def _with_forked_ranks(importing_path: list[str]) -> type[subprocess.Popen[bytes
         logging.getLogger("lightkit").handlers.clear()
         # what the command does at its end is not for its ranks
         atexit._clear()
-        atexit.register(util._exit_function)
+        atexit.register(util._exit_function)  # type: ignore[attr-defined]
         atexit.register(logging.shutdown)
         script = importlib.import_module(RANKS).__file__
         _run_program([str(script), *words], environ, [str(Path.cwd()), *importing_path])
