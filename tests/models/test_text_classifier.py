@@ -196,6 +196,7 @@ def test_a_checkpoint_of_a_transformer_is_read_without_its_folder(
     path = write_table(tmp_path)
     folder = tmp_path / "moved"
     shutil.copytree(bert, folder)
+    torch.manual_seed(0)
     model = TextClassifier(encoder=str(folder), learning_rate=0.01)
     trainer = make_trainer(tmp_path, max_epochs=4)
     trainer.fit(model, TextData(str(path), batch_size=8, num_workers=0))
