@@ -441,7 +441,7 @@ class StageProcesses:
         # would seem to be the end of the stage. The tracker, if it is not running yet, would
         # unblock them.
         resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_SIGNALS, signal.SIGALRM))
         try:
             forkserver.ensure_running()
         finally:
@@ -553,7 +553,7 @@ def run_command(commands: Connection, sender: Connection) -> NoReturn:
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         # one that came meanwhile ends it without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, signal.SIGALRM))
     seed_generators()
     parent = multiprocessing.parent_process()
     assert parent is not None
