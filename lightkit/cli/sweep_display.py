@@ -69,7 +69,7 @@ class Display:
     def finish(
         self, trial: Trial, trials: Sequence[Trial], metric: str | None, mode: str | None
     ) -> None:
-        """Show the end of a trial: a line in a pipe, an object in JSON."""
+        """Show the end of a trial: a line in a pipe, an object in JSON, on a terminal the table."""
         if self._mode == "json":
             print(
                 json.dumps(
@@ -83,6 +83,8 @@ class Display:
                 self._mode,
             )
             sys.stdout.flush()
+        else:
+            self._shown_s = -math.inf  # the next state is shown at once
 
     def _describe(self, trial: Trial, metric: str | None) -> str:
         params = ", ".join(f"{key}={_shorten(value)}" for key, value in trial.params.items())
