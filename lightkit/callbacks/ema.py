@@ -98,10 +98,10 @@ class EMA(WeightAveraging):
         """
         self._num_seen = trainer.global_step
         step = self.update_starting_at_step
-        # each optimizer of a manual optimization makes a step
+        # only the module knows how many steps a manual optimization makes
         num_steps = math.inf
-        if step is not None:
-            num_steps = count_optimizer_steps(trainer) * max(len(trainer.optimizers), 1)
+        if step is not None and pl_module.automatic_optimization:
+            num_steps = count_optimizer_steps(trainer)
         if step is not None and step >= num_steps:
             raise ConfigError(
                 f"callbacks.ema.init_args.update_starting_at_step: {step} steps are never over, as"

@@ -166,7 +166,7 @@ def _print_class_tables(trainer: Trainer, mode: OutputMode) -> None:
             if found is not None:
                 print_line(
                     f"note  these tables are of predictions that give {found.predicted:.4g} for"
-                    f" {found.metric}, such as by another threshold or another mean",
+                    f" {found.metric}; the model may use another threshold or another mean",
                     mode,
                 )
             for text in texts:

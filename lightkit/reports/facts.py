@@ -218,9 +218,9 @@ def _describe_contradictions(facts: RunFacts) -> Iterator[str]:
         if found is not None:
             yield (
                 f"{predictions_path(facts.run.folder, split).name} gives {found.predicted:.4g} for"
-                f" {found.metric}, and the model logged {found.logged:.4g}, such as by another"
-                " threshold, or as a mean over classes. The logged value counts; what is shown of"
-                " classes and samples is that of the file."
+                f" {found.metric}, and the model logged {found.logged:.4g}. The model may use"
+                " another threshold, or a mean over classes. The logged value is used; tables of"
+                " classes and samples are those of the file."
             )
 
 

@@ -303,7 +303,7 @@ class Run:
 
     @property
     def has_valid_id(self) -> bool:
-        """Whether lists, retention and the next start see it: a copy may have any name."""
+        """Return whether lists, retention and the next start see it: a copy may have any name."""
         return bool(_ID.fullmatch(self.id))
 
     @property

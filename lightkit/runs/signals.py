@@ -88,7 +88,7 @@ class SignalWatch:
         self.received: int | None = None
         self.deferred = False
         self.has_raised = False
-        """Whether `Interrupted` was raised at once, at whatever the main thread was doing."""
+        """Whether `Interrupted` was raised at once, in the middle of other code."""
         self.last_words: Callable[[int], int] | None = None
         """Called in a thread, with the signal, when the process is ended by force: it gives the
         exit code."""

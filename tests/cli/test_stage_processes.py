@@ -40,6 +40,21 @@ def test_a_command_gives_its_code_and_writes_where_this_process_does(
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+def run_python(
+    program: str, folder: Path, *, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder whose modules it can import."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=check,
+        timeout=120,
+    )
+
+
 def children(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
@@ -114,15 +129,7 @@ def test_a_fork_server_that_dies_at_the_start_is_no_traceback(
         "with stage_processes.StageProcesses() as processes:\n"
         "    print(processes.run(['--version'], {}, lambda: None), processes.reason)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    done = run_python(program, tmp_path)
     assert done.stdout.startswith("-9 it could not be started")
     assert "Traceback" not in done.stderr
 
@@ -182,15 +189,7 @@ def test_warnings_of_other_modules_are_shown_whatever_the_fork_server_has_import
         "with stage_processes.StageProcesses() as processes:\n"
         "    processes.run(['test'], {}, lambda: None)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    done = run_python(program, tmp_path)
     assert done.stderr == "a warning of my own\n"
 
 
@@ -214,11 +213,7 @@ def test_a_signal_while_the_fork_server_imports_ends_the_command_at_once(tmp_pat
         "with stage_processes.StageProcesses() as processes:\n"
         "    print(processes.run(['test'], {}, lambda: None), processes.reason, flush=True)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+    done = run_python(program, tmp_path)
     assert (
         done.stdout == "-15 interrupted by SIGTERM; the same lightkit retrain goes on with test\n"
     )
@@ -237,15 +232,7 @@ def test_a_deadline_while_the_fork_server_imports_ends_the_wait_for_a_command(
         "        print(processes.start(['test'], {}).poll(), processes.is_late, flush=True)\n"
         "print(deadline.left_s < 0, processes.received)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_python(program, tmp_path)
     assert done.stdout.splitlines() == ["-9 True", "-9 True", "True None"]
 
 
@@ -287,15 +274,7 @@ def run_program(folder: Path, *lines: str) -> str:
         "stage_processes.OF_STAGES = ['stand_in']",
         *lines,
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(program)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_python("\n".join(program), folder, check=False)
     assert not done.stderr
     return done.stdout
 
