@@ -464,7 +464,9 @@ def require_prediction(resolved: Resolved) -> None:
 
 
 def _import_own_model(resolved: Resolved) -> type | None:
-    """Import the class of a config's model; None for one of lightkit's, and for a function.
+    """Import the class of a config's model.
+
+    None for one of lightkit's, and for what derives from no LightningModule, as a function.
 
     Raises:
         ConfigError: If it cannot be imported.
@@ -473,7 +475,8 @@ def _import_own_model(resolved: Resolved) -> type | None:
     if path is None or "." not in path or path.startswith("lightkit."):
         return None
     cls = import_class(path)
-    return cls if isinstance(cls, type) else None
+    bases = [base.__module__ for base in getattr(cls, "__mro__", ())]
+    return cls if _MODULES_OF_BASES[0] in bases else None
 
 
 def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: str) -> None:
@@ -505,18 +508,21 @@ def lacks_forward(cls: type) -> bool:
 
     One that `__init__` may assign counts as its own. No torch, as the class was imported.
     """
-    own = [base for base in cls.__mro__ if base.__module__ not in _MODULES_OF_BASES]
-    for base in own:
-        if "forward" in vars(base) or "__call__" in vars(base):
-            return False
-        code = getattr(vars(base).get("__init__"), "__code__", None)
-        if code is not None and "forward" in code.co_names:
-            return False
-    return True
+    if any(_is_own(getattr(cls, name, None)) for name in ("forward", "__call__")):
+        return False
+    classes = list(cls.__mro__)
+    at = [base.__module__ for base in classes].index(_MODULES_OF_BASES[0])
+    if any(_is_own(vars(base).get("forward")) for base in classes[at:]):  # Lightning's calls it
+        return False
+    codes = [getattr(vars(base).get("__init__"), "__code__", None) for base in classes]
+    return not any(code is not None and "forward" in code.co_names for code in codes)
+
+
+def _is_own(method: object) -> bool:
+    """Return whether a method is there and is not Lightning's or torch's."""
+    return method is not None and getattr(method, "__module__", None) not in _MODULES_OF_BASES
 
 
 def _lacks_prediction(cls: type) -> bool:
     """Return whether a class of modules has neither `predict_step` nor `forward` of its own."""
-    predict_step = getattr(cls, "predict_step", None)
-    module = getattr(predict_step, "__module__", None)
-    return module in _MODULES_OF_BASES and lacks_forward(cls)
+    return not _is_own(getattr(cls, "predict_step", None)) and lacks_forward(cls)

@@ -44,16 +44,30 @@ class _OfAssigned(_Assigned):
     pass
 
 
-@pytest.mark.parametrize("cls", [_OfSibling, _Assigned, _Called, _OfAssigned])
+class _TakenBack(_OfSibling):
+    forward = LightningModule.forward
+
+
+@pytest.mark.parametrize("cls", [_OfSibling, _Assigned, _Called, _OfAssigned, _TakenBack])
 def test_a_module_that_computes_in_any_way_has_a_forward(cls: type[LightningModule]) -> None:
     assert cls().predict_step(torch.zeros(2), 0).tolist() == [1, 1]
     assert not lacks_forward(cls)
 
 
-def test_a_module_with_layers_alone_has_no_forward() -> None:
+class _Plain(_Empty):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
+
+class _Again(_Plain):
+    forward = LightningModule.forward
+
+
+@pytest.mark.parametrize("cls", [_Empty, _Again])
+def test_a_module_with_layers_alone_has_no_forward(cls: type[LightningModule]) -> None:
     with pytest.raises(NotImplementedError):
-        _Empty().predict_step(torch.zeros(2), 0)
-    assert lacks_forward(_Empty)
+        cls().predict_step(torch.zeros(2), 0)
+    assert lacks_forward(cls)
 
 
 def test_a_config_with_an_error_is_not_printed(house: House) -> None:
