@@ -19,7 +19,6 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from onnxscript.function_libs.torch_lib.ops.nn import aten_group_norm
 from torch import Tensor, nn
 
 from lightkit.errors import ExportError, LightkitError
@@ -27,6 +26,7 @@ from lightkit.export.export_errors import export_error, format_reason, silence_e
 from lightkit.export.formats import METADATA_KEY
 from lightkit.export.image_transform import ImageToProbabilities, activation_of, is_pair
 from lightkit.export.metadata import Metadata
+from lightkit.export.onnx_operators import TRANSLATIONS
 from lightkit.export.target import ExportTarget
 from lightkit.export.torch_export import capture_graph
 
@@ -67,9 +67,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
                 opset_version=opset,
                 input_names=[spec.name for spec in metadata.inputs],
                 output_names=[spec.name for spec in metadata.outputs],
-                # torch (2.15) writes GroupNormalization from opset 21 on, whose definition in the
-                # standard is NaN for equal values: a blank image
-                custom_translation_table={torch.ops.aten.group_norm.default: aten_group_norm},
+                custom_translation_table=TRANSLATIONS,
             )
         except Exception as error:  # the exporter's errors have no common base class
             raise export_error(file, target.module, format_reason(error)) from error
