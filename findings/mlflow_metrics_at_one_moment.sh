@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# MLflow 3.17.2 with SQLite: of two values of a metric with one step and one millisecond the larger is the run's value, not
-# the later; there NaN counts as 0.
+# MLflow 3.17.2 with SQLite: of two values of a metric with one step and one millisecond the larger is the run's
+# value, not the later; there NaN counts as 0.
 #
-# Guess: the value that was logged last is the one in run.data.metrics, by which the page of runs sorts and search_runs
-# filters.
-# Seen: the latest of a metric is the largest by step, then time, then value. 1.0 and then 0.5 at step 5 in one millisecond
-# leave 1.0, and the history lists them as 0.5, 1.0. 2.0 at step 3 logged a second after 1.0 at step 5 leaves 1.0. After 0.5
-# a NaN of the same moment is not seen; after -0.5 it is, for it is stored as 0 and a mark. Two equal values are one row.
-# Infinity is 1.7976931348623157e+308, a finite number for whoever reads it: a filter `loss > -1` finds it. NaN is last in
-# either order and in no filter. A loop that logs twice at one step, as a metric of a training and one of its summary under
-# one name, so keeps the larger where the machine is quick, and the later where it is slow.
+# Guess: the value that was logged last is the one in run.data.metrics, by which the page of runs sorts and
+# search_runs filters.
+# Seen: the latest of a metric is the largest by step, then time, then value. 1.0 and then 0.5 at step 5 in one
+# millisecond leave 1.0, and the history lists them as 0.5, 1.0. 2.0 at step 3 logged a second after 1.0 at step 5
+# leaves 1.0. After 0.5 a NaN of the same moment is not seen; after -0.5 it is, for it is stored as 0 and a mark. Two
+# equal values are one row. Infinity is 1.7976931348623157e+308, a finite number for whoever reads it: a filter `loss
+# > -1` finds it. NaN is last in either order and in no filter. A loop that logs twice at one step, as a metric of a
+# training and one of its summary under one name, so keeps the larger where the machine is quick, and the later where
+# it is slow.
 set -euo pipefail
 
 folder=$(mktemp -d)

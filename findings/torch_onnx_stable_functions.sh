@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# torch.onnx of torch 2.15.0: logaddexp, log1p and expm1, which exist for their precision, are exported in the forms that
-# they replace.
+# torch.onnx of torch 2.15.0: logaddexp, log1p and expm1, which exist for their precision, are exported in the forms
+# that they replace.
 #
 # Guess: they become what operators of ONNX compute as precisely (Softplus, Tanh), or the exporter refuses.
-# Seen with dynamo=True, opset 20, in onnxruntime 1.31.1: logaddexp is Log(Exp(x) + Exp(y)): inf from 89 on and -inf below
-# -104, where torch has 89.7 and -103.3. log1p(1e-8) and expm1(1e-8) are 0, as Log(1 + x) and Exp(x) - 1 are. logcumsumexp
-# subtracts the maximum of all first: 0 and then 200 give -inf where 0 is right. log_softmax, logsumexp and softplus are
-# right. With ordinary inputs all agree to 1e-5, so that a comparison passes; what fails are log-probabilities of a confident
-# model and small rates. The argument custom_translation_table takes better forms: tanh(x / 2) * (exp(x) + 1) for expm1
-# agrees with torch to 1e-6. lightkit hands its own forms over.
+# Seen with dynamo=True, opset 20, in onnxruntime 1.31.1: logaddexp is Log(Exp(x) + Exp(y)): inf from 89 on and -inf
+# below -104, where torch has 89.7 and -103.3. log1p(1e-8) and expm1(1e-8) are 0, as Log(1 + x) and Exp(x) - 1 are.
+# logcumsumexp subtracts the maximum of all first: 0 and then 200 give -inf where 0 is right. log_softmax, logsumexp
+# and softplus are right. With ordinary inputs all agree to 1e-5, so that a comparison passes; what fails are
+# log-probabilities of a confident model and small rates. The argument custom_translation_table takes better forms:
+# tanh(x / 2) * (exp(x) + 1) for expm1 agrees with torch to 1e-6. lightkit hands its own forms over.
 set -euo pipefail
 
 folder=$(mktemp -d)

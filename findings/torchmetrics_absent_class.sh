@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# torchmetrics 1.9.0: a class that no sample of an epoch has is left out of most macro averages, but counts as 0 in that of
-# the AUROC.
+# torchmetrics 1.9.0: a class that no sample of an epoch has is left out of most macro averages, but counts as 0 in
+# that of the AUROC.
 #
 # Guess: one rule for the library, either of the two.
-# Seen for three classes, labels of the first two alone, and scores that separate these perfectly: MulticlassAUROC(3) is
-# 0.667 = (1 + 1 + 0) / 3, MulticlassAveragePrecision(3) of the same scores 1.0, whose third class is NaN and left out;
-# accuracy, precision, recall, F1, Jaccard index and specificity are 1.0, too. average=None gives 0 for the third class's
-# recall and F1, NaN for its average precision and 1 for its specificity, so that a mean of these is another number than
-# average="macro". The AUROC warns once a process ("No positive samples in targets"), which a training of 100 epochs shows in
-# the first. A validation split of 118 photos with a rare class so has an AUROC that cannot pass 1 - 1/classes, and folds
-# with and without that class cannot be compared. average="weighted" is 1.0 for both.
+# Seen for three classes, labels of the first two alone, and scores that separate these perfectly: MulticlassAUROC(3)
+# is 0.667 = (1 + 1 + 0) / 3, MulticlassAveragePrecision(3) of the same scores 1.0, whose third class is NaN and left
+# out; accuracy, precision, recall, F1, Jaccard index and specificity are 1.0, too. average=None gives 0 for the third
+# class's recall and F1, NaN for its average precision and 1 for its specificity, so that a mean of these is another
+# number than average="macro". The AUROC warns once a process ("No positive samples in targets"), which a training of
+# 100 epochs shows in the first. A validation split of 118 photos with a rare class so has an AUROC that cannot pass 1
+# - 1/classes, and folds with and without that class cannot be compared. average="weighted" is 1.0 for both.
 set -euo pipefail
 
 folder=$(mktemp -d)
