@@ -29,14 +29,14 @@ from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, explain_refusal, read_gate
 from lightkit.registry.promotion import (
     Move,
+    Rejection,
     alias_version,
     digests_of_inputs,
     hold_alias,
-    list_rejections,
     match_rejection,
     move_alias,
     note_in_run_folders,
-    read_moves,
+    read_rejections,
     release_alias,
     require_no_hold,
 )
@@ -543,12 +543,9 @@ def _require_not_rejected(
     Raises:
         GateFailed: If it was, with which version that was, and when.
     """
-    versions = list_versions(registry, name)
-    rejections = list_rejections(read_moves(registry, name), alias, versions)
-    tags = {str(each.version): each.tags for each in versions}
     rejections = [
-        replace(each, weights=each.weights or _read_weights(tags.get(each.version)))
-        for each in rejections
+        replace(each, weights=each.weights or _read_weights(each))
+        for each in read_rejections(registry, name, alias)
     ]
     for each in inputs:
         found = match_rejection(rejections, version=version, weights=weights, inputs=each)
@@ -560,13 +557,16 @@ def _require_not_rejected(
             )
 
 
-def _read_weights(tags: Mapping[str, str] | None) -> str | None:
+def _read_weights(rejection: Rejection) -> str | None:
     """Compute the digest of the weights of a version from before versions had one.
 
     None without its checkpoint.
     """
-    checkpoint = Path((tags or {}).get("run_folder", ""), (tags or {}).get("checkpoint", ""))
-    if not tags or not checkpoint.is_file() or runs.digest(checkpoint) != tags.get(CHECKPOINT):
+    if rejection.folder is None:
+        return None
+    checkpoint = rejection.folder / rejection.tags.get("checkpoint", "")
+    sha256 = rejection.tags.get(CHECKPOINT)
+    if not checkpoint.is_file() or runs.digest(checkpoint) != sha256:
         return None
     return _digest_weights(str(checkpoint))
 
