@@ -443,16 +443,10 @@ def champions(moves: Sequence[Move], alias: str) -> list[str]:
     return stack
 
 
-def recent_champions(moves: Sequence[Move], alias: str, window: int) -> list[Move]:
-    """Return a move to each of the last ``window`` champions of an alias.
-
-    Newest last, with its scores if known.
-    """
+def recent_champions(moves: Sequence[Move], alias: str, window: int) -> list[str]:
+    """List the last ``window`` champions of an alias, each version once, newest last."""
     newest_first = list(dict.fromkeys(reversed(champions(moves, alias))))
-    recent = newest_first[:window][::-1]
-    return [
-        last_scored(moves, version) or Move("promote", alias, None, version) for version in recent
-    ]
+    return newest_first[:window][::-1]
 
 
 def last_scored(moves: Sequence[Move], version: str) -> Move | None:
