@@ -327,9 +327,7 @@ class _Evaluation:
         found = list_versions(self.registry, name)
         if not found:
             return None, None
-        alias = settings.baseline or "champion"
-        if alias.isdecimal() or settings.is_against_run:
-            alias = "champion"
+        alias = settings.history_alias
         moves = read_moves(self.registry, name)
         drift = None
         if settings.drift is not None:
