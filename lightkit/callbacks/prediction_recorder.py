@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,11 +21,13 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from lightkit import runs
+from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.class_names import names_of_outputs
 from lightkit.callbacks.resume import gather, list_indices
 from lightkit.errors import DataError, find_worker_death
 from lightkit.images.mask_file import overlay_mask
+from lightkit.rank_zero import make_on_rank_zero
 from lightkit.reports.figures import to_pixels
 from lightkit.reports.pages import draw_predictions
 from lightkit.reports.predictions import (
@@ -116,6 +119,7 @@ class _Evaluation:
 
     def __init__(self, trainer: Trainer, loader: Any) -> None:
         self.epoch = trainer.current_epoch
+        self.step = trainer.global_step
         self.num_classes = 0
         self.task: Task | None = None
         """Task of the model, where the names of classes do not say it."""
@@ -244,7 +248,6 @@ class PredictionRecorder(Callback):
         """Those of the last test, on rank 0."""
         self._evaluation: _Evaluation | None = None
         self._best: _Evaluation | None = None
-        self._best_score: float | None = None
         self._has_warned = False
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -287,16 +290,14 @@ class PredictionRecorder(Callback):
                     )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the best score so far, of a run that is resumed."""
+        """Forget what came before the first step."""
         self._evaluation = self._best = None
-        self._best_score = _best_score(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin, within a fit or for the caller."""
         is_fit = trainer.state.fn == TrainerFn.FITTING
         if is_fit:
             self._keep_best(trainer)
-            self._best_score = _best_score(trainer)
         if (is_fit or self.folder is None) and not trainer.sanity_checking:
             self._begin(trainer, trainer.val_dataloaders)
 
@@ -346,15 +347,26 @@ class PredictionRecorder(Callback):
             self._evaluation.form = task_of(module).form
 
     def _keep_best(self, trainer: Trainer) -> None:
-        """Keep the last validation where its checkpoint has become the best.
+        """Keep the validation of the weights in the best checkpoint: the last one, or an earlier.
 
-        Without scores the newest is.
+        None where they were not validated, as those of an epoch that a training metric has chosen.
+        Without a checkpoint the newest is kept.
         """
-        score = _best_score(trainer)
-        if self._evaluation is not None and (score is None or score != self._best_score):
-            self._best = self._evaluation
-            self._best_score = score
+        found = [each for each in (self._evaluation, self._best) if each is not None]
+        keeper: Any = trainer.checkpoint_callback
+        if getattr(keeper, "best_model_path", ""):
+            step = self._find_best_step(trainer, keeper)
+            found = [each for each in found if each.step == step]
+        self._best = found[0] if found else None
         self._evaluation = None
+
+    def _find_best_step(self, trainer: Trainer, keeper: Any) -> int | None:
+        """Return the number of optimizer steps that the best checkpoint holds; None if unknown."""
+        if isinstance(keeper, Checkpoint):
+            return keeper.best_step
+        with self._warn_of_failure():
+            return make_on_rank_zero(partial(_read_step, keeper.best_model_path), trainer)
+        return None  # type: ignore[unreachable]  # after a failure
 
     def _finish(
         self,
@@ -467,6 +479,14 @@ def _read_epoch(checkpoint: str | Path | None) -> int | None:
     return epoch
 
 
+def _read_step(checkpoint: str) -> int | None:
+    """Return the optimizer steps of a checkpoint; None where it is none yet, or one of shards."""
+    if not Path(checkpoint).is_file():
+        return None
+    step: int | None = read_checkpoint(checkpoint, mmap=True).get("global_step")
+    return step
+
+
 def _join_shares(
     shares: Sequence[tuple[Any, dict[str, NDArray[Any]]]], *, is_named: bool
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
@@ -499,11 +519,6 @@ def _write_pictures(
     write_thumbnails(
         folder, predictions.split, indices, joined.source, masks=masks, num_classes=num_classes
     )
-
-
-def _best_score(trainer: Trainer) -> float | None:
-    score = getattr(trainer.checkpoint_callback, "best_model_score", None)
-    return None if score is None else float(score)
 
 
 def write_thumbnails(

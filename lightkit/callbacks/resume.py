@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from torchmetrics import Metric, MetricCollection
 from lightkit.callbacks.checkpoint import is_validated_after, resumes_within_epoch
 from lightkit.runs.files import find_value
 
+_log = logging.getLogger("lightkit")
 _KEY = "lightkit_resume"
 _GOES_ON = EarlyStoppingReason.NOT_STOPPED.value
 T = TypeVar("T")
@@ -105,6 +107,7 @@ class ResumeState(Callback):
             trainer.fit_loop.restarted_mid_epoch or trainer.fit_loop.restarted_on_epoch_end
         )
         draws_nothing = resumes_within_epoch(trainer)
+        _warn_of_loader(trainer)
         if own is not None and (draws_nothing or not is_within_epoch):
             restore_random_states(own)
             self._makes_iterator = not draws_nothing
@@ -249,6 +252,29 @@ def _is_within_batch(trainer: Trainer) -> bool:
     """
     progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return bool(progress.processed > progress.completed) and not _is_epoch_over(trainer)
+
+
+def _warn_of_loader(trainer: Trainer) -> None:
+    """Warn where a resume within an epoch does not take up the samples where they were left.
+
+    Lightning 2.6 warns of that too, also where a loader does, so that its warning is not shown.
+    """
+    progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    is_within = trainer.fit_loop.restarted_mid_epoch and progress.processed > 0
+    loader: Any = trainer.train_dataloader
+    has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    is_last = progress.processed >= trainer.num_training_batches
+    if not is_within or is_last or has_state or resumes_within_epoch(trainer):
+        return
+    if trainer.is_global_zero:
+        _log.warning(
+            "epoch %d goes on after %d of its batches, and its loader (%s) begins anew: the rest of"
+            " the epoch is not of the samples that are left. lightkit.data.train_loader goes on"
+            " where it was (docs/resume-and-faults.md)",
+            trainer.current_epoch,
+            progress.processed,
+            type(loader).__name__,
+        )
 
 
 def _make_iterator(trainer: Trainer) -> None:

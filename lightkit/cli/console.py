@@ -34,7 +34,7 @@ _IGNORED_WARNINGS = (
     r".*configure_optimizers` will be overridden by",
     # a frozen backbone is meant to be
     r"Found \d+ module\(s\) in eval mode at the start of training",
-    # lightkit prints it where it is true
+    # `ResumeState` says so where it is true
     r"You're resuming from a checkpoint that ended before the epoch ended",
 )
 

@@ -28,7 +28,7 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.input_digests import digest_inputs_of_scores
 from lightkit.cli.model_builder import build_model, translate_model_errors
-from lightkit.cli.model_scorer import FULL_PRECISION, ModelScorer, find_unit
+from lightkit.cli.model_scorer import ModelScorer, find_unit
 from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
@@ -48,8 +48,9 @@ from lightkit.registry.gate import (
     read_gate,
     split_of,
 )
-from lightkit.registry.promotion import Move, read_moves, recent_champions
+from lightkit.registry.promotion import read_moves, recent_champions
 from lightkit.registry.store import (
+    CHECKPOINT,
     Registry,
     address_of_run,
     find_version,
@@ -219,7 +220,7 @@ class _Evaluation:
                 | about
             )
 
-        # Score the run, its baseline, and the champions before.
+        # Score the run, its baseline, and the champions before, each model once.
         baseline = self._find_baseline(str(settings.name))
         module, own_data = build_model(self.stage_config, self.stack)
         if own_data is None:
@@ -229,6 +230,7 @@ class _Evaluation:
             )
         data = evaluation_data(own_data, split_of(metric), task_of(module))
         candidate = self._score_candidate(f"run {run_name}", module, sha256, data)
+        scored = {sha256: candidate}
         mode = find_gate_mode(settings, self.stage_config.resolved, self.scorer.modes)
         baseline_scores = None
         if baseline is not None:
@@ -238,15 +240,16 @@ class _Evaluation:
                 "run": baseline.run,
             }
             baseline_scores = self._compare_baseline(baseline, candidate, sha256, data)
-        history, drift = self._read_history(data, candidate, mode=mode)
+            scored.setdefault(baseline.sha256, baseline_scores)
+        history, drift = self._read_history(data, candidate, scored, mode=mode)
         about["history"] = history
 
         # Decide by the mode that the metric has; gate.json keeps the user's settings, by which it
         # is known again.
         about["data"] = _describe_evaluation_data(data)
         judged = replace(settings, mode=mode)
-        scored = candidate.predictions  # without samples of weight 0, which are in no metric
-        num_samples = data.num_samples if scored is None else len(scored)
+        ours = candidate.predictions  # without samples of weight 0, which are in no metric
+        num_samples = data.num_samples if ours is None else len(ours)
         decision = decide(
             judged, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name
         )
@@ -256,7 +259,7 @@ class _Evaluation:
         # Choose the samples that decide, and keep their pictures.
         theirs = None if baseline_scores is None else baseline_scores.predictions
         about["samples"] = choose_deciding_samples(
-            scored, theirs, self._list_failed_classes(decision)
+            ours, theirs, self._list_failed_classes(decision)
         )
         split: Split = "validation" if data.split == "val" else "test"
         write_thumbnails(
@@ -300,11 +303,22 @@ class _Evaluation:
         return scores
 
     def _read_history(
-        self, data: EvaluationData, candidate: ModelScores, *, mode: Mode | None
+        self,
+        data: EvaluationData,
+        candidate: ModelScores,
+        scored: Mapping[str, ModelScores],
+        *,
+        mode: Mode | None,
     ) -> tuple[list[dict[str, Any]] | None, dict[str, Any] | None]:
         """Read the moves of the alias that a promotion would move, and the drift of its scores.
 
         None without both.
+
+        Args:
+            data: The samples.
+            candidate: Scores of the run.
+            scored: Scores of models by the digests of their checkpoints.
+            mode: Whether large or small values of the metric are good.
         """
         if self.registry is None:
             return None, None
@@ -313,16 +327,16 @@ class _Evaluation:
         found = list_versions(self.registry, name)
         if not found:
             return None, None
-        alias = settings.baseline or "champion"
-        if alias.isdecimal() or settings.is_against_run:
-            alias = "champion"
+        alias = settings.history_alias
         moves = read_moves(self.registry, name)
         drift = None
         if settings.drift is not None:
             window = int(settings.drift["window"])
             recent = recent_champions(moves, alias, window)
             versions = {str(version.version): version for version in found}
-            best = self._find_best(self.registry, recent, versions, data, candidate, mode=mode)
+            best = self._find_best(
+                self.registry, recent, versions, data, candidate, scored, mode=mode
+            )
             drift = {"window": window, **best}
         return [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:], drift
 
@@ -416,40 +430,37 @@ class _Evaluation:
     def _find_best(
         self,
         registry: Registry,
-        recent: Sequence[Move],
+        recent: Sequence[str],
         versions: Mapping[str, ModelVersion],
         data: EvaluationData,
         candidate: ModelScores,
+        scored: Mapping[str, ModelScores],
         *,
         mode: Mode | None,
     ) -> dict[str, Any]:
         """Find the best of the recently promoted models.
 
-        By the log, or scored again where the data has changed.
+        Each is scored anew. The score with which it was promoted may be of other code, callbacks or
+        settings of the command line, of which the samples tell nothing.
         """
         scores = dict[str, float]()
         unknown = list[str]()
-        for move in recent:
-            value = self._read_logged_score(move, data) if candidate.unit is None else None
-            if value is None:
+        for number in recent:
+            version = versions.get(number)
+            found = None if version is None else scored.get(version.tags.get(CHECKPOINT, ""))
+            if found is None:
                 try:
-                    found = self._score_version(registry, move.to, versions.get(move.to), data)
+                    found = self._score_version(registry, number, version, data)
                 except (ConfigError, DataError) as error:
-                    unknown.append(f"version {move.to}: {error}")
+                    unknown.append(f"version {number}: {error}")
                     continue
-                self._check_units(candidate, found)
-                value = found.metrics[self.metric]
+            self._check_units(candidate, found)
+            value = found.metrics[self.metric]
             if math.isfinite(value):
-                scores[move.to] = value
+                scores[number] = value
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
         best = min(scores, key=lambda each: rank_value(scores[each], mode or "max"), default=None)
         return {"best": scores.get(best or ""), "version": best, "unknown": unknown}
-
-    def _read_logged_score(self, move: Move, data: EvaluationData) -> float | None:
-        """Return the score with which a model was promoted; None where it would be another now."""
-        is_of_data = (move.data, move.metric) == (data.fingerprint, self.metric)
-        is_alike = (move.precision or FULL_PRECISION) == self.scorer.precision
-        return move.scores.get("challenger") if is_of_data and is_alike else None
 
     def _score_version(
         self, registry: Registry, number: str, version: ModelVersion | None, data: EvaluationData

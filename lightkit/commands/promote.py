@@ -29,14 +29,15 @@ from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, explain_refusal, read_gate
 from lightkit.registry.promotion import (
     Move,
+    Rejection,
     alias_version,
     digests_of_inputs,
     hold_alias,
-    list_rejections,
     match_rejection,
     move_alias,
     note_in_run_folders,
     read_moves,
+    read_rejections,
     release_alias,
     require_no_hold,
 )
@@ -57,6 +58,7 @@ from lightkit.registry.store import (
 )
 from lightkit.reports.gate_page import write_gate_page
 from lightkit.runs.ci_report import Case, CiReport
+from lightkit.runs.files import finite
 from lightkit.runs.index import PROMOTED
 
 if TYPE_CHECKING:
@@ -312,6 +314,12 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
     if settings.baseline is not None and not settings.is_against_run:
         found = find_version(registry, request.name, str(settings.baseline))
         baseline = None if found is None else str(found.version)
+    newest_move: Mapping[str, Any] | None = None
+    if settings.drift is not None and read_aliases(registry, request.name) is not None:
+        moves = read_moves(registry, request.name)
+        of_alias = [move for move in moves if move.alias == settings.history_alias]
+        newest = of_alias[-1].as_dict() if of_alias else None
+        newest_move = json.loads(json.dumps(finite(newest)))  # as gate.json has it
     decision: Mapping[str, Any] = runs.read_json(request.run.folder / RECORD) or {}
     holds = decision_holds(
         decision,
@@ -319,6 +327,7 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         name=request.name,
         sha256=request.sha256,
         baseline=baseline,
+        newest_move=newest_move,
         inputs=digest_inputs_of_scores(request.stage_config, request.run),
         in_retrain=IN_RETRAIN in os.environ,
     )
@@ -543,12 +552,9 @@ def _require_not_rejected(
     Raises:
         GateFailed: If it was, with which version that was, and when.
     """
-    versions = list_versions(registry, name)
-    rejections = list_rejections(read_moves(registry, name), alias, versions)
-    tags = {str(each.version): each.tags for each in versions}
     rejections = [
-        replace(each, weights=each.weights or _read_weights(tags.get(each.version)))
-        for each in rejections
+        replace(each, weights=each.weights or _read_weights(each))
+        for each in read_rejections(registry, name, alias)
     ]
     for each in inputs:
         found = match_rejection(rejections, version=version, weights=weights, inputs=each)
@@ -560,13 +566,16 @@ def _require_not_rejected(
             )
 
 
-def _read_weights(tags: Mapping[str, str] | None) -> str | None:
+def _read_weights(rejection: Rejection) -> str | None:
     """Compute the digest of the weights of a version from before versions had one.
 
     None without its checkpoint.
     """
-    checkpoint = Path((tags or {}).get("run_folder", ""), (tags or {}).get("checkpoint", ""))
-    if not tags or not checkpoint.is_file() or runs.digest(checkpoint) != tags.get(CHECKPOINT):
+    if rejection.folder is None:
+        return None
+    checkpoint = rejection.folder / rejection.tags.get("checkpoint", "")
+    sha256 = rejection.tags.get(CHECKPOINT)
+    if not checkpoint.is_file() or runs.digest(checkpoint) != sha256:
         return None
     return _digest_weights(str(checkpoint))
 
@@ -578,10 +587,13 @@ def decision_holds(
     name: str,
     sha256: str,
     baseline: str | None,
+    newest_move: Mapping[str, Any] | None = None,
     inputs: Mapping[str, str],
     in_retrain: bool,
 ) -> bool:
     """Return whether a decision is of today, on this checkpoint, baseline, settings, data and code.
+
+    With `gate.drift` it is also on these promoted models.
 
     Args:
         decision: Content of gate.json.
@@ -589,6 +601,8 @@ def decision_holds(
         name: The registered model.
         sha256: Digest of the checkpoint.
         baseline: Version that it is compared with now; None for none.
+        newest_move: Newest move of the alias whose promoted models `gate.drift` looks at; None
+            for none.
         inputs: Digests of the config, the data and the code of now; empty where one of them is
             unknown.
         in_retrain: Whether the gate was the stage before: then what cannot be compared has not
@@ -598,11 +612,14 @@ def decision_holds(
     is_of_baseline = runs.find_value(decision, "against", "version") == baseline
     if settings.is_against_run:
         is_of_baseline = in_retrain  # else `latest` may be another run
+    history = decision.get("history") or [None]
+    is_of_history = settings.drift is None or history[-1] == newest_move
     is_of_inputs = decision.get("inputs") == inputs and (bool(inputs) or in_retrain)
     return (
         str(decision.get("time", "")) > yesterday
         and runs.find_value(decision, "checkpoint", "sha256") == sha256
         and is_of_baseline
+        and is_of_history
         and is_of_inputs
         and decision.get("settings") == json.loads(json.dumps({**settings.__dict__, "name": name}))
     )

@@ -51,14 +51,11 @@ from lightkit.registry.gate import RECORD, GateSettings, read_gate, require_rule
 from lightkit.registry.promotion import (
     Rejection,
     digests_of_inputs,
-    list_rejections,
-    read_moves,
+    read_rejections,
     require_no_hold,
 )
 from lightkit.registry.store import (
     address_of_job,
-    find_run_folder,
-    list_versions,
     open_registry,
     read_aliases,
 )
@@ -497,8 +494,8 @@ class Retrain:
             return
         if self._run is not None:
             return
-        for rejection, folder in reversed(rejections):
-            if rejection.inputs and self._repeats(rejection, folder):
+        for rejection in reversed(rejections):
+            if rejection.inputs and self._repeats(rejection):
                 raise GateFailed(
                     f"{rejection.describe(name)}, and config, data and code are those that it was"
                     " trained from. Nothing was trained; `lightkit promote RUN --force` promotes"
@@ -506,10 +503,8 @@ class Retrain:
                     " promote trains without a promotion."
                 )
 
-    def _ask_registry(self) -> list[tuple[Rejection, Path | None]]:
-        """Return the models that were rolled back.
-
-        Each with its run folder if known, unless the champion is held.
+    def _ask_registry(self) -> list[Rejection]:
+        """Return the models that were rolled back, unless the champion is held.
 
         Raises:
             ConfigError: If the registry refuses, or its database can only be read.
@@ -525,19 +520,11 @@ class Retrain:
             if read_aliases(registry, name) is None:
                 return []
             require_no_hold(registry, name, _ALIAS)
-            versions = list_versions(registry, name)
-            rejections = list_rejections(read_moves(registry, name), _ALIAS, versions)
-            folders = {str(each.version): find_run_folder(registry, each) for each in versions}
-        return [(each, folders.get(each.version)) for each in rejections]
+            return read_rejections(registry, name, _ALIAS)
 
-    def _repeats(self, rejection: Rejection, folder: Path | None) -> bool:
-        """Return whether a training now would have the inputs of a model that was rolled back.
-
-        Args:
-            rejection: The model.
-            folder: Folder of its run, which may be on another machine.
-        """
-        before = None if folder is None else runs.read_inputs(folder)
+    def _repeats(self, rejection: Rejection) -> bool:
+        """Return whether a training now would have the inputs of a model that was rolled back."""
+        before = None if rejection.folder is None else runs.read_inputs(rejection.folder)
         salt = "" if before is None else before.salt
         now = compute_inputs(self._stage_config, salt=salt, asked="if-changed" in self._options)
         if before is None:  # on another machine: equal only if nothing in the config is secret

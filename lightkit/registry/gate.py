@@ -122,6 +122,12 @@ class GateSettings:
         return self.baseline is not None and ("/" in self.baseline or self.baseline == "latest")
 
     @property
+    def history_alias(self) -> str:
+        """Alias whose promoted models `drift` looks at: that of the baseline, else `champion`."""
+        alias = self.baseline or "champion"
+        return "champion" if alias.isdecimal() or self.is_against_run else alias
+
+    @property
     def is_loss(self) -> bool:
         """Return whether small values of the metric are good, as far as config and name tell."""
         return self.metric is not None and infer_mode(self.metric, explicit=self.mode) == "min"

@@ -111,12 +111,16 @@ class Rejection:
         weights: Digest of its weights; None if unknown.
         inputs: Digests of the config, the data and the code that it was trained from; empty if
             unknown.
+        folder: Folder of its run; None where this machine does not have it.
+        tags: Its tags in the registry; empty where it was deleted.
     """
 
     version: str
     move: Move
     weights: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self, name: str) -> str:
         """Write which version was rolled back, when, by whom and why."""
@@ -127,8 +131,18 @@ class Rejection:
         )
 
 
+def read_rejections(registry: Registry, name: str, alias: str) -> list[Rejection]:
+    """Read the versions of a registered model that were rolled back, see `list_rejections`."""
+    versions = list_versions(registry, name)
+    folders = {str(each.version): find_run_folder(registry, each) for each in versions}
+    return list_rejections(read_moves(registry, name), alias, versions, folders)
+
+
 def list_rejections(
-    moves: Sequence[Move], alias: str, versions: Sequence[Any] = ()
+    moves: Sequence[Move],
+    alias: str,
+    versions: Sequence[Any] = (),
+    folders: Mapping[str, Path | None] | None = None,
 ) -> list[Rejection]:
     """List the versions that were rolled back, newest last.
 
@@ -139,8 +153,10 @@ def list_rejections(
         alias: The alias.
         versions: The versions of the model, for those that were promoted before the log kept
             weights and inputs.
+        folders: Folders of their runs by version, as `find_run_folder` finds them.
     """
     tags = {str(version.version): version.tags for version in versions}
+    folders = folders or {}
     rejected: dict[str, Rejection] = {}
     promoted: dict[str, Move] = {}
     for move in moves:
@@ -149,11 +165,14 @@ def list_rejections(
         if move.kind == "rollback" and move.before is not None:
             logged = promoted.get(move.before)
             known = tags.get(move.before, {})
+            folder = folders.get(move.before)
             rejected[move.before] = Rejection(
                 move.before,
                 move,
                 weights=(logged and logged.weights) or known.get(WEIGHTS),
-                inputs=(logged and logged.inputs) or _read_inputs(known.get("run_folder")),
+                inputs=(logged and logged.inputs) or _read_inputs(folder),
+                folder=folder,
+                tags=known,
             )
         # what the alias points to is wanted again, and so is the same model as another version
         rejected.pop(move.to, None)
@@ -214,8 +233,8 @@ def digests_of_inputs(
     return {name: str(part) for name, part in parts.items()} if all(parts.values()) else {}
 
 
-def _read_inputs(run_folder: str | None) -> dict[str, str]:
-    return digests_of_inputs(read_json(Path(run_folder) / "manifest.json")) if run_folder else {}
+def _read_inputs(folder: Path | None) -> dict[str, str]:
+    return {} if folder is None else digests_of_inputs(read_json(folder / "manifest.json"))
 
 
 @dataclass(frozen=True)
@@ -424,16 +443,10 @@ def champions(moves: Sequence[Move], alias: str) -> list[str]:
     return stack
 
 
-def recent_champions(moves: Sequence[Move], alias: str, window: int) -> list[Move]:
-    """Return a move to each of the last ``window`` champions of an alias.
-
-    Newest last, with its scores if known.
-    """
+def recent_champions(moves: Sequence[Move], alias: str, window: int) -> list[str]:
+    """List the last ``window`` champions of an alias, each version once, newest last."""
     newest_first = list(dict.fromkeys(reversed(champions(moves, alias))))
-    recent = newest_first[:window][::-1]
-    return [
-        last_scored(moves, version) or Move("promote", alias, None, version) for version in recent
-    ]
+    return newest_first[:window][::-1]
 
 
 def last_scored(moves: Sequence[Move], version: str) -> Move | None:

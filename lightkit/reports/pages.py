@@ -55,7 +55,7 @@ from lightkit.reports.thresholds import (
 )
 from lightkit.reports.usage import draw_usage
 from lightkit.runs.deadline import format_duration
-from lightkit.runs.files import find_value, in_bytes, write_text
+from lightkit.runs.files import atomic_write, find_value, in_bytes, write_text
 from lightkit.runs.folder import Run
 from lightkit.runs.metrics import is_of_last_step
 from lightkit.task import CLASSIFICATION
@@ -319,9 +319,10 @@ def write_run_report(run: Run, path: Path | None = None) -> Path:
     if path is not None:
         write_text(path, render_run(facts, drawn), durable=False)
         return path
-    (run.folder / "figures").mkdir(exist_ok=True)
     for each in drawn.values():
-        (run.folder / "figures" / f"{each.name}.png").write_bytes(figures.to_png(each.drawing))
+        picture = figures.to_png(each.drawing)
+        with atomic_write(run.folder / "figures" / f"{each.name}.png", durable=False) as aside:
+            aside.write_bytes(picture)
     path = run.folder / "report.html"
     write_text(path, render_run(facts, drawn), durable=False)
     write_text(run.folder / "card.md", render_card(facts), durable=False)

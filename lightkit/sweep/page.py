@@ -71,7 +71,7 @@ def render_sweep(name: str, trials: Sequence[Trial], plan: Plan, metric: str, mo
         figures=_draw_figures(trials, plan, metric, mode),
         importance=[(key, share) for key, share in importance.items()],
         num_trials=num_trials,
-        confirmations=list_confirmations(trials, mode),
+        confirmations=list_confirmations(trials, plan, mode),
         rows=[_describe_row(each) for each in _sort_rows(trials, plan, mode)[:_MOST_ROWS]],
         num_rows=len(trials),
     )

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,13 +95,20 @@ class Confirmation:
 
     Args:
         number: Number of the trial whose values it has.
-        mean: Of the fresh runs.
+        mean: Of the fresh runs within all bounds; None where there is none.
+        num_outside: Number of fresh runs that break a bound, which are in no mean.
         gain: How much better than the config itself, by seed; None for the config itself.
     """
 
     number: int
-    mean: Mean
+    mean: Mean | None
+    num_outside: int
     gain: Mean | None
+
+    @property
+    def num_runs(self) -> int:
+        """Number of fresh runs in the mean."""
+        return 0 if self.mean is None else len(self.mean.values)
 
 
 def rank_trials(trials: Sequence[Trial], plan: Plan, mode: str) -> list[Trial]:
@@ -111,40 +119,51 @@ def rank_trials(trials: Sequence[Trial], plan: Plan, mode: str) -> list[Trial]:
     return sorted(found, key=lambda each: (rank_value(each.value, mode), each.number))
 
 
-def list_confirmations(trials: Sequence[Trial], mode: str) -> list[Confirmation]:
+def list_confirmations(trials: Sequence[Trial], plan: Plan, mode: str) -> list[Confirmation]:
     """List the points that were trained again, those of most seeds first, then the best mean.
 
-    The mean of the seeds that a point has survived says nothing of the others.
+    The mean of the seeds that a point has survived says nothing of the others. A run that breaks a
+    bound counts as one that has failed.
     """
     by_point: dict[int, dict[int, float]] = {}
+    num_outside: Counter[int] = Counter()
     for each in trials:
-        if each.kind == "confirm" and each.state == "complete" and each.value is not None:
-            by_point.setdefault(int(each.of or 0), {})[int(each.seed or 0)] = each.value
+        if each.kind != "confirm" or each.state != "complete" or each.value is None:
+            continue
+        number = int(each.of or 0)
+        values = by_point.setdefault(number, {})
+        if each.is_feasible(plan.constraints):
+            values[int(each.seed or 0)] = each.value
+        else:
+            num_outside[number] += 1
     own = by_point.get(0, {})
     sign = 1.0 if mode == "max" else -1.0
     found = []
     for number, values in by_point.items():
         gains = [sign * (value - own[seed]) for seed, value in values.items() if seed in own]
+        mean = compute_mean(list(values.values())) if values else None
         gain = compute_mean(gains) if number and gains else None
-        found.append(Confirmation(number, compute_mean(list(values.values())), gain))
-    return sorted(
-        found, key=lambda each: (-len(each.mean.values), rank_value(each.mean.mean, mode))
-    )
+        found.append(Confirmation(number, mean, num_outside[number], gain))
+
+    def rank(each: Confirmation) -> tuple[Any, ...]:
+        return (-each.num_runs, rank_value(None if each.mean is None else each.mean.mean, mode))
+
+    return sorted(found, key=rank)
 
 
 def choose_best(trials: Sequence[Trial], plan: Plan, mode: str | None) -> Trial | None:
     """Return the trial whose values are best: by the means of fresh seeds, where there are any.
 
-    None where no trial of a search is within all bounds, as in a sweep of seeds, or the mode is not
-    known yet.
+    None where no trial of a search is within all bounds, as in a sweep of seeds, or none of their
+    fresh seeds, or the mode is not known yet.
     """
     if mode is None:
         return None
     ranked = rank_trials(trials, plan, mode)
     allowed = {each.number for each in ranked}
-    confirmed = [each for each in list_confirmations(trials, mode) if each.number in allowed]
+    confirmed = [each for each in list_confirmations(trials, plan, mode) if each.number in allowed]
     if confirmed:
-        return trials[confirmed[0].number]
+        return trials[confirmed[0].number] if confirmed[0].num_runs else None
     return ranked[0] if ranked else None
 
 
@@ -158,7 +177,7 @@ def describe_result(trials: Sequence[Trial], plan: Plan, metric: str, mode: str)
     best = choose_best(trials, plan, mode)
     if best is None:
         return [_describe_none(trials, plan)]
-    confirmed = list_confirmations(trials, mode)
+    confirmed = list_confirmations(trials, plan, mode)
     lines = [f"best  trial {best.number}: {metric} {best.value:.4g}{_describe_params(best)}"]
     lines += [_describe_confirmation(each) for each in confirmed]
     gain = _describe_gain(best, trials[0], confirmed, plan)
@@ -169,7 +188,12 @@ def _describe_confirmation(confirmation: Confirmation) -> str:
     name = "the config itself" if confirmation.number == 0 else f"trial {confirmation.number}"
     gain = "" if confirmation.gain is None else f"; gain {confirmation.gain.describe()}"
     mean = confirmation.mean
-    return f"again {name}: mean {mean.describe()} of {len(mean.values)} fresh seeds{gain}"
+    outside = confirmation.num_outside
+    if mean is None:
+        return f"again {name}: none of {outside} fresh seeds is within all bounds"
+    text = f"again {name}: mean {mean.describe()} of {confirmation.num_runs} fresh seeds"
+    left_out = f"; without {outside} that broke a bound" if outside else ""
+    return f"{text}{left_out}{gain}"
 
 
 def _describe_gain(
@@ -196,7 +220,10 @@ def _describe_gain(
     if own.value is None or best.value is None:
         return None
     if confirmed:  # by which the best was chosen, and not by the one run of each
-        return "unknown: no run of the config itself with fresh seeds is complete"
+        return (
+            "unknown: no run of the config itself with the same fresh seeds is complete and within"
+            " all bounds"
+        )
     return (
         f"{abs(best.value - own.value):.4g} over the config itself ({own.value:.4g}), in one run"
         " each, of which the best was chosen: it may be chance. sweep.confirm trains the best"
@@ -286,12 +313,15 @@ def _describe_none(trials: Sequence[Trial], plan: Plan) -> str:
     complete = [each for each in trials if each.kind == "search" and each.state == "complete"]
     if not complete:
         return f"no trial is complete; {len(trials)} failed or were stopped early"
+    # where points of the search are within all bounds, it is their fresh seeds that are not
+    fresh = [each for each in trials if each.kind == "confirm" and each.state == "complete"]
+    again = " with fresh seeds" if fresh else ""
     parts = []
     for name, limits in plan.constraints.items():
-        values = [each.constraints[name] for each in complete]
+        values = [each.constraints[name] for each in fresh or complete]
         bounds = " and ".join(f"{key} {limit:g}" for key, limit in limits.items())
         parts.append(f"{name} is to have {bounds}, and is {min(values):.4g} to {max(values):.4g}")
-    return f"no trial is within all bounds of sweep.constraints: {'; '.join(parts)}"
+    return f"no trial is within all bounds of sweep.constraints{again}: {'; '.join(parts)}"
 
 
 # -- files -----------------------------------------------------------------------------------------

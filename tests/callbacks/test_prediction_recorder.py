@@ -17,6 +17,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
+from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, reduce_outputs
 from lightkit.data import ImageFolder
 from lightkit.data.sampler import EvenBatchSampler, EvenDistributedSampler
@@ -215,6 +216,71 @@ def test_a_fit_leaves_the_validation_of_its_best_epoch(
     read = read_predictions(tmp_path / "validation_predictions.parquet")
     assert (read.epoch, set((read.prediction - read.target).tolist())) == (best, {float(best)})
     assert read.sha256 is not None
+
+
+class Counted(LightningModule):
+    """Predicts the number of its optimizer steps, which is its weight."""
+
+    def __init__(self, losses: list[float]) -> None:
+        super().__init__()
+        self.losses = losses
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch: Any) -> Tensor:
+        self.log("train/loss", self.losses[self.current_epoch], on_step=False, on_epoch=True)
+        return -self.weight
+
+    def validation_step(self, batch: Any) -> Any:
+        self.log("val/other", 1.0)
+        return {"prediction": self.weight.expand(len(batch[0])), "target": batch[0][:, 0]}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+@pytest.mark.parametrize(
+    ("keeper", "options", "steps"),
+    [
+        (Checkpoint(monitor="train/loss", mode="min"), {"max_epochs": 4}, None),
+        (Checkpoint(monitor="train/loss", mode="min"), {"max_epochs": 2}, 6),
+        (Checkpoint(monitor=None), {"max_epochs": 3}, None),
+        (Checkpoint(monitor=None), {"max_epochs": 4}, 12),
+        (Checkpoint(), {"max_steps": 7}, None),
+        (
+            ModelCheckpoint(monitor="train/loss", save_on_train_epoch_end=True),
+            {"max_epochs": 4},
+            None,
+        ),
+        (
+            ModelCheckpoint(monitor="train/loss", save_on_train_epoch_end=True),
+            {"max_epochs": 2},
+            6,
+        ),
+    ],
+    ids=[
+        *("best is not validated", "best is validated", "newest is not validated"),
+        *("newest is validated", "newest of steps", "of Lightning", "of Lightning, validated"),
+    ],
+)
+def test_the_predictions_of_a_fit_are_of_the_weights_in_its_best_checkpoint(
+    keeper: ModelCheckpoint, options: dict[str, Any], steps: int | None, tmp_path: Path
+) -> None:
+    """The second and the fourth epoch of three steps each are validated; the third is the best."""
+    keeper.dirpath = str(tmp_path)
+    recorder = PredictionRecorder(tmp_path)
+    trainer = quiet_trainer(
+        tmp_path,
+        check_val_every_n_epoch=2,
+        enable_checkpointing=True,
+        callbacks=[recorder, keeper],
+        **options,
+    )
+    trainer.fit(Counted([5.0, 4.0, 3.0, 6.0]), numbers(), numbers())
+    path = tmp_path / "validation_predictions.parquet"
+    assert path.exists() == (steps is not None)
+    if steps is not None:
+        state = torch.load(keeper.best_model_path)["state_dict"]
+        assert {*read_predictions(path).prediction} == {float(state["weight"])} == {float(steps)}
 
 
 def test_images_have_their_own_names_and_thumbnails_and_bad_ones_are_left_out(

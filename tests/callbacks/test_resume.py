@@ -226,6 +226,39 @@ def test_a_shuffled_loader_of_ones_own_goes_on_in_the_order_that_it_would_have_h
     assert_same(expected, train(tmp_path / "cut", **settings, resume=True))
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
+@pytest.mark.parametrize(
+    ("exact", "step", "warns"),
+    [(False, 3, True), (True, 3, False), (False, None, False)],
+    ids=["own loader", "resumable loader", "own loader at the end of an epoch"],
+)
+def test_a_resume_within_an_epoch_warns_where_the_loader_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, exact: bool, step: int | None, warns: bool
+) -> None:
+    def fit(kill: int | None, *, resume: bool) -> None:
+        def dies(trainer: pl.Trainer) -> bool:
+            return trainer.global_step == kill
+
+        callbacks = [ResumeState(), Checkpoint(dirpath=str(tmp_path)), Kill(dies)]
+        trainer = quiet_trainer(
+            tmp_path,
+            max_epochs=2,
+            val_check_interval=2,
+            enable_checkpointing=True,
+            callbacks=callbacks,
+        )
+        path = str(tmp_path / "last.ckpt") if resume else None
+        trainer.fit(Net(plateau=False), Data(exact=exact), ckpt_path=path)
+
+    num_batches = len(Data(exact=exact).train_dataloader())
+    with pytest.raises(Killed):
+        fit(num_batches + 1 if step is None else step, resume=False)
+    fit(None, resume=True)
+    words = "epoch 0 goes on after 2 of its batches, and its loader (DataLoader) begins anew"
+    assert (words in caplog.text) == warns
+    assert ("begins anew" in caplog.text) == warns
+
+
 @pytest.mark.parametrize("step", [15, *steps_of_the_sweep(7, 20)], ids=str)
 def test_the_best_epoch_stays_the_best_where_validation_is_rare(tmp_path: Path, step: int) -> None:
     train(tmp_path / "whole", exact=True, validate_every=2)

@@ -32,6 +32,7 @@ NOW: dict[str, Any] = {
     "inputs": INPUTS,
     "in_retrain": False,
 }
+MOVE = {"alias": "champion", "to": "1", "number": 1, "scores": {"challenger": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,26 @@ def test_a_decision_against_a_run_holds_within_a_retrain_alone(in_retrain: bool)
     }
     now = {**NOW, "baseline": None, "in_retrain": in_retrain}
     assert decision_holds(record, settings, **now) == in_retrain
+
+
+@pytest.mark.parametrize(
+    ("history", "newest", "holds"),
+    [
+        ([MOVE], MOVE, True),
+        (None, None, True),
+        ([], None, True),
+        ([MOVE], {**MOVE, "to": "2", "number": 2}, False),
+        (None, MOVE, False),
+        ([MOVE, {**MOVE, "number": 2}], MOVE, False),
+    ],
+    ids=["the same", "none yet", "none of the alias", "another", "the first", "one is gone"],
+)
+def test_a_decision_by_drift_holds_as_long_as_no_other_model_is_promoted(
+    history: Any, newest: Any, holds: bool
+) -> None:
+    settings = GateSettings(
+        "test/accuracy", name="net", baseline=None, drift={"window": 3, "max_drop": 0.1}
+    )
+    record = {**RECORD, "settings": {**settings.__dict__}, "against": None, "history": history}
+    now = {**NOW, "baseline": None, "newest_move": newest}
+    assert decision_holds(record, settings, **now) == holds

@@ -110,6 +110,32 @@ def test_a_gate_passes_by_its_conditions(planted: Workspace, words: list[str], c
     assert bool(decision["reasons"]) is (code == 4)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "best"),
+    [
+        (".float().mean()", ".float().mean() / 2", 0.45),
+        ("+ wrong) % 3", "+ 2 + wrong) % 3", 0.1),
+    ],
+    ids=["another metric under its name", "another model of these weights"],
+)
+def test_the_best_of_late_is_scored_by_the_code_of_today(
+    planted: Workspace, before: str, now: str, best: float
+) -> None:
+    """The champion was promoted with 0.9 by the code before, on the same samples."""
+    source = (planted.folder / "my_skilled.py").read_text(encoding="utf-8")
+    planted.write("my_skilled.py", source.replace(before, now))
+    words = ["--gate.min=null", "--gate.max_drop=null", "--gate.slices=null"]
+    drift = "--gate.drift={window: 3, max_drop: 1}"
+    for alone in ([], ["--gate.baseline=null"]):
+        decision = gate(planted, *words, drift, *alone)
+        assert decision["drift"] == {
+            "window": 3,
+            "best": pytest.approx(best),
+            "version": "1",
+            "unknown": [],
+        }
+
+
 def test_a_drop_within_the_noise_of_the_samples_is_none_where_confidence_is_asked_for(
     planted: Workspace,
 ) -> None:

@@ -170,6 +170,24 @@ def test_promote_judges_again_where_the_code_has_changed_since_the_gate(judged: 
     assert champion(judged.workspace) == "1"
 
 
+def test_promote_judges_again_by_drift_where_another_model_was_promoted_since_the_gate(
+    judged: Judged,
+) -> None:
+    """Without a baseline, of which another version would tell."""
+    workspace = judged.workspace
+    words = (
+        *("--gate.baseline=null", "--gate.max_drop=null"),
+        *("--gate.drift={window: 1, max_drop: 0.15}", "--data.init_args.note=samples.txt"),
+    )
+    better, worse = map(str, workspace.runs)
+    for run in (better, worse):
+        workspace.run("gate", run, *words).ok()
+    assert "gate  is asked" not in workspace.run("promote", worse, *words).ok().out
+    assert "gate  is asked" in workspace.run("promote", better, *words).ok().out
+    drift = read_json(Path(better) / "gate.json")["drift"]
+    assert (drift["version"], drift["best"]) == ("2", pytest.approx(0.8))
+
+
 def test_promote_keeps_checkpoint_and_config_in_mlflow(night: Night) -> None:
     kept = [Path(path).name for path in night.registry["net"]["versions"]["1"]["artifacts"]]
     assert "best.ckpt" in kept

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from mlflow import MlflowClient
 
+from lightkit.callbacks.checkpoint_io import digest_weights
+from lightkit.commands.promote import _require_not_rejected
 from lightkit.errors import ConfigError, GateFailed, RunLocked
 from lightkit.loggers.mlflow_address import find_address
 from lightkit.registry.promotion import (
@@ -30,6 +33,7 @@ from lightkit.registry.promotion import (
     require_no_hold,
 )
 from lightkit.registry.store import Registry
+from lightkit.runs import digest
 from lightkit.runs.files import write_json
 
 pytestmark = [
@@ -191,14 +195,15 @@ def test_tags_of_somebody_else_are_passed_over(registry: Registry, client: Mlflo
     ids=["the last", "of another alias", "rolled back", "moved by other means", "twice", "none"],
 )
 def test_only_champions_of_the_alias_count(moves: list[Move], expected: list[str]) -> None:
-    assert [move.to for move in recent_champions(moves, "champion", 2)] == expected
+    assert recent_champions(moves, "champion", 2) == expected
 
 
-def test_a_version_comes_with_its_scores_whatever_moved_last() -> None:
+def test_the_scores_of_a_version_are_those_of_its_promotion_whatever_moved_last() -> None:
     moves = [done("promote", "1"), done("promote", "2", "1"), done("rollback", "1", "2")]
-    assert recent_champions(moves, "champion", 5)[0].scores == {"challenger": 1.0}
+    scored = last_scored(moves, "1")
+    assert scored is not None
+    assert scored.scores == {"challenger": 1.0}
     assert last_scored(moves, "3") is None
-    assert recent_champions([done("promote", "2", "1")], "champion", 5)[0].scores == {}
 
 
 INPUTS = {"config": "c", "data": "d", "code": "e"}
@@ -263,13 +268,52 @@ def test_a_log_of_before_is_completed_by_the_tags_of_the_version_and_its_run(
         "code": {"digest": "e", "num_files": 1},
     }
     write_json(tmp_path / "manifest.json", {"inputs": inputs})
-    tags = {"weights_sha256": "w", "run_folder": str(tmp_path)}
+    versions = [SimpleNamespace(version=2, tags={"weights_sha256": "w"})]
     moves = [done("promote", "1"), done("promote", "2", "1"), BACK]
-    (rejection,) = list_rejections(moves, "champion", [SimpleNamespace(version=2, tags=tags)])
+    (rejection,) = list_rejections(moves, "champion", versions, {"2": tmp_path})
     assert (rejection.weights, rejection.inputs) == ("w", INPUTS)
     (unknown,) = list_rejections(moves, "champion")
     assert (unknown.weights, unknown.inputs) == (None, {})
     assert match_rejection([unknown], weights=None, inputs={}) is None
+
+
+@pytest.mark.parametrize("has_other_copy", [False, True], ids=["moved", "copied"])
+def test_a_rollback_is_known_by_weights_and_inputs_in_a_run_root_that_was_moved(
+    registry: Registry, tmp_path: Path, has_other_copy: bool
+) -> None:
+    """Neither log nor tags have digests, and the tag names the place before, of other files now."""
+    inputs = {
+        "config": "c",
+        "data": {"digest": "d", "num_files": 2},
+        "code": {"digest": "e", "num_files": 1},
+    }
+    run = tmp_path / "runs" / "net" / "two"
+    write_json(run / "manifest.json", {"inputs": inputs})
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    checkpoint.parent.mkdir()
+    content = {"state_dict": {"weight": torch.ones(2)}, "pytorch-lightning_version": "2.6.6"}
+    torch.save(content, checkpoint)
+    if has_other_copy:
+        write_json(tmp_path / "before" / "manifest.json", {"inputs": {**inputs, "config": "x"}})
+    tags = {
+        "run": "net/two",
+        "run_folder": str(tmp_path / "before"),
+        "checkpoint": "checkpoints/best.ckpt",
+        "checkpoint_sha256": digest(checkpoint),
+    }
+    for name, value in tags.items():
+        registry.client.set_model_version_tag("net", "2", name, value)
+    for move in (done("promote", "1"), done("promote", "2", "1"), done("rollback", "1", "2")):
+        move_alias(registry, "net", move)
+    for inputs_now, weights, says in (
+        (INPUTS, "w9", "the same config, data and code"),
+        ({}, digest_weights(str(checkpoint)), "the same weights"),
+    ):
+        with pytest.raises(GateFailed, match=says):
+            _require_not_rejected(
+                registry, "net", "champion", version="3", weights=weights, inputs=[inputs_now]
+            )
+    _require_not_rejected(registry, "net", "champion", version="3", weights="w9", inputs=[{}])
 
 
 @pytest.mark.parametrize(

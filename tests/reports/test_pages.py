@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lightkit.reports import figures
-from lightkit.reports.pages import draw_metric_curves
+from lightkit.reports.pages import draw_metric_curves, write_run_report
+from lightkit.runs.files import write_text
 from tests.reports.examples import facts_of
 
 FIRST = {
@@ -86,3 +87,19 @@ def test_a_figure_marks_the_best_epoch_and_what_happened_to_the_training(
         {**marks, "with_learning_rate": True, "has_log_axis": True},
         {**marks, "with_learning_rate": False, "has_log_axis": False},
     ]
+
+
+def test_a_report_replaces_its_figures_as_a_whole(tmp_path: Path) -> None:
+    """Whoever has a figure open goes on reading the old one."""
+    run = facts_of(tmp_path).run
+    write_text(run.metrics_path, "epoch,step,val/loss\n0,4,2.0\n1,8,1.0\n")
+    write_run_report(run)
+    path = run.folder / "figures" / "curve-loss.png"
+    before = path.read_bytes()
+    with path.open("rb") as file:
+        with run.metrics_path.open("a", encoding="utf-8") as table:
+            table.write("2,12,0.5\n")
+        write_run_report(run)
+        assert path.read_bytes() != before
+        assert file.read() == before
+    assert {each.name for each in path.parent.iterdir()} == {"curve-loss.png"}
