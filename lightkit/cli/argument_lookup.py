@@ -12,7 +12,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from lightkit.cli.module_import import import_past_cut_bytecode
 from lightkit.config import NAMED_CLASSES, KeyPath, near, shown_path
 from lightkit.config.schema import NO_DEFAULT, Argument, ClassDescription, load_schema
 from lightkit.config.tree import Leaf, MappingNode, Node, descend
@@ -149,21 +148,16 @@ def import_class(path: str) -> Any:
     Raises:
         ConfigError: If there is none, or its module raises an error.
     """
-    try:
-        return import_past_cut_bytecode(lambda: _find_class(path))
-    except (Exception, SystemExit) as error:  # the module may be the user's own and raise anything
-        raise ConfigError(f"{path} cannot be imported: {_explain_import(path, error)}") from error
-
-
-def _find_class(path: str) -> Any:
-    """Import the module of a class, and return the class."""
     module, _, name = path.rpartition(".")
     try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        return resolve_name(path)  # a class in a class
+        try:
+            return getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            return resolve_name(path)  # a class in a class
+    except (Exception, SystemExit) as error:  # the module may be the user's own and raise anything
+        raise ConfigError(f"{path} cannot be imported: {_explain_import(path, error)}") from error
 
 
 def _explain_import(path: str, error: BaseException) -> str:

@@ -66,13 +66,13 @@ from filelock import FileLock, Timeout
 
 from lightkit.errors import ConfigError, LightkitError, RunLocked, visible
 from lightkit.export.formats import FORMATS
-from lightkit.export.metadata import RECORD, Metadata, installed_versions, read_record
+from lightkit.export.metadata import RECORD, Metadata, installed_versions
 from lightkit.export.options import ExportOptions
 from lightkit.export.proof import Mismatch, Proof
 from lightkit.export.target import ExportTarget
 from lightkit.hardware.processor import cpu_model, instruction_sets
 from lightkit.runs.checkpoints import digest
-from lightkit.runs.files import flush, write_json
+from lightkit.runs.files import find_value, flush, read_json, write_json
 
 _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
@@ -301,9 +301,9 @@ def _remove(path: Path) -> bool:
 def update_record(folder: Path, name: str | None, entry: Mapping[str, Any] | None) -> None:
     """Replace a file's entry in export.json, or drop it.
 
-    Entries of files that are gone are dropped, too.
+    Entries of files that are gone are dropped, too. A damaged record counts as missing.
     """
-    recorded = read_record(folder)
+    recorded = find_value(read_json(folder / RECORD), "artefacts") or {}
     entries = {
         key: value for key, value in recorded.items() if key != name and (folder / key).is_file()
     }

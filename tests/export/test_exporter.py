@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lightkit.export.exporter import export, lock_folder
 from lightkit.export.metadata import Metadata
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import ExportTarget
+from lightkit.runs.checkpoints import digest
 from tests.contract.workspace import ForkServer, Workspace
 from tests.export.planted import subject_of, writer_of
 
@@ -67,6 +69,42 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
         for word in re.findall(r"\w+", line[:17])
     }
     assert entry.keys() <= documented
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: record.write_bytes(record.read_bytes()[:1000]),
+        lambda record: record.write_text('{"artefacts": {"model.onnx": {"file": ["a"]}}}'),
+        lambda record: (record.unlink(), record.mkdir()),
+    ],
+    ids=["cut", "type", "folder"],
+)
+def test_an_export_replaces_a_damaged_record_and_keeps_it_aside(
+    planted: Any, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    planted()
+    record = tmp_path / "export.json"
+    export(subject_of(), tmp_path, ONNX)
+    whole = json.loads(record.read_text())
+    damage(record)
+
+    artefacts, failures = export(subject_of(), tmp_path, ONNX)
+
+    assert failures == []
+    assert [artefact["file"] for artefact in artefacts] == ["model.onnx"]
+    again = json.loads(record.read_text())["artefacts"]
+    assert again.keys() == whole["artefacts"].keys()
+    assert again["model.onnx"]["sha256"] == digest(tmp_path / "model.onnx")
+    assert (tmp_path / "export.json.damaged").exists()
+
+
+def test_a_mismatch_is_removed_next_to_a_damaged_record_too(planted: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_text("an earlier export")
+    (tmp_path / "export.json").write_text("{")
+    planted("swapped")
+    assert "and so was that of an earlier export" in fail(tmp_path)
+    assert not (tmp_path / "model.onnx").exists()
 
 
 @pytest.mark.parametrize(
