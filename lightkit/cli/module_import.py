@@ -49,5 +49,6 @@ def install() -> None:
     programs can import the module, too. A second call does nothing.
     """
     if _HOOK not in sys.path_hooks:
-        sys.path_hooks.insert(0, _HOOK)
+        at = len(sys.path_hooks) - 1  # before Python's own, behind those of zip files and tools
+        sys.path_hooks.insert(at, _HOOK)
         sys.path_importer_cache.clear()
