@@ -17,9 +17,13 @@ It cannot show:
 
 Tests about those use `Workspace.run_cold`. Processes that a child starts itself (ranks of a
 launcher, workers with `spawn`, the verification of exports) are new Python processes here as
-anywhere, but for two, which are forks of the command and import then what lightkit asks them to,
-most of which is there: the server from which `retrain` and `sweep` fork their stages, and the
-process that forks the ranks of `ddp` on CPUs.
+anywhere, but for those that are forks of the process that starts them and import then what lightkit
+asks them to, most of which is there: the server from which `retrain` and `sweep` fork their stages,
+the ranks of `ddp` on CPUs and of torchrun with the process that starts them, the migration of an
+MLflow database, and the process in which a file that torch runs is proved, which begins without the
+modules that a proof must not load. MLflow copies the tables of a new database in place of making
+them. With `NO_SHORTCUTS` in the environment, all but the server of stages are new processes, and
+tables are made.
 
 Protocol on the UNIX socket that is the only argument: one connection a process; a message with the
 request as JSON and three file descriptors (standard input, output, error); then two lines back, the
@@ -40,13 +44,17 @@ import pkgutil
 import selectors
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,6 +63,7 @@ THIRD_PARTY = (
     "torch",
     "torch.utils.tensorboard",
     "torch.distributed",
+    "torch.distributed.run",
     "torchvision",
     "torchmetrics",
     "pytorch_lightning",
@@ -66,6 +75,7 @@ THIRD_PARTY = (
     "torch._inductor.ir",
     "torch.onnx",
     "onnxscript",
+    "onnxscript.function_libs.torch_lib.ops",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
     "mlflow",
@@ -82,6 +92,8 @@ THIRD_PARTY = (
     "pyarrow.dataset",
     "omegaconf",
     "rich.progress",
+    "wandb",
+    "wandb.sdk.launch",  # what a run of W&B imports when it begins
 )
 UNFORKABLE = ("onnxruntime", "triton")
 """Not imported here: a fork waits forever for the thread of the first, and the second reports leaks
@@ -89,10 +101,15 @@ as it ends."""
 
 STAGES = {"retrain": "lightkit.cli.preload_stages", "sweep": "lightkit.cli.preload"}
 """Commands that fork stages from a server, and the module with its imports."""
-RANKS = "lightkit.cli.forked_ranks"
-"""Module of the process that forks ranks; the command starts it with `python -m`."""
+MODULES = ("lightkit", "lightkit.cli.forked_ranks", "mlflow", "torch.distributed.run")
+"""Modules that processes of lightkit and torchrun start with `python -m`: ranks and what starts
+them, and the migration of a database."""
 STAGE_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that the server of stages does not hear, as where lightkit starts it."""
+PROOF = "lightkit.export.formats"
+"""Module whose file is the script that proves an exported file."""
+UNLOADED = ("lightkit", "onnxruntime", "pytorch_lightning", "torchvision")
+"""Packages that a proof begins without: it lists those that the file has loaded."""
 MOST_FILES = 4096
 """More than a process here opens."""
 
@@ -138,19 +155,54 @@ def main(address: str) -> None:
 def _fill_caches() -> None:
     """Compute what a process computes once.
 
-    Of lightkit: the schema, and the parser of a fit, as the server does from which `retrain` and
-    `sweep` fork, and the templates of pages; a quarter of a second of processor time each. Of
-    MLflow: tables' relations and the packages of modules, half a second and two.
+    Of lightkit: the schema, the parser of a fit and the versions of packages, as the server does
+    from which `retrain` and `sweep` fork, and the templates of pages; a quarter of a second of
+    processor time each. Of MLflow: the relations of tables, the packages of modules and the tables
+    of a new database, half a second, two and one.
     """
     pages = importlib.import_module("lightkit.reports.pages").environment()
     for name in pages.list_templates(extensions=["html", "md"]):
         pages.get_template(name)
     importlib.import_module("lightkit.config.schema").load_schema()
     importlib.import_module("lightkit.cli.lightning_cli").prepare_parser()
+    importlib.import_module("lightkit.hardware").describe_packages()
     with contextlib.suppress(ImportError):
         importlib.import_module("sqlalchemy.orm").configure_mappers()
-    with contextlib.suppress(ImportError, AttributeError):  # the function is MLflow's own
+    with contextlib.suppress(ImportError, AttributeError):  # the functions are MLflow's own
         importlib.import_module("mlflow.utils.requirements_utils")._init_packages_to_modules_map()
+        _copy_tables()
+
+
+def _copy_tables() -> None:
+    """Have MLflow fill a new SQLite database with a copy of its tables, made here once.
+
+    Its dozens of migrations take a second of processor time in each run root.
+    """
+    utils = importlib.import_module("mlflow.store.db.utils")
+    sqlalchemy = importlib.import_module("sqlalchemy")
+    original = utils._initialize_tables
+    with tempfile.TemporaryDirectory() as folder:
+        engine = sqlalchemy.create_engine(f"sqlite:///{folder}/mlflow.db")
+        original(engine)
+        engine.dispose()
+        with contextlib.closing(sqlite3.connect(f"{folder}/mlflow.db")) as made:
+            content = made.serialize()
+
+    def initialize(engine: Any) -> None:
+        is_file = engine.url.get_backend_name() == "sqlite" and engine.url.database
+        has_tables = sqlalchemy.inspect(engine).get_table_names()
+        if not is_file or has_tables or "NO_SHORTCUTS" in os.environ:
+            original(engine)
+            return
+        with (
+            contextlib.closing(sqlite3.connect(":memory:")) as tables,
+            contextlib.closing(engine.raw_connection()) as connection,
+        ):
+            tables.deserialize(content)
+            tables.backup(connection.driver_connection)
+
+    registry = importlib.import_module("mlflow.store.model_registry.sqlalchemy_store")
+    utils._initialize_tables = registry._initialize_tables = initialize
 
 
 def _serve(listener: socket.socket, selector: selectors.BaseSelector) -> None:
@@ -204,7 +256,7 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     assert isinstance(words, list)
     assert isinstance(folder, str)
     os.chdir(folder)
-    subprocess.Popen = _with_forked_ranks(sys.path[1:])  # type: ignore[misc, assignment]
+    _start_by_forks(sys.path[1:])
     _run_program(words, environ, [str(Path(words[0]).absolute().parent), *sys.path[1:]])
 
 
@@ -265,39 +317,113 @@ def _run_program(
         _end(1)
 
 
-def _with_forked_ranks(importing_path: list[str]) -> type[subprocess.Popen[bytes]]:
-    """Return `Popen` that starts the process of `RANKS` as a fork of this process.
+def _start_by_forks(importing_path: list[str]) -> None:
+    """Have `Popen` start the processes of `MODULES` and of `PROOF` as forks of this process.
 
     Args:
         importing_path: `sys.path` of a new process without the folder of its script.
     """
     hooks = (sys.excepthook, threading.excepthook, warnings.showwarning, [*warnings.filters])
+    original = subprocess.Popen.__init__
 
-    class Popen(subprocess.Popen[bytes]):
-        def __init__(self, args: Any, *more: Any, **options: Any) -> None:
-            if isinstance(args, list) and args[:3] == [sys.executable, "-m", RANKS]:
-                prepare, environ = options["preexec_fn"], options["env"]
-                # Python runs it in the new process, which has its streams and its folder by then
-                options["preexec_fn"] = lambda: fork_ranks(args[3:], environ, prepare)
-            super().__init__(args, *more, **options)
+    def start(self: subprocess.Popen[Any], args: Any, *more: Any, **options: Any) -> None:
+        environ, prepare = options.get("env"), options.get("preexec_fn")
+        command = [*args] if isinstance(args, (list, tuple)) else []
+        # Python runs `preexec_fn` in the new process, which has its streams and its folder
+        variables = {**(os.environ if environ is None else environ)}
+        if "NO_SHORTCUTS" in variables:
+            pass
+        elif words := _find_module(command):
+            options["preexec_fn"] = lambda: fork_module(*words, environ=variables, prepare=prepare)
+        elif _is_forked_proof(command):
+            options["preexec_fn"] = lambda: fork_proof(command[1:], variables)
+        original(self, args, *more, **options)
 
-    def fork_ranks(
-        words: Sequence[str], environ: Mapping[str, str], prepare: Callable[[], None]
+    def fork_module(
+        module: str,
+        *words: str,
+        environ: Mapping[str, str],
+        prepare: Callable[[], None] | None,
     ) -> NoReturn:
-        prepare()
+        if prepare is not None:
+            prepare()
+        forget_command()
+        is_package = hasattr(importlib.import_module(module), "__path__")
+        script = importlib.util.find_spec(f"{module}.__main__" if is_package else module)
+        assert script is not None
+        _run_program([str(script.origin), *words], environ, [str(Path.cwd()), *importing_path])
+
+    def fork_proof(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+        forget_command()
+        _unload_modules()
+        _run_program(words, environ, [str(Path(words[0]).parent), *importing_path])
+
+    def forget_command() -> None:
         # one of them is the pipe on which the command waits for the new program
         os.closerange(3, MOST_FILES)
         sys.excepthook, threading.excepthook, warnings.showwarning = hooks[:3]
         warnings.filters[:] = hooks[3]  # type: ignore[index]
         logging.getLogger("lightkit").handlers.clear()
-        # what the command does at its end is not for its ranks
+        # what the command does at its end is for itself
         atexit._clear()
         atexit.register(util._exit_function)  # type: ignore[attr-defined]
         atexit.register(logging.shutdown)
-        script = importlib.import_module(RANKS).__file__
-        _run_program([str(script), *words], environ, [str(Path.cwd()), *importing_path])
 
-    return Popen
+    subprocess.Popen.__init__ = start  # type: ignore[method-assign]
+
+
+def _find_module(command: Sequence[str]) -> Sequence[str]:
+    """Return the module of `MODULES` that a command starts, and its words; nothing of others."""
+    words = [word for word in command[:4] if word != "-u"]  # torchrun's, for which it makes no odds
+    if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
+        return ()
+    return command[command.index("-m") + 1 :]
+
+
+def _is_forked_proof(command: Sequence[str]) -> bool:
+    """Check whether a command proves a file of torch on one thread.
+
+    A fork has none of the threads that torch has started by then, and waits for them.
+    """
+    script = importlib.import_module(PROOF).__file__
+    if command[:2] != [sys.executable, script]:
+        return False
+    return not command[2].endswith(".onnx") and command[5] == "1"
+
+
+def _unload_modules() -> None:
+    """Have imports find `UNLOADED` as if for the first time, and import the user's modules anew."""
+    here = f"{Path.cwd()}{os.sep}"
+    unloaded = {}
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] in UNLOADED:
+            unloaded[name] = sys.modules.pop(name)
+        elif str(getattr(module, "__file__", None)).startswith(here):
+            del sys.modules[name]
+    sys.meta_path.insert(0, _Unloaded(unloaded))
+
+
+class _Unloaded(MetaPathFinder, Loader):
+    """Finds modules that were loaded before, with which an import begins and ends.
+
+    Args:
+        modules: Modules by name.
+    """
+
+    def __init__(self, modules: Mapping[str, types.ModuleType]) -> None:
+        self._modules = modules
+        self._specs = {name: module.__spec__ for name, module in modules.items()}
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name not in self._modules:
+            return None
+        return ModuleSpec(name, self, is_package=hasattr(self._modules[name], "__path__"))
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return self._modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self._specs[module.__name__]
 
 
 def _start_server_of_stages(module: str) -> None:

@@ -335,7 +335,8 @@ def test_a_rank_that_never_arrives_is_named(workspace: Workspace) -> None:
     write_job(workspace, "torchrun", launch={"timeout_s": 30})
     late = "import os, time\nif os.environ.get('RANK') == '1': time.sleep(600)\n"
     workspace.write("sitecustomize.py", late)  # Python imports it before anything else
-    result = workspace.run("fit", "-c", "job.yaml", environ={"PYTHONPATH": str(workspace.folder)})
+    environ = {"PYTHONPATH": str(workspace.folder), "NO_SHORTCUTS": "1"}
+    result = workspace.run("fit", "-c", "job.yaml", environ=environ)
     assert result.code == 1
     assert re.search(
         r"error: rank 1 of 2 did not arrive within 30 s \(launch\.timeout_s\); arrived: rank 0",
