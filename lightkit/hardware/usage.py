@@ -59,10 +59,11 @@ class UsageMeter:
         seconds: dict[int, float] = {}
         memory_bytes = 0
         with suppress(psutil.Error):
-            for process in (self._process, *self._process.children(recursive=True)):
+            processes = [self._process, *self._process.children(recursive=True)]
+            for process in processes:
                 with suppress(psutil.Error):  # one that has ended meanwhile
                     seconds[process.pid] = _read_cpu_seconds(process)
-                    memory_bytes += _read_memory(process)
+                    memory_bytes += _read_memory(process, is_alone=len(processes) == 1)
 
         # a process that was not there before has computed all of its time since
         busy_s = sum(
@@ -105,10 +106,14 @@ def _read_cpu_seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _read_memory(process: psutil.Process) -> int:
+def _read_memory(process: psutil.Process, *, is_alone: bool) -> int:
     """Return the memory of a process.
 
-    Of pages that it shares with others its part, where the system says it.
+    Of pages that it shares with others its part, where the system says it. For that the kernel goes
+    over each page, 15 ms a gigabyte; of a process without children the count of
+    its pages is as good, and at hand.
     """
+    if is_alone:
+        return int(process.memory_info().rss)
     full = process.memory_full_info()
     return int(getattr(full, "pss", full.rss))

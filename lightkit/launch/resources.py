@@ -16,13 +16,16 @@ _LAST_EVERY_S = 60.0
 # of the time so far: 100 rows at first, and then as many for each time that the run becomes e times
 # as long
 _SHARE = 0.005
+# of a core: each page of processes that share memory is looked at
+_LARGEST_COST = 0.002
 _log = logging.getLogger("lightkit")
 
 
 class ResourceLog:
     """Samples of one process tree, a row each.
 
-    Every two seconds at first, then more rarely, at least each minute.
+    Every two seconds at first, then more rarely, at least each minute. Where a measurement takes
+    long, as it does of much memory, they are rarer, so that it does not slow the training down.
 
     The file is replaced as a whole, so that a process which has lost its job's lock adds no row to
     the run of another.
@@ -68,7 +71,9 @@ class ResourceLog:
             self._next_s = now_s + _FIRST_EVERY_S
             self._text = self._read_rows()
             return
+        began_s = time.thread_time()
         usage = self._meter.measure()
+        cost_s = time.thread_time() - began_s
         gpu_percent = "" if usage.gpu_percent is None else f"{usage.gpu_percent:.0f}"
         gpu_memory_bytes = "" if usage.gpu_memory_bytes is None else f"{usage.gpu_memory_bytes}"
         seconds = now_s - self._start_s
@@ -84,7 +89,8 @@ class ResourceLog:
         if not self._path.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {self._path.parent}")
         write_text(self._path, self._text, durable=False)
-        self._next_s = now_s + min(max(_FIRST_EVERY_S, _SHARE * seconds), _LAST_EVERY_S)
+        every_s = max(_FIRST_EVERY_S, _SHARE * seconds, cost_s / _LARGEST_COST)
+        self._next_s = now_s + min(every_s, _LAST_EVERY_S)
 
     def _read_rows(self) -> str:
         """Return the whole lines of an earlier process of the run.

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from lightkit.hardware.usage import UsageMeter
+from lightkit.hardware.usage import Usage, UsageMeter
 from lightkit.launch import resources
 from lightkit.launch.resources import COLUMNS, ResourceLog, read_resources
 from lightkit.runs.fence import Fence
@@ -22,9 +23,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.computed_s = 0.0
 
     def monotonic(self) -> float:
         return self.now_s
+
+    def thread_time(self) -> float:
+        return self.computed_s
 
 
 @pytest.fixture
@@ -62,6 +67,28 @@ def test_rows_become_rarer_and_a_resumed_run_goes_on_after_them(
     rows = read_resources(path)
     assert rows[len(seconds)]["seconds"] == seconds[-1] + 2
     assert path.read_text().count("seconds") == 1
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "every_s"), [(0.001, 2), (0.02, 10), (0.5, 60)], ids=["small", "large", "huge"]
+)
+def test_rows_are_rarer_where_one_takes_long(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, cost_s: float, every_s: int
+) -> None:
+    """A 500th of a core at most, down to a row a minute."""
+
+    class Meter:
+        def measure(self) -> Usage:
+            clock.computed_s += cost_s
+            return Usage(1.0, 1000)
+
+    monkeypatch.setattr(resources, "UsageMeter", Meter)
+    path = tmp_path / "resources.csv"
+    sample_for(ResourceLog(path), clock, 300)
+    seconds = [row["seconds"] for row in read_resources(path)]
+    gaps = {later - earlier for earlier, later in itertools.pairwise(seconds)}
+    assert seconds[0] == 2
+    assert gaps == {every_s}
 
 
 def test_a_process_that_has_lost_its_job_adds_no_row(tmp_path: Path, clock: Clock) -> None:
@@ -113,6 +140,40 @@ def test_memory_is_that_of_the_process_and_what_it_has_started() -> None:
         child.communicate("\n")
     assert 80e6 <= after <= 120e6
     assert before <= after
+
+
+def test_memory_that_processes_share_counts_once() -> None:
+    """A child shares 80 MB with its parent, whose pages are looked at for it alone."""
+    code = (
+        "import os\ndata = bytearray(80_000_000); data[::4096] = b'1' * len(data[::4096])\n"
+        "print('alone', flush=True); input()\n"
+        "reader, writer = os.pipe()\n"
+        "if not os.fork(): os.close(writer); os.read(reader, 1); os._exit(0)\n"
+        "print('two', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        alone = UsageMeter(parent.pid).measure().memory_bytes
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        parent.stdout.readline()
+        two = UsageMeter(parent.pid).measure().memory_bytes
+        parent.communicate("\n")
+    assert 80e6 <= alone <= 120e6
+    assert 80e6 <= two <= 120e6
+
+
+def test_a_process_alone_is_measured_without_a_look_at_each_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [])
+    monkeypatch.setattr(psutil.Process, "memory_full_info", None)
+    memory_bytes = UsageMeter().measure().memory_bytes
+    assert memory_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
 
 
 def test_gpus_are_those_that_cuda_would_show() -> None:
