@@ -110,8 +110,8 @@ def _read_memory(process: psutil.Process, *, is_alone: bool) -> int:
     """Return the memory of a process.
 
     Of pages that it shares with others its part, where the system says it. For that the kernel goes
-    over each page, 15 ms a gigabyte; of a process without children the count of
-    its pages is as good, and at hand.
+    over each page, 15 ms a gigabyte; of a process without children the count of its pages is as
+    good, and at hand.
     """
     if is_alone:
         return int(process.memory_info().rss)
