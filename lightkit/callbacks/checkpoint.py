@@ -200,6 +200,17 @@ class Checkpoint(ModelCheckpoint):
         if trainer.strategy.broadcast(not holds_weights(saved, pl_module.state_dict())):
             trainer.save_checkpoint(self.last_path.with_name(FINAL_NAME))
 
+    def _can_go_on_from_here(self, trainer: Trainer) -> bool:
+        """Return whether a training that reads a checkpoint of this step goes on exactly."""
+        # Gradients that are being accumulated are in no checkpoint.
+        batches_of_step = trainer.accumulate_grad_batches
+        if trainer.fit_loop.batch_idx % batches_of_step != batches_of_step - 1:
+            return False
+        # The model's own hook may take the scored weights out again, after those of callbacks.
+        before = self._weights_before
+        scored = self._scored_weights
+        return before is None or scored is None or holds_weights(before, scored)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the weights that were scored, unless the epoch ends, which writes them then."""
         if trainer.state.fn != TrainerFn.FITTING or getattr(trainer, "fast_dev_run", False):
@@ -218,17 +229,7 @@ class Checkpoint(ModelCheckpoint):
         if is_epoch_over and not averages_weights(trainer):
             return
 
-        # Gradients that are being accumulated are in no checkpoint, so that training could not go
-        # on exactly here.
-        is_accumulating = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches != (
-            trainer.accumulate_grad_batches - 1
-        )
-        # Nor would it where the model's own hook takes the scored weights out again, after those of
-        # callbacks.
-        before = self._weights_before
-        scored = self._scored_weights
-        is_swapped = before is not None and scored is not None and not holds_weights(before, scored)
-        is_last = not (is_epoch_over or is_accumulating or is_swapped)
+        is_last = not is_epoch_over and self._can_go_on_from_here(trainer)
         is_best = (
             self._is_best(trainer, value)
             if is_new

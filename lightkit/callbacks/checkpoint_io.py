@@ -297,6 +297,21 @@ def read_checkpoint(
         raise ConfigError(runs.refuse_folder(path))
     loaded = load_file(path, map_location=map_location, mmap=mmap and zipfile.is_zipfile(path))
     content = loaded if isinstance(loaded, dict) else {type(loaded).__name__: loaded}
+    _require_checkpoint(content, path)
+    if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
+        raise ConfigError(
+            f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go"
+            " on from it. validate, test, predict and export take it."
+        )
+    return content
+
+
+def _require_checkpoint(content: Mapping[Any, Any], path: str | Path) -> None:
+    """Check that the content of a file is that of a checkpoint of Lightning.
+
+    Raises:
+        ConfigError: If it is a state dict, or lacks what each checkpoint has.
+    """
     if content and all(isinstance(value, Tensor) for value in content.values()):
         raise ConfigError(
             f"{path} is a state dict, tensors alone, not a checkpoint of Lightning. Where the model"
@@ -309,12 +324,6 @@ def read_checkpoint(
             f"{path} is not a checkpoint of Lightning: it lacks"
             f" {' and '.join(missing)}; it has {has}."
         )
-    if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
-        raise ConfigError(
-            f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go"
-            " on from it. validate, test, predict and export take it."
-        )
-    return content
 
 
 def digest_weights(path: str | Path) -> str:

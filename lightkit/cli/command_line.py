@@ -598,23 +598,30 @@ class _Parser:
 
     def _unexpected(self, word: str) -> ConfigError:
         """Return the error of a word that the command does not take."""
-        hint = self._near_option(word.lstrip("-").partition("=")[0])
+        hint = self._hint_at_path(word)
+        if not hint:
+            hint = self._near_option(word.lstrip("-").partition("=")[0])
         text = f"unexpected argument {_mask(word)!r}"
-        is_run = word == "latest" or os.path.isfile(os.path.join(word, "manifest.json"))  # noqa: PTH113, PTH118 (as below)
-        of_run = f"; a run comes after --run: --run {cut(word)}"
         if not self._command.takes_config:
-            if self._command.find_option("--data") is not None and os.path.exists(word):  # noqa: PTH110 (as below)
-                hint = f"; did you mean --data {cut(word)}?"
-            elif is_run and self._command.find_option("--run") is not None:
-                hint = of_run
             return self._command.error(f"{text}{hint}")
-        if word.endswith(_NESTED_FILES) or word.startswith("lightkit:"):
-            hint = f"; a config file comes after -c: -c {cut(word)}"
-        elif is_run:
-            hint = of_run
-        elif os.path.isdir(word):  # noqa: PTH112 (pathlib raises for a word that is too long)
-            hint = f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
         return ConfigError(f"{text}: expected --OPTION, --KEY=VALUE or KEY=VALUE{hint}")
+
+    def _hint_at_path(self, word: str) -> str:
+        """Return the hint at how the config file, run or folder that a word names is given.
+
+        It is empty for any other word. `os.path` is asked, as pathlib raises for a long word.
+        """
+        is_run = word == "latest" or os.path.isfile(os.path.join(word, "manifest.json"))  # noqa: PTH113, PTH118
+        hint_at_run = f"; a run comes after --run: --run {cut(word)}" if is_run else ""
+        if not self._command.takes_config:
+            if self._command.find_option("--data") is not None and os.path.exists(word):  # noqa: PTH110
+                return f"; did you mean --data {cut(word)}?"
+            return hint_at_run if self._command.find_option("--run") is not None else ""
+        if word.endswith(_NESTED_FILES) or word.startswith("lightkit:"):
+            return f"; a config file comes after -c: -c {cut(word)}"
+        if not is_run and os.path.isdir(word):  # noqa: PTH112
+            return f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
+        return hint_at_run
 
 
 def _asks_for_help(name: str) -> bool:

@@ -24,6 +24,7 @@ _MISSING = re.compile(r"the following arguments are required: (.+)")
 _UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([\w.+-]+)' is not expected")
 _NO_CLASS = re.compile(r"Option '([^']+)' is not accepted")
 """Of jsonargparse 4.53: arguments of a class that nothing names."""
+_SEVERAL_CLASSES = re.compile(r"Multiple subclasses with name (\w+)\.")
 _EXAMPLES = {
     "optimizer": "AdamW",
     "lr_scheduler": "CosineAnnealingLR",
@@ -61,11 +62,8 @@ def explain_parser_error(
         return error_at(f"{dotted(path)}: no such key{near(key, keys)}", origin and origin.at_key())
     path, line = _find_place(message, resolved)
     match = _NO_CLASS.match(line)
-    if match and dotted(path) in _EXAMPLES:
-        line = _explain_missing_class(dotted(path), match[1], resolved)
-    elif match and path:
-        line = _explain_function_argument(path, resolved)
-        path = (*path, "init_args", match[1])
+    if match and path:
+        path, line = _explain_argument(path, match[1], resolved)
     found = error_at(
         f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path)
     )
@@ -95,7 +93,23 @@ def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
             path = _find_class(match[1].rpartition(".")[2], resolved) or path
         elif line and not line.startswith(_AROUND):
             break
+    if match := _SEVERAL_CLASSES.match(line):  # of a named entry, whose list has another place
+        path = _find_class(match[1], resolved, is_whole=True) or path
     return path, line
+
+
+def _explain_argument(path: KeyPath, argument: str, resolved: Resolved) -> tuple[KeyPath, str]:
+    """Explain why an argument is not taken at a place of a class.
+
+    Returns:
+        The path that the error is about, and the reason.
+    """
+    place = (*path, "init_args", argument)
+    if argument.endswith("+"):
+        return place, "nothing can be appended to it, which is no list; set it as a whole"
+    if dotted(path) in _EXAMPLES:
+        return path, _explain_missing_class(dotted(path), argument, resolved)
+    return place, _explain_function_argument(path, resolved)
 
 
 def _explain_missing_class(section: str, argument: str, resolved: Resolved) -> str:
@@ -124,11 +138,17 @@ def _explain_function_argument(path: KeyPath, resolved: Resolved) -> str:
     )
 
 
-def _find_class(name: str, resolved: Resolved) -> KeyPath:
-    """Return the path of the first section or entry that names a class; empty where none does."""
+def _find_class(name: str, resolved: Resolved, *, is_whole: bool = False) -> KeyPath:
+    """Return the path of the first section or entry that names a class; empty where none does.
+
+    Args:
+        name: Name of the class without its module.
+        resolved: The config.
+        is_whole: Whether the config has it without the module, too.
+    """
     for path, node in walk(resolved.tree):
         value = getattr(node, "value", None)
-        if isinstance(value, str) and value.rpartition(".")[2] == name:
+        if isinstance(value, str) and name == (value if is_whole else value.rpartition(".")[2]):
             return path[:-1] if path[-1] == "class_path" else path
     return ()
 

@@ -315,9 +315,12 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
     with noted_at("run.resume"):
         if command == "fit" and isinstance(section.get("resume"), str):
             _check_resume(section["resume"], str(root), name)
-    named = resolved.value_of("ckpt_path") if option is None else option
-    with noted_at("ckpt_path" if option is None else ""):
-        _check_named_checkpoint(named)
+    if option is None:
+        with noted_at("ckpt_path"):
+            _check_named_checkpoint(resolved.value_of("ckpt_path"))
+    else:
+        with noted_at(""):
+            _check_named_checkpoint(option)
 
 
 def _check_writable(root: str) -> None:

@@ -27,12 +27,12 @@ from lightkit.config import (
     resolve_hardware,
 )
 from lightkit.config.bounds import is_any_number
-from lightkit.config.display import describe_node, format_column, iterate_leaves
+from lightkit.config.display import describe_node, format_column
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.resolved import collect_errors
 from lightkit.config.run_root import find_run_root
 from lightkit.config.schema import Argument, list_branches
-from lightkit.config.tree import MappingNode
+from lightkit.config.tree import MappingNode, is_setting, walk
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
 from lightkit.runs.scores import keep_own_stages
@@ -102,8 +102,8 @@ def _read_input(name: str, root: Path) -> tuple[str, MappingNode, _Values, bool]
     resolved = _load_layers(invocation)
     values: _Values = {
         path: describe_node(resolved, node, path)
-        for path, node in iterate_leaves(resolved.tree, ())
-        if path
+        for path, node in walk(resolved.tree, ends=is_setting)
+        if path and is_setting(node)
     }
     values |= {
         path: {"value": value} for path, value in recorded.items() if value not in (None, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,16 @@ from lightkit.config.origins import KeyPath, Origin, dotted, setting_key
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, list_children, to_plain
+from lightkit.config.tree import (
+    Items,
+    Leaf,
+    MappingNode,
+    Node,
+    is_setting,
+    list_children,
+    to_plain,
+    walk,
+)
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
@@ -186,16 +195,9 @@ class _Annotator:
         return is_plain and len(format_inline(value)) <= _LONGEST_LIST
 
 
-def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
-    """List the values below a node with their paths: scalars, lists of scalars, and empty ones."""
-    if isinstance(node, MappingNode) and node.entries:
-        for key, child in node.entries.items():
-            yield from iterate_leaves(child, (*path, key))
-    elif isinstance(node, Items) and any(isinstance(item, MappingNode) for item in node.items):
-        for index, item in enumerate(node.items):
-            yield from iterate_leaves(item, (*path, index))
-    elif isinstance(node, (Leaf, Items, MappingNode)):
-        yield path, node
+def _holds_reference(path: KeyPath, resolved: Resolved) -> bool:
+    """Return whether a value came from the environment, or has or is a part that did."""
+    return any(path[: len(other)] == other[: len(path)] for other in resolved.references)
 
 
 class Written(NamedTuple):
@@ -229,14 +231,13 @@ def list_written(
     values: dict[str, Any] = {}
     secrets: dict[str, str] = {}
     origins: dict[str, str] = {}
-    for path, node in iterate_leaves(resolved.tree, ()):
+    for path, node in walk(resolved.tree, ends=is_setting):
+        if not is_setting(node):
+            continue
         key = dotted(path)
         values[key] = "auto" if key in by_rule else redact_node(resolved, node, path)
         text = json.dumps(to_plain(node), default=str, ensure_ascii=False)
-        is_reference = any(
-            path[: len(other)] == other[: len(path)] for other in resolved.references
-        )
-        if is_reference or resolved.masked(text) != text:
+        if _holds_reference(path, resolved) or resolved.masked(text) != text:
             secrets[key] = text
 
         name = names.get(node.origin.file or Path(), node.origin.name)

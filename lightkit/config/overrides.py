@@ -45,7 +45,11 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
     layers = []
     for flag in flags:
         with problems.noted():
-            origin = Origin("flag", _mask_flag(flag))
+            text = mask_line(flag.text)
+            if flag.text.endswith(flag.value):  # unless it stands for several keys, as `--space`
+                setting = mask_line(f"{flag.key}={flag.value}")
+                text = flag.text.removesuffix(flag.value) + setting.removeprefix(f"{flag.key}=")
+            origin = Origin("flag", text)
             keys = flag.key.split(".")
             if not all(keys):
                 raise ConfigError(
@@ -55,14 +59,6 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
             keys[-1] += "+" if flag.append else ""
             layers.append(nest(keys, _read_value(flag.value, origin), origin))
     return layers
-
-
-def _mask_flag(flag: Flag) -> str:
-    """Return a flag as typed, with a secret value masked."""
-    if not flag.text.endswith(flag.value):  # one that stands for several keys, as `--space` does
-        return mask_line(flag.text)
-    shown = mask_line(f"{flag.key}={flag.value}").removeprefix(f"{flag.key}=")
-    return flag.text.removesuffix(flag.value) + shown
 
 
 def is_layer(variable: str) -> bool:

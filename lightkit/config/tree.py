@@ -97,11 +97,28 @@ def graft(value: Any, origin: Origin) -> Node:
     return Leaf(str(value) if isinstance(value, PurePath) else value, origin)
 
 
-def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
-    """List every node of a tree with its path, parents first."""
+def walk(
+    node: Node, path: KeyPath = (), *, ends: Callable[[Node], bool] = lambda _: False
+) -> Iterator[tuple[KeyPath, Node]]:
+    """List every node of a tree with its path, parents first.
+
+    Args:
+        node: The tree.
+        path: Its path.
+        ends: Whether nothing below a node is listed.
+    """
     yield path, node
+    if ends(node):
+        return
     for key, child in list_children(node):
-        yield from walk(child, (*path, key))
+        yield from walk(child, (*path, key), ends=ends)
+
+
+def is_setting(node: Node) -> bool:
+    """Return whether a value is set as a whole: a scalar, a list of scalars, or an empty one."""
+    if isinstance(node, Items):
+        return not any(isinstance(item, MappingNode) for item in node.items)
+    return isinstance(node, Leaf) or not node.entries
 
 
 def find(node: Node | None, path: KeyPath) -> Node | None:

@@ -967,7 +967,7 @@ class _Validator:
                 "; ModelCheckpoint has it: add an entry of your own under callbacks, such as"
                 f" five_best: {{class_path: ModelCheckpoint, init_args: {{{base}: ...}}}}"
             )
-        hint = near(base, found.arguments)
+        hint = _hint_at_argument(name, found.arguments)
         if not hint and found.open and place[0] in _CALLED:
             return "; what it passes on to others goes under dict_kwargs"
         return hint
@@ -1101,7 +1101,7 @@ def _takes_only_classes(branch: Schema) -> bool:
 
 
 def _hint_at_argument(name: str, known: Mapping[str, Argument]) -> str:
-    """Return the hint at a near argument of a section.
+    """Return the hint at a near argument.
 
     The hint at an argument that is no list says that nothing can be appended to it.
     """

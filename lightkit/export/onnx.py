@@ -196,7 +196,6 @@ def _round_to_float16(node: ir.Node, value: ir.Value) -> None:
 def _rename_values(model: ir.Model, metadata: Metadata) -> None:
     """Rename inner values that are called as an input or output, and open sizes such as ``s77``."""
     graph = model.graph
-    sizes = {}
     ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
     for value in (
         *graph.initializers.values(),
@@ -204,6 +203,12 @@ def _rename_values(model: ir.Model, metadata: Metadata) -> None:
     ):
         if value is not ends.get(value.name, value):
             value.name = f"{value.name}_inside"
+    _rename_sizes(graph, metadata)
+
+
+def _rename_sizes(graph: ir.Graph, metadata: Metadata) -> None:
+    """Rename open sizes of inputs and outputs: ``batch``, others by the input and its axis."""
+    sizes: dict[str, str] = {}
     for spec, value in zip(metadata.inputs, graph.inputs, strict=True):
         for axis, size in enumerate(value.shape or ()):
             if not isinstance(size, int):

@@ -105,27 +105,8 @@ def make_target(
             go into the graph.
         ExportError: If ``forward`` fails, returns NaN, or something else each time.
     """
-    example = example_from_module(module)
-    origin = "example_input_array"
-    if options.input_shapes:
-        example = example_from_shapes(module, options.input_shapes)
-        origin = "--input-shape"
-    samples = draw_samples(module, data, options.num_samples)
+    example, samples = _choose_samples(module, data, options)
     module.trainer = None  # it is no part of the model, and would be pickled with it
-    if example is None:
-        if samples is None:
-            raise ConfigError(
-                f"{type(module).__name__}: what forward takes is unknown: there are no data, and no"
-                " example_input_array. Say --input-shape, such as --input-shape 1,3,224,224."
-            )
-        example = tuple(tensor[:_MIN_BATCH] for tensor in samples.inputs)
-    else:
-        weakness = _explain_weakness(samples, example)
-        if samples is None or weakness:
-            samples = make_random_samples(example, options.num_samples, source=origin)
-            _log.warning(
-                "the proof is weaker: %s, so that it is made on %s", weakness, samples.source
-            )
     if not_scored:
         samples = replace(samples, batches=(), not_scored=not_scored)
     example = tuple(
@@ -159,6 +140,37 @@ def make_target(
             " label)` of each sample by its index."
         )
     return target
+
+
+def _choose_samples(
+    module: LightningModule, data: LightningDataModule | None, options: ExportOptions
+) -> tuple[tuple[Tensor, ...], EvaluationSamples]:
+    """Choose the example of ``forward``'s inputs and the samples of the proof.
+
+    Where the data do not fit the example, the samples are random, with a warning.
+
+    Raises:
+        ConfigError: If there is neither an example nor data.
+    """
+    example = example_from_module(module)
+    origin = "example_input_array"
+    if options.input_shapes:
+        example = example_from_shapes(module, options.input_shapes)
+        origin = "--input-shape"
+    samples = draw_samples(module, data, options.num_samples)
+    if example is None:
+        if samples is None:
+            raise ConfigError(
+                f"{type(module).__name__}: what forward takes is unknown: there are no data, and no"
+                " example_input_array. Say --input-shape, such as --input-shape 1,3,224,224."
+            )
+        return tuple(tensor[:_MIN_BATCH] for tensor in samples.inputs), samples
+
+    weakness = _explain_weakness(samples, example)
+    if samples is None or weakness:
+        samples = make_random_samples(example, options.num_samples, source=origin)
+        _log.warning("the proof is weaker: %s, so that it is made on %s", weakness, samples.source)
+    return example, samples
 
 
 def _explain_weakness(samples: EvaluationSamples | None, example: Sequence[Tensor]) -> str:

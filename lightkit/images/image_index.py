@@ -440,23 +440,18 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
             splits and none holds the training split's classes.
     """
     named = [(split_named(folder.name), folder) for folder in list_folders(root)]
-    trained = [folder for split, folder in named if split == "train" and list_folders(folder)]
-    if not trained:
-        if len(named) > 1 and all(split is not None for split, _ in named):
-            names = join_names([f"{visible(folder.name, in_line=True)}/" for _, folder in named])
-            raise DataError(
-                f"{root}: its folders {names} are named after splits, and none of them is a"
-                " training split with one folder a class. Expected train/, and val/ or test/ if"
-                f" there are any, each with the class folders (such as {root}/train/roses/1.jpg),"
-                " or one folder a class, with other names."
-            )
+    splits = [
+        (split, folder)
+        for split, folder in named
+        if split is not None and (split != "train" or list_folders(folder))
+    ]
+    if all(split != "train" for split, _ in splits):
+        _refuse_untrained_splits(root, named)
         return {}
 
     # each split is one folder
     found: dict[Split, Path] = {}
-    for split, folder in named:
-        if split is None or (split == "train" and folder not in trained):
-            continue
+    for split, folder in splits:
         if split in found:
             raise DataError(
                 f"{folder} and {found[split]} both hold the {split}"
@@ -465,6 +460,27 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
         found[split] = folder
 
     return found
+
+
+def _refuse_untrained_splits(root: Path, named: Sequence[tuple[Split | None, Path]]) -> None:
+    """Refuse folders that are all named after splits, where none has the classes of training.
+
+    Args:
+        root: The folder with the folders.
+        named: Each folder with the split that it is named after; None for a folder of a class.
+
+    Raises:
+        DataError: If all are named so.
+    """
+    if len(named) < 2 or any(split is None for split, _ in named):
+        return
+    names = join_names([f"{visible(folder.name, in_line=True)}/" for _, folder in named])
+    raise DataError(
+        f"{root}: its folders {names} are named after splits, and none of them is a"
+        " training split with one folder a class. Expected train/, and val/ or test/ if"
+        f" there are any, each with the class folders (such as {root}/train/roses/1.jpg),"
+        " or one folder a class, with other names."
+    )
 
 
 def check_class_folders(root: Path) -> None:

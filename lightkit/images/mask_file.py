@@ -6,7 +6,7 @@ A table has the colours. No torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -136,15 +136,25 @@ def parse_classes(
     codes = [
         _parse_code(f"{_KEY}.{name}", value, are_colors=are_colors) for name, value in given.items()
     ]
-    if twice := sorted({code for code in codes if codes.count(code) > 1}):
-        names = [name for name, code in zip(given, codes, strict=True) if code == twice[0]]
-        raise ConfigError(
-            f"{_KEY}: {join_names(names)} have the same value; a pixel is of one class."
-        )
+    _refuse_equal_codes(given, codes)
     ignored = _parse_ignored(
         ignore_index, dict(zip(codes, given, strict=True)), are_colors=are_colors
     )
     return MaskClasses(tuple(given), tuple(codes), ignored, are_colors)
+
+
+def _refuse_equal_codes(names: Iterable[str], codes: Sequence[int]) -> None:
+    """Refuse classes with one number or colour.
+
+    Raises:
+        ConfigError: If there are such classes.
+    """
+    twice = sorted({code for code in codes if codes.count(code) > 1})
+    if twice:
+        same = [name for name, code in zip(names, codes, strict=True) if code == twice[0]]
+        raise ConfigError(
+            f"{_KEY}: {join_names(same)} have the same value; a pixel is of one class."
+        )
 
 
 def _parse_ignored(ignore_index: Any, names: Mapping[int, str], *, are_colors: bool) -> int | None:

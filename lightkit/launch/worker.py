@@ -264,15 +264,8 @@ class RankContext:
             message = format_traceback(error)
         self.record("ended", code=code, kind=type(error).__name__, message=message)
         if not self.supervised:
-            if (
-                self._screen is not None
-                and isinstance(error, Exception)
-                and not isinstance(error, LeftAlone)
-            ):
-                log = "" if self._log is None else f"log   {self._log}\n"
-                os.write(
-                    self._screen, f"rank {self.rank.rank}:\n{message.rstrip()}\n{log}".encode()
-                )
+            if isinstance(error, Exception) and not isinstance(error, LeftAlone):
+                self._show(message)
             self._leave(is_over=False)
             raise error
         if self.rank.rank != 0:
@@ -280,6 +273,12 @@ class RankContext:
         sys.stdout.flush()
         sys.stderr.flush()
         return process_code
+
+    def _show(self, message: str) -> None:
+        """Print the message of an error on the screen of the launch, where this rank has one."""
+        if self._screen is not None:
+            log = "" if self._log is None else f"log   {self._log}\n"
+            os.write(self._screen, f"rank {self.rank.rank}:\n{message.rstrip()}\n{log}".encode())
 
     def end_by_force(self, interruption: Interrupted) -> int:
         """Write the end of a rank that has not ended in time after a signal.

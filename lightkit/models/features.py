@@ -122,12 +122,7 @@ class FrozenFeatures:
         """
         assert self._example is not None
         images, features = self._example
-        layers = [self._module, *self._network.modules()]
-        has_hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
-        are_exact = all(
-            parameter.dtype in (torch.float32, torch.float64) for parameter in self._frozen
-        )
-        if has_hooks or not are_exact or not any(isinstance(layer, _BatchNorm) for layer in layers):
+        if not self._has_foldable_norms():
             return None
         rounding = 1e-9 if features.dtype == torch.float64 else 0.05  # on a GPU float32 may be TF32
         if features.dtype == torch.float32 and features.device.type == "cpu":
@@ -144,6 +139,16 @@ class FrozenFeatures:
             )
             return None
         return fused if same is not None and _are_alike(same, features, within=rounding) else None
+
+    def _has_foldable_norms(self) -> bool:
+        """Return whether the network has batch norms, is exact enough to fold, and has no hooks."""
+        layers = [self._module, *self._network.modules()]
+        has_hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+        are_exact = all(
+            parameter.dtype in (torch.float32, torch.float64) for parameter in self._frozen
+        )
+        has_norms = any(isinstance(layer, _BatchNorm) for layer in layers)
+        return has_norms and are_exact and not has_hooks
 
     def digest(self) -> str:
         """Compute a digest of all that decides the features of an image.

@@ -173,12 +173,13 @@ def read_facts(run: Run) -> RunFacts:
     predictions = {}
     for split in SPLITS:
         path = predictions_path(run.folder, split)
-        found = attempt(path.name, partial(read_predictions, path), None) if path.exists() else None
-        if found is not None and _is_own(found, manifest, sha256):
-            predictions[split] = found
+        if path.exists():
+            found = attempt(path.name, partial(read_predictions, path), None)
+            if found is not None and _is_own(found, manifest, sha256):
+                predictions[split] = found
     importance = _select_importance(read_object("importance.json"), manifest, sha256)
     gate = read_object("gate.json")
-    if find_value(gate, "checkpoint", "sha256") not in (None, sha256) and sha256 is not None:
+    if _is_of_other_checkpoint(gate, sha256):
         problems.append(
             "gate.json is of another checkpoint than the best, and is not"
             " shown; `lightkit gate` judges it"
@@ -242,6 +243,12 @@ def _is_own(found: Predictions, manifest: Mapping[str, Any], sha256: str | None)
     return not is_fit or found.is_of(
         sha256, fingerprint=find_value(manifest, "data", "fingerprint")
     )
+
+
+def _is_of_other_checkpoint(gate: Mapping[str, Any], sha256: str | None) -> bool:
+    """Return whether a decision is known to be of other weights than the best checkpoint's."""
+    judged = find_value(gate, "checkpoint", "sha256")
+    return None not in (judged, sha256) and judged != sha256
 
 
 def _select_importance(

@@ -757,6 +757,23 @@ def choose_deciding_samples(
         return []
     if baseline is not None and candidate.labels != baseline.labels:  # not of the same samples
         baseline = None
+    return [
+        {
+            "kind": kind,
+            "index": int(candidate.index[at]),
+            "path": candidate.paths[at],
+            "label": candidate.describe(candidate.target[at]),
+            "challenger": candidate.describe(candidate.prediction[at]),
+            "baseline": None if baseline is None else baseline.describe(baseline.prediction[at]),
+        }
+        for kind, at in _list_deciding(candidate, baseline, slices)
+    ]
+
+
+def _list_deciding(
+    candidate: Predictions, baseline: Predictions | None, slices: Sequence[str]
+) -> list[tuple[str, int]]:
+    """List the kinds and positions of the samples to look at: of all classes, then of slices."""
     chosen: list[tuple[str, int]]
     if baseline is None:
         chosen = [("wrong", at) for at in worst_errors(candidate, _MAX_SAMPLES).tolist()]
@@ -769,14 +786,4 @@ def choose_deciding_samples(
             worst = of_class.index[worst_errors(of_class, _MAX_SAMPLES // 2)]
             positions = np.searchsorted(candidate.index, worst).tolist()
             chosen += [("wrong", at) for at in positions if at not in known]
-    return [
-        {
-            "kind": kind,
-            "index": int(candidate.index[at]),
-            "path": candidate.paths[at],
-            "label": candidate.describe(candidate.target[at]),
-            "challenger": candidate.describe(candidate.prediction[at]),
-            "baseline": None if baseline is None else baseline.describe(baseline.prediction[at]),
-        }
-        for kind, at in chosen
-    ]
+    return chosen

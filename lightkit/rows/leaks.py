@@ -76,32 +76,37 @@ def _has_borders(column: pa.Array, codes: npt.NDArray[Any]) -> bool:
     return not has_mixed and num_changes == len(np.unique(codes)) - 1
 
 
-def _find_sums(rows: pa.Table, target: npt.NDArray[np.float64]) -> list[str]:
-    """Find numbers that are the target in another unit, alone or in a weighted sum."""
-    names: list[str] = []
-    columns: list[npt.NDArray[np.float64]] = []
+def _standardize_columns(rows: pa.Table) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the first columns of numbers that vary and have no null, with mean 0 and deviation 1.
+
+    By their names, at most `_MAX_COLUMNS`.
+    """
+    columns: dict[str, npt.NDArray[np.float64]] = {}
     for name in rows.column_names:
-        if (
-            pa.types.is_floating(rows[name].type)
-            and not rows[name].null_count
-            and len(names) < _MAX_COLUMNS
-        ):
+        if len(columns) == _MAX_COLUMNS:
+            break
+        if pa.types.is_floating(rows[name].type) and not rows[name].null_count:
             numbers = rows[name].to_numpy()
             if numbers.std() > 0:
-                names.append(name)
-                columns.append((numbers - numbers.mean()) / numbers.std())
+                columns[name] = (numbers - numbers.mean()) / numbers.std()
+    return columns
+
+
+def _find_sums(rows: pa.Table, target: npt.NDArray[np.float64]) -> list[str]:
+    """Find numbers that are the target in another unit, alone or in a weighted sum."""
+    columns = _standardize_columns(rows)
     wanted = (target - target.mean()) / target.std()
     found = []
-    for name, column in zip(names, columns, strict=True):
+    for name, column in columns.items():
         if 1 - (column @ wanted / len(wanted)) ** 2 < _UNEXPLAINED:
             found.append(f"column {name!r} is the target in another unit. {_REMEDY}")
-    if found or len(names) + 1 >= len(wanted) or not names:
+    if found or len(columns) + 1 >= len(wanted) or not columns:
         return found
-    matrix = np.stack(columns, axis=1)
+    matrix = np.stack([*columns.values()], axis=1)
     factors, *_ = np.linalg.lstsq(matrix, wanted, rcond=None)
     if float(np.square(wanted - matrix @ factors).mean()) >= _UNEXPLAINED:
         return []
-    parts = [name for name, factor in zip(names, factors, strict=True) if abs(factor) > _SHARE]
+    parts = [name for name, factor in zip(columns, factors, strict=True) if abs(factor) > _SHARE]
     return [f"the target is a sum of the columns {_join(parts)}. {_REMEDY}"]
 
 

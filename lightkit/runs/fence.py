@@ -66,6 +66,17 @@ class Fence:
             _open.remove(self)
 
 
+class NoFence:
+    """Paths outside of each job whose lock this process holds: any process may write them."""
+
+    def check(self) -> None:
+        """Raise nothing: there is no lock to lose."""
+
+    def aside_of(self, path: Path) -> Path:
+        """Return a new path beside ``path``, from which a file can be renamed to it."""
+        return aside_of(path)
+
+
 _open: list[Fence] = []
 
 

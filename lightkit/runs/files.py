@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lightkit.runs.fence import aside_of, find_fence
+from lightkit.runs.fence import NoFence, aside_of, find_fence
 from lightkit.runs.records import RECORDS, find_excess, find_mismatch
 
 DAMAGED = ".damaged"
@@ -50,25 +50,21 @@ def atomic_write(
     Raises:
         RunLocked: If this process has lost the lock of the job that the file belongs to.
     """
-    fence = find_fence(path)
-    if fence is not None:
-        fence.check()
+    fence = find_fence(path) or NoFence()
+    fence.check()
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
-        if fence is not None:
-            aside = fence.aside_of(path)
+        aside = fence.aside_of(path)
         yield aside
         if durable and not is_flushed:
             flush(aside)
-        if fence is not None:
-            fence.check()
+        fence.check()
         aside.replace(path)
         if durable and flushes_folder:
             flush(path.parent)
     except OSError as error:
-        if fence is not None:
-            fence.check()  # which says why, where the folder of its asides has gone
+        fence.check()  # which says why, where the folder of its asides has gone
         if str(error.filename) == str(aside):
             error.filename = str(path)  # which the user knows
         raise

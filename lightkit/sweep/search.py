@@ -297,6 +297,25 @@ def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
     return dimension.clean(value)
 
 
+def _make_study(
+    dimensions: Sequence[Dimension], mode: str, trials: Iterable[Trial]
+) -> optuna.Study:
+    """Make a study of Optuna from trials that are complete, with the given dimensions alone."""
+    import optuna  # here: it is optional
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        study_name=STUDY, direction="minimize" if mode == "min" else "maximize"
+    )
+    distributions = {one.key: _distribute(one) for one in dimensions}
+    for each in trials:
+        params = {one.key: _encode(one, each.params[one.key]) for one in dimensions}
+        study.add_trial(
+            optuna.create_trial(value=each.value, params=params, distributions=distributions)
+        )
+    return study
+
+
 def compute_importance(
     plan: Plan, mode: str, trials: Iterable[Trial]
 ) -> tuple[dict[str, float], int]:
@@ -319,16 +338,7 @@ def compute_importance(
         import optuna
     except ImportError:
         return {}, len(complete)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        study_name=STUDY, direction="minimize" if mode == "min" else "maximize"
-    )
-    distributions = {one.key: _distribute(one) for one in varied}
-    for each in complete:
-        params = {one.key: _encode(one, each.params[one.key]) for one in varied}
-        study.add_trial(
-            optuna.create_trial(value=each.value, params=params, distributions=distributions)
-        )
+    study = _make_study(varied, mode, complete)
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -253,14 +253,7 @@ def index_texts(
             marks = list(row.label)
         has_several = has_several or isinstance(row.label, (list, tuple, Mapping))
         table.add(row, read_labels(row, separator))
-    if not len(table):
-        raise DataError(f"{root}: there are no texts.")
-    given = [split for split in SPLITS if split in table.splits]
-    if given and "train" not in given:
-        raise DataError(
-            f"{root}: no text is in the train split; the splits are {', '.join(given)}."
-        )
-    _warn_of_empty(table, root)
+    given = _check_table(table, root)
 
     # each text in its split
     assigned = _assign_splits(table, given, val_fraction=val_fraction, test_fraction=test_fraction)
@@ -292,6 +285,25 @@ def index_texts(
         given=given,
         num_dropped=int((~kept).sum()),
     )
+
+
+def _check_table(table: _Table, root: str) -> list[Split]:
+    """Check that there are texts to train on, and return the splits that are named.
+
+    Empty texts are warned about.
+
+    Raises:
+        DataError: If there are no texts, or splits are named and none is that of training.
+    """
+    if not len(table):
+        raise DataError(f"{root}: there are no texts.")
+    given = [split for split in SPLITS if split in table.splits]
+    if given and "train" not in given:
+        raise DataError(
+            f"{root}: no text is in the train split; the splits are {', '.join(given)}."
+        )
+    _warn_of_empty(table, root)
+    return given
 
 
 def require_classes(index: TextIndex, root: str) -> None:

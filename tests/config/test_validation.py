@@ -127,6 +127,10 @@ WRONG = {
         "trainer: {max_steps+: 3}",
         "trainer.max_steps+: the trainer has no such argument; max_steps takes no list",
     ),
+    "appending to an argument of a class that is no list": (
+        "optimizer: {class_path: Adam, init_args: {lr+: 3}}",
+        "optimizer.init_args.lr+: Adam has no such argument; lr takes no list",
+    ),
     "wrong type": (
         "trainer: {max_epochs: ten}",
         "trainer.max_epochs: expected an integer or null, got 'ten'",

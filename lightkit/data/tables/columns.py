@@ -234,13 +234,7 @@ def parse_filter(asked: Sequence[Any] | None, schema: pa.Schema) -> RowFilter | 
     """
     if not asked:
         return None
-    is_group = [
-        isinstance(part, list | tuple)
-        and bool(part)
-        and all(isinstance(one, list | tuple) for one in part)
-        for part in asked
-    ]
-    groups = asked if all(is_group) else [asked]
+    groups = asked if all(map(_is_group, asked)) else [asked]
     parsed = [[_parse_condition(triple, schema) for triple in group] for group in groups]
     names = dict.fromkeys(name for group in parsed for name, _, _ in group)
     rows, row_groups = (
@@ -253,8 +247,37 @@ def parse_filter(asked: Sequence[Any] | None, schema: pa.Schema) -> RowFilter | 
     return RowFilter(tuple(names), rows, row_groups, repr(asked))
 
 
+def _is_group(part: Any) -> bool:
+    """Return whether a part of a filter is a list of conditions, and not one condition."""
+    is_filled = isinstance(part, list | tuple) and bool(part)
+    return is_filled and all(isinstance(one, list | tuple) for one in part)
+
+
 def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression, pc.Expression]:
     """Convert a condition to its column, its expression for rows, and that for row groups."""
+    column, sign, value = _check_condition(triple, schema)
+    kind = plain_type(schema.field(column).type)
+    field = pc.field(column)
+    if types.is_float16(kind):  # Arrow compares no half precision
+        kind = pa.float32()
+        field = field.cast(pa.float32())
+    if isinstance(value, list | tuple):
+        found = _is_in(field, [_convert_value(one, kind, column) for one in value], kind)
+        found = ~found & field.is_valid() if sign == "not in" else found
+    else:
+        found = _COMPARE[sign](field, _convert_value(value, kind, column))
+    # Arrow (25.0) takes a row group whose least and greatest value are equal for one without NaN
+    misses_nan = types.is_floating(kind) and sign in ("!=", "in", "not in")
+    return column, found, pc.scalar(True) if misses_nan else found
+
+
+def _check_condition(triple: Any, schema: pa.Schema) -> tuple[str, str, Any]:
+    """Return the column, the operator in one spelling, and the value of a condition.
+
+    Raises:
+        ConfigError: If it is no condition.
+        DataError: If the table has no such column.
+    """
     if not isinstance(triple, list | tuple) or len(triple) != 3 or not isinstance(triple[0], str):
         raise ConfigError(
             "data.init_args.filter: expected [column, operator, value], such as [height, '>=',"
@@ -275,19 +298,7 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
         raise ConfigError(
             f"data.init_args.filter: {column} {sign!r} expects {expected}, got {value!r}"
         )
-    kind = plain_type(schema.field(column).type)
-    field = pc.field(column)
-    if types.is_float16(kind):  # Arrow compares no half precision
-        kind = pa.float32()
-        field = field.cast(pa.float32())
-    if is_many:
-        found = _is_in(field, [_convert_value(one, kind, column) for one in value], kind)
-        found = ~found & field.is_valid() if sign == "not in" else found
-    else:
-        found = _COMPARE[sign](field, _convert_value(value, kind, column))
-    # Arrow (25.0) takes a row group whose least and greatest value are equal for one without NaN
-    misses_nan = types.is_floating(kind) and sign in ("!=", "in", "not in")
-    return column, found, pc.scalar(True) if misses_nan else found
+    return column, sign, value
 
 
 def _is_in(field: pc.Expression, values: Sequence[pa.Scalar], kind: pa.DataType) -> pc.Expression:

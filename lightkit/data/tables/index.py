@@ -490,15 +490,8 @@ def _choose_class_names(
         owner = "the training split"
         kind = plain_type(next(iter(tables.values())).schema.field(columns.label).type)
         names = _sort_classes(names, kind, columns.label_names)
-    for split, of_split in zip(SPLITS, classes, strict=True):
-        unknown = sorted(of_split.keys() - set(names))
-        if names and unknown:  # a table without training rows is refused
-            others, known = (join_names([*map(repr, each)]) for each in (unknown, names))
-            raise DataError(
-                f"the {split} split has rows of classes that {owner} does not have: {others}; it"
-                f" has {known}. Leave such rows out with"
-                " data.init_args.filter, or split the rows again."
-            )
+    if names:  # a table without training rows is refused
+        _refuse_other_classes(classes, names, owner)
     if is_hashed and (untrained := [name for name in names if not classes[0].get(name)]):
         log.warning(
             "data: no row of %s is trained on, as a hash holds all of them out. Add rows of them, "
@@ -506,6 +499,30 @@ def _choose_class_names(
             "(data.init_args.split).", join_names([*map(repr, untrained)]),
         )  # fmt: skip
     return names
+
+
+def _refuse_other_classes(
+    classes: Sequence[Mapping[str, int]], names: Sequence[str], owner: str
+) -> None:
+    """Refuse rows of classes that are not among the names.
+
+    Args:
+        classes: Rows of each class, of each split.
+        names: Names of the classes.
+        owner: What has them: the checkpoint or the training split.
+
+    Raises:
+        DataError: If a split has another class.
+    """
+    for split, of_split in zip(SPLITS, classes, strict=True):
+        unknown = sorted(of_split.keys() - set(names))
+        if unknown:
+            others, known = (join_names([*map(repr, each)]) for each in (unknown, names))
+            raise DataError(
+                f"the {split} split has rows of classes that {owner} does not have: {others}; it"
+                f" has {known}. Leave such rows out with"
+                " data.init_args.filter, or split the rows again."
+            )
 
 
 def _sort_classes(names: Sequence[str], kind: pa.DataType, label_names: Sequence[str]) -> list[str]:
