@@ -178,8 +178,8 @@ def _copy_tables() -> None:
 
     Its dozens of migrations take a second of processor time in each run root.
     """
-    utils = importlib.import_module("mlflow.store.db.utils")
-    sqlalchemy = importlib.import_module("sqlalchemy")
+    utils: Any = importlib.import_module("mlflow.store.db.utils")
+    sqlalchemy: Any = importlib.import_module("sqlalchemy")
     original = utils._initialize_tables
     with tempfile.TemporaryDirectory() as folder:
         engine = sqlalchemy.create_engine(f"sqlite:///{folder}/mlflow.db")
@@ -201,7 +201,7 @@ def _copy_tables() -> None:
             tables.deserialize(content)
             tables.backup(connection.driver_connection)
 
-    registry = importlib.import_module("mlflow.store.model_registry.sqlalchemy_store")
+    registry: Any = importlib.import_module("mlflow.store.model_registry.sqlalchemy_store")
     utils._initialize_tables = registry._initialize_tables = initialize
 
 
