@@ -314,12 +314,6 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
     if settings.baseline is not None and not settings.is_against_run:
         found = find_version(registry, request.name, str(settings.baseline))
         baseline = None if found is None else str(found.version)
-    newest_move: Mapping[str, Any] | None = None
-    if settings.drift is not None and read_aliases(registry, request.name) is not None:
-        moves = read_moves(registry, request.name)
-        of_alias = [move for move in moves if move.alias == settings.history_alias]
-        newest = of_alias[-1].as_dict() if of_alias else None
-        newest_move = json.loads(json.dumps(finite(newest)))  # as gate.json has it
     decision: Mapping[str, Any] = runs.read_json(request.run.folder / RECORD) or {}
     holds = decision_holds(
         decision,
@@ -327,7 +321,7 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         name=request.name,
         sha256=request.sha256,
         baseline=baseline,
-        newest_move=newest_move,
+        newest_move=_read_newest_move(registry, request),
         inputs=digest_inputs_of_scores(request.stage_config, request.run),
         in_retrain=IN_RETRAIN in os.environ,
     )
@@ -335,18 +329,7 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         return decision if holds else {}
 
     if not holds:
-        mode = request.stage_config.mode
-        what = (
-            f"{RECORD} is missing, older than a day, or of another"
-            " checkpoint, champion, gate or data"
-        )
-        print_line(f"gate  is asked: {what}", mode)
-        with freezing_imports():
-            from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
-
-        decision = evaluate_gate(
-            request.stage_config, tracking_uri=request.tracking_uri, name=request.name
-        )
+        decision = _judge_again(request)
     if decision.get("metric") is None:
         logging.getLogger("lightkit").warning(
             "promote: nothing judges the model, as gate.metric is not set; set a gate, such as"
@@ -356,6 +339,32 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         refusal = explain_refusal(decision, request.run)
         raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
     return decision
+
+
+def _read_newest_move(registry: Registry, request: _Request) -> Any:
+    """Return the newest move of the models that `gate.drift` compares with, as gate.json has it.
+
+    None where there is none, or no such comparison.
+    """
+    settings = request.settings
+    if settings.drift is None or read_aliases(registry, request.name) is None:
+        return None
+    moves = read_moves(registry, request.name)
+    of_alias = [move for move in moves if move.alias == settings.history_alias]
+    newest = of_alias[-1].as_dict() if of_alias else None
+    return json.loads(json.dumps(finite(newest)))
+
+
+def _judge_again(request: _Request) -> Mapping[str, Any]:
+    """Evaluate the gate, and return its decision."""
+    what = (
+        f"{RECORD} is missing, older than a day, or of another checkpoint, champion, gate or data"
+    )
+    print_line(f"gate  is asked: {what}", request.stage_config.mode)
+    with freezing_imports():
+        from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
+
+    return evaluate_gate(request.stage_config, tracking_uri=request.tracking_uri, name=request.name)
 
 
 def _register(registry: Registry, request: _Request) -> ModelVersion:

@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,30 +124,43 @@ def list_confirmations(trials: Sequence[Trial], plan: Plan, mode: str) -> list[C
     The mean of the seeds that a point has survived says nothing of the others. A run that breaks a
     bound counts as one that has failed.
     """
-    by_point: dict[int, dict[int, float]] = {}
-    num_outside: Counter[int] = Counter()
-    for each in trials:
-        if each.kind != "confirm" or each.state != "complete" or each.value is None:
-            continue
-        number = int(each.of or 0)
-        values = by_point.setdefault(number, {})
-        if each.is_feasible(plan.constraints):
-            values[int(each.seed or 0)] = each.value
-        else:
-            num_outside[number] += 1
-    own = by_point.get(0, {})
-    sign = 1.0 if mode == "max" else -1.0
+    fresh = [each for each in trials if each.kind == "confirm" and each.state == "complete"]
+    numbers = dict.fromkeys(int(each.of or 0) for each in fresh)
+    values = {number: _values_by_seed(fresh, plan, number) for number in numbers}
     found = []
-    for number, values in by_point.items():
-        gains = [sign * (value - own[seed]) for seed, value in values.items() if seed in own]
-        mean = compute_mean(list(values.values())) if values else None
-        gain = compute_mean(gains) if number and gains else None
-        found.append(Confirmation(number, mean, num_outside[number], gain))
+    for number in numbers:
+        num_runs = sum(int(each.of or 0) == number for each in fresh)
+        gains = _list_gains(values[number], values.get(0, {}), mode) if number else []
+        found.append(
+            Confirmation(
+                number,
+                compute_mean(list(values[number].values())) if values[number] else None,
+                num_outside=num_runs - len(values[number]),
+                gain=compute_mean(gains) if gains else None,
+            )
+        )
 
     def rank(each: Confirmation) -> tuple[Any, ...]:
         return (-each.num_runs, rank_value(None if each.mean is None else each.mean.mean, mode))
 
     return sorted(found, key=rank)
+
+
+def _values_by_seed(fresh: Sequence[Trial], plan: Plan, number: int) -> dict[int, float]:
+    """Return the values of a point's fresh runs within all bounds, by their seeds."""
+    return {
+        int(each.seed or 0): each.value
+        for each in fresh
+        if int(each.of or 0) == number
+        and each.value is not None
+        and each.is_feasible(plan.constraints)
+    }
+
+
+def _list_gains(values: Mapping[int, float], own: Mapping[int, float], mode: str) -> list[float]:
+    """List how much better a point is than the config itself, for each seed that both have."""
+    sign = 1.0 if mode == "max" else -1.0
+    return [sign * (value - own[seed]) for seed, value in values.items() if seed in own]
 
 
 def choose_best(trials: Sequence[Trial], plan: Plan, mode: str | None) -> Trial | None:
