@@ -212,8 +212,11 @@ class _Writer:
             if argument.default not in (None, NO_DEFAULT):
                 described["default"] = argument.default
             properties[name] = described
-            branches = list_branches(argument.schema)
-            lists = [branch for branch in branches if branch.get("type") == "array"]
+            lists = [
+                branch
+                for branch in list_branches(argument.schema)
+                if branch.get("type") == "array" and "prefixItems" not in branch  # no pair
+            ]
             if lists:
                 item = self._describe_type(lists[0].get("items", {}))
                 added = [item, {"type": "array", "items": item}, {"type": "null"}]

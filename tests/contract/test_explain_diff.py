@@ -254,6 +254,7 @@ INVALID = {
     "type": "trainer: {max_epochs: ten}",
     "type_in_a_block": "fit: {trainer: {max_epochs: ten}}",
     "class_argument": "model: {class_path: ImageClassifier, init_args: {bakbone: x}}",
+    "append_to_a_pair": "data: {class_path: Flowers, init_args: {crop_scale+: 1}}",
     "class_argument_type": (
         "model: {class_path: lightkit.models.ImageClassifier, init_args: {backbone: 3}}"
     ),
