@@ -248,6 +248,7 @@ class PredictionRecorder(Callback):
         """Those of the last test, on rank 0."""
         self._evaluation: _Evaluation | None = None
         self._best: _Evaluation | None = None
+        self._best_score: float | None = None
         self._has_warned = False
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -290,14 +291,16 @@ class PredictionRecorder(Callback):
                     )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget what came before the first step."""
+        """Note the best score so far, of a run that is resumed."""
         self._evaluation = self._best = None
+        self._best_score = _best_score(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin, within a fit or for the caller."""
         is_fit = trainer.state.fn == TrainerFn.FITTING
         if is_fit:
             self._keep_best(trainer)
+            self._best_score = _best_score(trainer)
         if (is_fit or self.folder is None) and not trainer.sanity_checking:
             self._begin(trainer, trainer.val_dataloaders)
 
@@ -347,25 +350,37 @@ class PredictionRecorder(Callback):
             self._evaluation.form = task_of(module).form
 
     def _keep_best(self, trainer: Trainer) -> None:
-        """Keep the validation of the weights in the best checkpoint: the last one, or an earlier.
+        """Keep the validation of the weights in the best checkpoint.
 
-        None where they were not validated, as those of an epoch that a training metric has chosen.
-        Without a checkpoint the newest is kept.
+        The last one where its checkpoint has become the best, by the score, and by the step where
+        that is known: a training metric may have chosen another epoch, which was not validated.
+        Without scores the newest is kept.
         """
-        found = [each for each in (self._evaluation, self._best) if each is not None]
-        keeper: Any = trainer.checkpoint_callback
-        if getattr(keeper, "best_model_path", ""):
-            step = self._find_best_step(trainer, keeper)
-            found = [each for each in found if each.step == step]
-        self._best = found[0] if found else None
+        score = _best_score(trainer)
+        found = [self._best]
+        if score is None or score != self._best_score:
+            found = [self._evaluation, self._best]
+            self._best_score = score
+        step = self._find_best_step(trainer)
+        self._best = next(
+            (each for each in found if each is not None and step in (None, each.step)), None
+        )
         self._evaluation = None
 
-    def _find_best_step(self, trainer: Trainer, keeper: Any) -> int | None:
-        """Return the number of optimizer steps that the best checkpoint holds; None if unknown."""
+    def _find_best_step(self, trainer: Trainer) -> int | None:
+        """Return the number of optimizer steps that the best checkpoint holds.
+
+        None where there is none, or it cannot be told: one that is not written yet, is in an object
+        store or a folder of shards.
+        """
+        keeper: Any = trainer.checkpoint_callback
         if isinstance(keeper, Checkpoint):
             return keeper.best_step
+        path = getattr(keeper, "best_model_path", "")
+        if not path:
+            return None
         with self._warn_of_failure():
-            return make_on_rank_zero(partial(_read_step, keeper.best_model_path), trainer)
+            return make_on_rank_zero(partial(_read_step, path), trainer)
         return None  # type: ignore[unreachable]  # after a failure
 
     def _finish(
@@ -485,6 +500,11 @@ def _read_step(checkpoint: str) -> int | None:
         return None
     step: int | None = read_checkpoint(checkpoint, mmap=True).get("global_step")
     return step
+
+
+def _best_score(trainer: Trainer) -> float | None:
+    score = getattr(trainer.checkpoint_callback, "best_model_score", None)
+    return None if score is None else float(score)
 
 
 def _join_shares(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
+from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from torch import distributed
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torchmetrics import Metric, MetricCollection
@@ -25,6 +26,15 @@ _log = logging.getLogger("lightkit")
 _KEY = "lightkit_resume"
 _GOES_ON = EarlyStoppingReason.NOT_STOPPED.value
 T = TypeVar("T")
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    """A loader whose state Lightning keeps in checkpoints, and hands back."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 class ResumeState(Callback):
@@ -259,21 +269,22 @@ def _warn_of_loader(trainer: Trainer) -> None:
 
     Lightning 2.6 warns of that too, also where a loader does, so that its warning is not shown.
     """
-    progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-    is_within = trainer.fit_loop.restarted_mid_epoch and progress.processed > 0
-    loader: Any = trainer.train_dataloader
-    has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-    is_last = progress.processed >= trainer.num_training_batches
-    if not is_within or is_last or has_state or resumes_within_epoch(trainer):
+    progress: Any = trainer.fit_loop.epoch_loop.batch_progress
+    num_done = progress.current.processed
+    is_over = progress.is_last_batch or num_done >= trainer.num_training_batches
+    is_within = trainer.fit_loop.restarted_mid_epoch and num_done > 0 and not is_over
+    if not is_within or resumes_within_epoch(trainer):
         return
-    if trainer.is_global_zero:
+    loaders = CombinedLoader(trainer.train_dataloader).flattened
+    begins_anew = [type(each).__name__ for each in loaders if not isinstance(each, _Stateful)]
+    if begins_anew and trainer.is_global_zero:
         _log.warning(
             "epoch %d goes on after %d of its batches, and its loader (%s) begins anew: the rest of"
             " the epoch is not of the samples that are left. lightkit.data.train_loader goes on"
             " where it was (docs/resume-and-faults.md)",
             trainer.current_epoch,
-            progress.processed,
-            type(loader).__name__,
+            num_done,
+            begins_anew[0],
         )
 
 

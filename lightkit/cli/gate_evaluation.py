@@ -34,7 +34,15 @@ from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
 from lightkit.config import Resolved, dump_yaml, read_file
 from lightkit.config.tree import to_plain
-from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.errors import (
+    ConfigError,
+    DataError,
+    LightkitError,
+    OutOfTime,
+    OutputLost,
+    ServerAway,
+    Stalled,
+)
 from lightkit.loggers.mlflow_address import Address
 from lightkit.registry.baseline import THRESHOLDS_ALONE, BaselineModel, fetch_baseline
 from lightkit.registry.data_settings import DataSettings, choose_data_settings
@@ -441,7 +449,8 @@ class _Evaluation:
         """Find the best of the recently promoted models.
 
         Each is scored anew. The score with which it was promoted may be of other code, callbacks or
-        settings of the command line, of which the samples tell nothing.
+        settings of the command line, of which the samples tell nothing. A model that cannot be
+        scored by today's code is left out, and named.
         """
         scores = dict[str, float]()
         unknown = list[str]()
@@ -451,8 +460,10 @@ class _Evaluation:
             if found is None:
                 try:
                     found = self._score_version(registry, number, version, data)
-                except (ConfigError, DataError) as error:
-                    unknown.append(f"version {number}: {error}")
+                except (OutOfTime, OutputLost, ServerAway, Stalled):
+                    raise
+                except Exception as error:  # noqa: BLE001 (today's code may raise anything on an old model)
+                    unknown.append(f"version {number}: {_describe_failure(error)}")
                     continue
             self._check_units(candidate, found)
             value = found.metrics[self.metric]
@@ -672,3 +683,9 @@ def _shorten(value: Any) -> str:
 
 def _list_numbers(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:.6g}" for number in numbers) or "nothing"
+
+
+def _describe_failure(error: Exception) -> str:
+    """Write why a model cannot be scored; of another's error its kind, too."""
+    text = str(error)
+    return text if isinstance(error, LightkitError) else f"{type(error).__name__}: {text}"

@@ -16,6 +16,7 @@ from importlib.machinery import (
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import CodeType
+from zipimport import zipimporter
 
 
 class _SourceLoader(SourceFileLoader):
@@ -28,7 +29,7 @@ class _SourceLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the code of a module, and remove its compiled file where that is damaged."""
-        with suppress(EOFError, ValueError):
+        with suppress(EOFError, ImportError, TypeError, ValueError):
             return super().get_code(fullname)
         with suppress(OSError):
             Path(cache_from_source(self.path)).unlink(missing_ok=True)
@@ -49,6 +50,7 @@ def install() -> None:
     programs can import the module, too. A second call does nothing.
     """
     if _HOOK not in sys.path_hooks:
-        at = len(sys.path_hooks) - 1  # before Python's own, behind those of zip files and tools
+        # right before Python's own, and behind those that tools have put before both
+        at = sys.path_hooks.index(zipimporter) + 1 if zipimporter in sys.path_hooks else 0
         sys.path_hooks.insert(at, _HOOK)
         sys.path_importer_cache.clear()

@@ -5,6 +5,7 @@ Each sample once, with its own name, and which samples have a thumbnail.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,38 @@ def test_a_fit_leaves_the_validation_of_its_best_epoch(
     read = read_predictions(tmp_path / "validation_predictions.parquet")
     assert (read.epoch, set((read.prediction - read.target).tolist())) == (best, {float(best)})
     assert read.sha256 is not None
+
+
+class Manual(Scripted):
+    """Steps an optimizer by itself, of which Lightning counts no step."""
+
+    def __init__(self, losses: list[float]) -> None:
+        super().__init__(losses)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any) -> Any:
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("module", "keeper"),
+    [
+        (Manual, partial(Checkpoint, monitor="val/loss", mode="min")),
+        (Scripted, partial(ModelCheckpoint, "memory://best", monitor="val/loss")),
+    ],
+    ids=["no step is counted", "the checkpoint is in another store"],
+)
+def test_where_steps_tell_nothing_the_score_says_which_validation_is_of_the_best_checkpoint(
+    module: type[Scripted], keeper: Any, tmp_path: Path
+) -> None:
+    checkpoint = keeper()
+    checkpoint.dirpath = checkpoint.dirpath or str(tmp_path)
+    callbacks = [PredictionRecorder(tmp_path), checkpoint]
+    trainer = quiet_trainer(tmp_path, max_epochs=3, enable_checkpointing=True, callbacks=callbacks)
+    trainer.fit(module([0.5, 0.1, 0.9]), numbers(), numbers())
+    found = read_predictions(tmp_path / "validation_predictions.parquet")
+    assert {*(found.prediction - found.target).tolist()} == {1}
 
 
 class Counted(LightningModule):

@@ -15,7 +15,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
-from pytorch_lightning.callbacks import Callback, EarlyStopping
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -224,6 +224,51 @@ def test_a_shuffled_loader_of_ones_own_goes_on_in_the_order_that_it_would_have_h
     with pytest.raises(Killed):
         train(tmp_path / "cut", **settings, kill=lambda trainer: trainer.global_step == 10)
     assert_same(expected, train(tmp_path / "cut", **settings, resume=True))
+
+
+class Stateful(DataLoader[Any]):
+    """A loader that keeps its place by itself."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": 2}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        assert state_dict == {"place": 2}
+
+
+class Several(Data):
+    """Several loaders at once."""
+
+    def train_dataloader(self) -> Any:
+        other: Any = Stateful if self.exact else DataLoader
+        return {"one": Stateful(Noise(), batch_size=3), "other": other(Noise(), batch_size=3)}
+
+
+class NetOfSeveral(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return super().training_step(batch["one"], batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
+@pytest.mark.parametrize("exact", [True, False])
+def test_of_several_loaders_the_one_without_a_state_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, exact: bool
+) -> None:
+    def fit(kill: int | None, path: Path | None) -> None:
+        callbacks = [
+            ResumeState(),
+            ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=2),
+            Kill(lambda trainer: trainer.global_step == kill),
+        ]
+        trainer = quiet_trainer(
+            tmp_path, max_epochs=1, enable_checkpointing=True, callbacks=callbacks
+        )
+        trainer.fit(NetOfSeveral(plateau=False), Several(exact=exact), ckpt_path=path)
+
+    with pytest.raises(Killed):
+        fit(3, None)
+    fit(None, tmp_path / "step=2.ckpt")
+    assert ("its loader (DataLoader) begins anew" in caplog.text) == (not exact)
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")

@@ -136,6 +136,21 @@ def test_the_best_of_late_is_scored_by_the_code_of_today(
         }
 
 
+def test_a_former_champion_that_today_s_code_cannot_score_is_left_out_of_the_best_of_late(
+    planted: Workspace,
+) -> None:
+    source = (planted.folder / "my_skilled.py").read_text(encoding="utf-8")
+    fails = "        if self.skill == 90:\n            raise RuntimeError('no such skill')\n"
+    step = "    def test_step(self, batch, index):\n"
+    planted.write("my_skilled.py", source.replace(step, step + fails))
+    words = ["--gate.min=null", "--gate.max_drop=null", "--gate.slices=null"]
+    drift = "--gate.drift={window: 3, max_drop: 0.05}"
+    decision = gate(planted, *words, drift, "--gate.baseline=null", "--allow-empty")
+    assert decision["drift"]["best"] is None
+    (unknown,) = decision["drift"]["unknown"]
+    assert unknown == "version 1: RuntimeError: no such skill"
+
+
 def test_a_drop_within_the_noise_of_the_samples_is_none_where_confidence_is_asked_for(
     planted: Workspace,
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +60,57 @@ def test_values_far_from_and_near_to_zero_are_those_of_double_precision(
     finite = right.isfinite()
     np.testing.assert_allclose(found[finite], right[finite], rtol=1e-6, atol=1e-37)
     np.testing.assert_array_equal(found[~finite], right[~finite])
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind", "rtol"),
+    [
+        (functional.logsigmoid, torch.float64, 1e-12),
+        (_logaddexp, torch.float64, 1e-12),
+        (torch.sigmoid, torch.float64, 1e-12),
+        (torch.sigmoid, torch.float16, 5e-3),
+        (functional.logsigmoid, torch.float16, 5e-3),
+        (torch.log1p, torch.float16, 5e-3),
+        (torch.log1p, torch.int64, 1e-6),
+        (torch.special.log1p, torch.int64, 1e-6),
+        (torch.special.expm1, torch.int64, 1e-6),
+        (torch.sigmoid, torch.bool, 1e-6),
+    ],
+)
+def test_other_types_are_computed_as_in_torch(
+    compute: Callable[[Tensor], Tensor], kind: torch.dtype, rtol: float, tmp_path: Path
+) -> None:
+    rows = torch.linspace(0, 11.9, 120)[:, None]
+    if kind.is_floating_point and compute is not torch.log1p:
+        rows = torch.cat([rows, -rows])
+    target = specimens.subject_of(_Function(lambda x: compute(x.to(kind)).float()), rows)
+    write_file("onnx", target, tmp_path / "model.onnx")
+    (found,) = open_model(tmp_path / "model.onnx")([rows.numpy()])
+    given = rows[:, 0].to(kind)
+    right = compute(given.double() if kind.is_floating_point else given.float())
+    np.testing.assert_allclose(found, right.float(), rtol=rtol, atol=1e-7)
+
+
+class _Gated(nn.Module):
+    """Two layers, with a gate between them that opens from -28 to 28."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 16)
+        self.last = nn.Linear(16, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        scores = self.first(rows) * 10
+        outputs: Tensor = torch.sigmoid(self.last(scores * torch.sigmoid(scores)))
+        return outputs
+
+
+def test_a_sigmoid_of_an_int8_file_is_computed_in_float32(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(200, 4)
+    target = specimens.subject_of(_Gated().eval(), rows)
+    target = replace(target, calibration=partial(specimens.calibration, target))
+    write_file("onnx", target, tmp_path / "model.int8.onnx", precision="int8")
+    (found,) = open_model(tmp_path / "model.int8.onnx")([rows.numpy()])
+    right = target.model(rows).detach().numpy()
+    assert np.abs(found - right).max() < 0.05
