@@ -370,7 +370,7 @@ class PredictionRecorder(Callback):
     def _find_best_step(self, trainer: Trainer) -> int | None:
         """Return the number of optimizer steps that the best checkpoint holds.
 
-        None where there is none, or it cannot be told: one that is not written yet, is in an object
+        None where there is none, or it cannot be read: one that is not written yet, is in an object
         store or a folder of shards.
         """
         keeper: Any = trainer.checkpoint_callback

@@ -22,9 +22,9 @@ from zipimport import zipimporter
 class _SourceLoader(SourceFileLoader):
     """Loader of a Python source that is compiled again where its compiled file is damaged.
 
-    Python 3.11 writes a part of a `.pyc` file where the disk is full, and each later
-    import of the module fails with an EOFError, also once there is room. A power failure leaves
-    zeros in its place, which are a ValueError.
+    Python 3.11 writes a part of a `.pyc` file where the disk is full, and each later import of the
+    module fails with an EOFError, also once there is room. A power failure leaves zeros in its
+    place, which are a ValueError.
     """
 
     def get_code(self, fullname: str) -> CodeType | None:

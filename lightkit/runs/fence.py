@@ -73,7 +73,7 @@ class NoFence:
         """Raise nothing: there is no lock to lose."""
 
     def aside_of(self, path: Path) -> Path:
-        """Return a new path beside ``path``, from which a file can be renamed to it."""
+        """Return a new path next to ``path``, from which a file can be renamed to it."""
         return aside_of(path)
 
 
